@@ -1,0 +1,43 @@
+# Two commands do everything: `make demo` and `make test`. Both install what they need into .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?=
+OUT ?= demo
+
+.PHONY: demo test test-slow lint format bench lock clean
+
+demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
+	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
+
+test: $(VENV)/installed  ## all tests but the slow ones
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(VENV)/installed  ## the slow ones
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/installed  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
+	$(BIN)/python -m benchmarks --quick
+
+lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --group dev --no-annotate --quiet \
+		--no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) $(OUT)
+
+$(VENV)/installed: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@

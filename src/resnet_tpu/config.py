@@ -1,0 +1,330 @@
+"""All options: one name each, grouped by concern, checked before any work.
+
+Outside (command line, YAML, override strings, `config.json`) an option is one flat name. In code it is a field of one
+of the frozen groups below: `config.train.train_batch_size`. Names and defaults are those of the original program
+"ResNet-50 on TPU" wherever it had the option.
+"""
+
+import dataclasses
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from resnet_tpu.errors import UserError, nearest
+
+Length = int | str
+"""How long: optimizer steps as a number, or epochs over the training images as text: `15epochs`, `0.5epochs`."""
+
+_EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
+
+
+def option(default: Any, text: str, *, at_least: float | None = None) -> Any:
+    """A field with the help text and the range that the command line shows and `check` enforces."""
+    return dataclasses.field(default=default, metadata={"help": text, "at_least": at_least})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, how many, and how they become batches."""
+
+    data_dir: str = option(
+        "",
+        "TFRecords named train-*, validation-*, test-*; or a folder of images per class. Empty or 'null': zeros "
+        "instead of images; 'synthetic': coloured noise that can be learned. Both are for measuring speed.",
+    )
+    image_size: int = option(224, "Side of the square image the network sees, in pixels.", at_least=8)
+    num_label_classes: int | None = option(
+        None,
+        "Classes. Default: counted from the data, else 1000. With 1001, labels count from 0 = background.",
+        at_least=2,
+    )
+    num_train_images: int | None = option(None, "Training images in an epoch. Default: counted.", at_least=1)
+    num_eval_images: int | None = option(None, "Validation images to evaluate. Default: all.", at_least=1)
+    num_test_images: int | None = option(None, "Test images to predict. Default: all.", at_least=1)
+    num_parallel_calls: int | None = option(None, "Threads that decode images. Default: one per CPU core.", at_least=1)
+    skip_bad_records: bool = option(
+        False, "Count damaged records and undecodable images and go on with others, instead of stopping at the first."
+    )
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network."""
+
+    resnet_depth: int = option(
+        50, "18, 34, 50, 101, 152 or 200; for 32 px images also 20, 56, 110 (the CIFAR networks)."
+    )
+    resnet_width: int | None = option(
+        None, "Channels after the stem. Default: 64 (16 for the CIFAR networks).", at_least=1
+    )
+    stem: Literal["auto", "imagenet", "small"] = option(
+        "auto",
+        "imagenet: 7x7 stride 2 and a max-pool. small: 3x3 stride 1, no pool. auto: small for images under 64 px.",
+    )
+    precision: Literal["bfloat16", "float32"] = option(
+        "bfloat16", "Type of activations and of the arithmetic of convolutions. Parameters are always float32."
+    )
+    batch_norm_scope: Literal["replica", "global"] = option(
+        "replica",
+        "Whose images give the batch-norm statistics: each device's own (as the original) or the whole batch.",
+    )
+    bn_momentum: float | None = option(
+        None,
+        "Decay of the running batch-norm statistics per step. Default: 0.9 (0.997 for the CIFAR networks).",
+        at_least=0,
+    )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Loss, optimizer and learning rate."""
+
+    base_learning_rate: float = option(
+        0.1, "Learning rate for a batch of 256; scaled by train_batch_size/256.", at_least=0
+    )
+    learning_rate_schedule: Literal["step", "cosine", "constant"] = option(
+        "step",
+        "step: warm-up, then /10 at 1/3, 2/3 and 8/9 of the run. cosine: warm-up, then to 0. constant: no change.",
+    )
+    warmup_steps: Length | None = option(
+        None,
+        "Length of the linear warm-up of cosine and constant. Default: 1/18 of the run for cosine, 0 for constant.",
+    )
+    learning_rate_epochs: float | None = option(
+        None,
+        "Epochs over which step stretches its boundaries. Default: train_steps / floor(num_train_images / batch). "
+        "90 is what the pruning fork of the original always uses.",
+        at_least=0,
+    )
+    momentum: float = option(0.9, "Momentum coefficient.", at_least=0)
+    nesterov: bool = option(True, "Nesterov's form of momentum, as the original.")
+    weight_decay: float = option(1e-4, "L2 coefficient on all parameters but batch norm's.", at_least=0)
+    enable_lars: bool = option(
+        False, "LARS with its polynomial schedule instead of momentum SGD; for batches of 8192 and more."
+    )
+    poly_rate: float = option(0.0, "Peak learning rate of LARS. Default 0: by train_batch_size.", at_least=0)
+    label_smoothing: float = option(0.0, "Share of the target spread evenly over all classes.", at_least=0)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long, how often, and what is kept."""
+
+    train_batch_size: int = option(1024, "Images per optimizer step, over all devices.", at_least=1)
+    train_steps: Length = option(112590, "Total length of the training, in steps or epochs (90epochs).")
+    steps_per_eval: Length = option(1251, "Training between two evaluations in train_and_eval.", at_least=1)
+    iterations_per_loop: Length = option(
+        1251, "Steps between two looks at the device: log line, metrics, checkpoints.", at_least=1
+    )
+    save_checkpoints_steps: Length | None = option(
+        None,
+        "Training between checkpoints. Default: max(5000, iterations_per_loop), and at every evaluation.",
+        at_least=1,
+    )
+    keep_checkpoint_max: int = option(5, "How many of the newest checkpoints to keep, beside the best.", at_least=1)
+    log_step_count_steps: int = option(64, "Steps between two refreshes of the progress line.", at_least=1)
+    skip_host_call: bool = option(False, "Do not record loss and learning rate of every step for TensorBoard.")
+    seed: int = option(0, "Decides initial weights, data order and crops.", at_least=0)
+    resnet_checkpoint: str = option(
+        "",
+        "Start from these weights when model_dir is empty: a TF1 checkpoint of the original, or a model_dir of ours.",
+    )
+    profile_every_n_steps: int = option(
+        0, "Steps between two captures for TensorBoard's Profile tab. 0: none.", at_least=0
+    )
+    tpu_profile_duration: int = option(2000, "Length of one capture, in ms.", at_least=1)
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation, prediction and export."""
+
+    eval_batch_size: int = option(
+        1024, "Images per evaluation step, over all devices. The last batch is padded.", at_least=1
+    )
+    predict_batch_size: int | None = option(None, "Images per prediction step. Default: eval_batch_size.", at_least=1)
+    eval_timeout: int | None = option(
+        None, "Seconds to wait for the next checkpoint when following a training. Default: for ever.", at_least=0
+    )
+    export_dir: str = option("", "Write the trained model here, under a time-stamped folder. Default: no export.")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where the run lives and what it does."""
+
+    model_dir: str = option("", "Folder of checkpoints, metrics and reports. An existing run in it is continued.")
+    mode: Literal["train", "eval", "train_and_eval", "predict"] = option("train_and_eval", "What to do.")
+    num_cores: int | None = option(None, "Use at most this many devices. Default: all there are.", at_least=1)
+    use_tpu: bool = option(True, "False: leave a TPU alone even where there is one, and run on GPU or CPU.")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every option of a run."""
+
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+
+    def flat(self) -> dict[str, Any]:
+        """All options by their one name."""
+        return {
+            field.name: getattr(group, field.name)
+            for group in (getattr(self, group.name) for group in dataclasses.fields(self))
+            for field in dataclasses.fields(group)
+        }
+
+    def replace(self, **options: Any) -> "Config":
+        """A copy with some options, by their flat names, changed and checked.
+
+        Raises UserError for an unknown name, a value of the wrong kind or out of range.
+        """
+        groups: dict[str, Any] = {}
+        for name, value in options.items():
+            found = find_option(name)
+            group = groups.get(found.group, getattr(self, found.group))
+            groups[found.group] = dataclasses.replace(group, **{name: found.convert(value)})
+        return dataclasses.replace(self, **groups)
+
+    def to_json(self) -> str:
+        """All options as a JSON object, for `config.json`."""
+        return json.dumps(self.flat(), indent=2)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as the command line sees it."""
+
+    name: str
+    group: str
+    kinds: tuple[type, ...]  # accepted types, tried in this order; (int, str) is a Length
+    choices: tuple[str, ...]
+    default: Any
+    help: str
+    at_least: float | None
+
+    @property
+    def is_length(self) -> bool:
+        """Whether the option is a `Length`."""
+        return int in self.kinds and str in self.kinds
+
+    def convert(self, value: Any) -> Any:
+        """`value` (from Python, YAML or the command line) as this option's type; UserError when it cannot be."""
+        if value is None and self.default == "":
+            return ""
+        if value is None or (types.NoneType in self.kinds and str(value).lower() in ("none", "null", "")):
+            if types.NoneType in self.kinds:
+                return None
+            raise self._wrong(value)
+        if self.choices:
+            if value not in self.choices:
+                raise self._wrong(value)
+            return value
+        for kind in self.kinds:
+            try:
+                converted = _PARSERS[kind](value)
+            except (ValueError, TypeError, OverflowError):
+                continue
+            if self.is_length:
+                steps(self.name, converted, num_train_images=1, train_batch_size=1)
+            if self.at_least is not None and not isinstance(converted, str) and converted < self.at_least:
+                raise UserError(self.name, value, f"at least {self.at_least:g}", "Change the value.")
+            return converted
+        raise self._wrong(value)
+
+    def _wrong(self, value: Any) -> UserError:
+        hint = nearest(str(value), self.choices)
+        return UserError(self.name, repr(value), self.expected(), f"Change the value.{hint}")
+
+    def expected(self) -> str:
+        """What this option accepts, in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "null"}
+        if self.is_length:
+            words |= {int: "steps", str: "epochs such as 15epochs"}
+        return " or ".join(words[kind] for kind in self.kinds)
+
+
+def _parse_bool(value: Any) -> bool:
+    names = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
+    if (text := str(value).lower()) not in names:
+        raise ValueError(text)
+    return names[text]
+
+
+def _parse_int(value: Any) -> int:
+    if isinstance(value, bool) or float(value) != int(float(value)):
+        raise ValueError(value)
+    return int(value) if isinstance(value, int) else int(float(value))
+
+
+def _parse_float(value: Any) -> float:
+    if isinstance(value, bool) or not math.isfinite(float(value)):
+        raise ValueError(value)
+    return float(value)
+
+
+def _parse_str(value: Any) -> str:
+    if isinstance(value, dict | list):
+        raise TypeError(value)
+    return str(value)
+
+
+def _parse_none(value: Any) -> None:
+    raise ValueError(value)  # None itself never comes this far
+
+
+_PARSERS: dict[type, Callable[[Any], Any]] = {
+    bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_str, types.NoneType: _parse_none
+}  # fmt: skip
+
+
+def _describe(group: str, owner: type, field: dataclasses.Field) -> Option:
+    hint = typing.get_type_hints(owner)[field.name]
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    choices = tuple(choice for part in parts if typing.get_origin(part) is Literal for choice in typing.get_args(part))
+    kinds = tuple(str if typing.get_origin(part) is Literal else part for part in parts)
+    return Option(field.name, group, kinds, choices, field.default, field.metadata["help"], field.metadata["at_least"])
+
+
+def options_of(group: str, owner: type) -> dict[str, Option]:
+    """The options that the fields of the dataclass `owner`, made by `option`, are, by name."""
+    return {field.name: _describe(group, owner, field) for field in dataclasses.fields(owner)}
+
+
+OPTIONS: dict[str, Option] = {
+    name: found
+    for group in dataclasses.fields(Config)
+    for name, found in options_of(group.name, typing.cast("type", group.default_factory)).items()
+}
+"""Every option by its flat name, in the order of `Config`."""
+
+
+def find_option(name: str) -> Option:
+    """The option called `name`. Raises UserError with the nearest known names."""
+    if name not in OPTIONS:
+        raise UserError("Option", name, "a known option", f"See --help.{nearest(name, OPTIONS)}")
+    return OPTIONS[name]
+
+
+def steps(what: str, length: Length, *, num_train_images: int, train_batch_size: int) -> int:
+    """`length` in optimizer steps: `int(epochs * num_train_images / train_batch_size)`, the original's formula.
+
+    Raises UserError, naming `what`, when `length` is neither a number of steps >= 0 nor epochs.
+    """
+    if isinstance(length, int):
+        if length >= 0:
+            return length
+    elif match := _EPOCHS.fullmatch(length):
+        return int(float(match[1]) * num_train_images / train_batch_size)
+    raise UserError(what, repr(length), "steps such as 1000 or epochs such as 15epochs", "Change the value.")

@@ -1,0 +1,80 @@
+"""Devices and processes: start-up, the mesh, and how arrays lie on it."""
+
+import importlib.util
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from resnet_tpu.errors import UserError
+
+BATCH_AXIS = "data"
+
+
+def start(*, use_tpu: bool) -> None:
+    """Chooses the platform and turns the compilation cache on; call before anything touches a device.
+
+    Without a TPU on the machine, `use_tpu` changes nothing: GPU or CPU is used.
+    """
+    if not use_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
+        has_cuda = importlib.util.find_spec("jax_cuda13_plugin") or importlib.util.find_spec("jax_cuda12_plugin")
+        jax.config.update("jax_platforms", "cuda,cpu" if has_cuda else "cpu")
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "resnet_tpu" / "xla"
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def make_mesh(num_cores: int | None = None) -> Mesh:
+    """The devices of all processes in one row, at most `num_cores` of them; the batch is cut along it."""
+    return Mesh(np.asarray(jax.devices()[:num_cores]), (BATCH_AXIS,))
+
+
+def check_divides(what: str, batch_size: int, devices: int) -> None:
+    """Raises UserError unless every device gets the same number of images."""
+    if batch_size % devices:
+        below = batch_size // devices * devices
+        choice = f"{below} or {below + devices}" if below else str(devices)
+        raise UserError(what, batch_size, f"a multiple of the {devices} devices", f"Use {choice}.")
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Every device holds the whole array."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def split_batch(mesh: Mesh) -> NamedSharding:
+    """Every device holds its slice of the first axis."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
+
+
+def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """This host's slice of a batch onto its devices; the result is the global batch."""
+    sharding = split_batch(mesh)
+    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
+
+
+def prefetch(batches: Iterable[dict[str, np.ndarray]], mesh: Mesh, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
+    """The batches on the devices, transfers started `ahead` of use."""
+    waiting: deque[dict[str, jax.Array]] = deque()
+    for batch in batches:
+        waiting.append(put_batch(batch, mesh))
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def put_replicated(tree: Any, mesh: Mesh) -> Any:
+    """A pytree of arrays onto every device."""
+    return jax.device_put(tree, replicated(mesh))
+
+
+def must_wait_each_step(mesh: Mesh) -> bool:
+    """Whether steps may not be dispatched ahead: several collectives in flight can deadlock virtual CPU devices."""
+    return mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu"

@@ -1,0 +1,34 @@
+"""Errors that are the user's to mend: what failed, what was given, what is accepted, what to do next."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class UserError(Exception):
+    """A wrong input, file or setting. Shown as one message without a traceback, exit code 2.
+
+    The message is `<what>: got <got>, expected <expected>. <do>`.
+    """
+
+    def __init__(self, what: str, got: object, expected: str, do: str) -> None:
+        self.what, self.got, self.expected, self.do = what, got, expected, do
+        super().__init__(f"{what}: got {got}, expected {expected}. {do}")
+
+    def __reduce__(self) -> tuple[Any, ...]:  # made whole again on the other side of a process pool
+        return type(self), (self.what, self.got, self.expected, self.do)
+
+
+class NonFiniteLossError(UserError):
+    """Training met a loss that is not a number; the last good checkpoint stays."""
+
+
+def missing_extra(feature: str, package: str, extra: str) -> UserError:
+    """The error for an optional package that is not installed, naming the extra that brings it."""
+    return UserError(feature, f"no package {package!r}", "it to be installed", f"pip install 'resnet-tpu[{extra}]'.")
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """' Did you mean a, b?' for the known names that look like `name`, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.6)
+    return f" Did you mean {', '.join(close)}?" if close else ""

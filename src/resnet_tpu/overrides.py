@@ -1,0 +1,97 @@
+"""Options out of YAML files, override strings and earlier runs, and their merging, layer over layer."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from resnet_tpu import storage
+from resnet_tpu.config import Config
+from resnet_tpu.errors import UserError
+
+_PAIR = re.compile(
+    r"""\s*([A-Za-z][\w.]*)\s*=\s*("[^"]*"|'[^']*'|\[[^\[\]]*\]|[^,\[]*?)\s*(?:,|$)""",
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values of options, by flat name, and where they come from: `command line`, `flowers.yaml`."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+def merge(base: Config, layers: Iterable[Layer]) -> tuple[Config, dict[str, str]]:
+    """`base` with the layers' values on it, later layers over earlier ones; and each given option's last origin.
+
+    Raises UserError, naming the layer, for an unknown option or a value that does not fit.
+    """
+    origins: dict[str, str] = {}
+    for layer in layers:
+        try:
+            base = base.replace(**layer.values)
+        except UserError as error:
+            raise UserError(f"{error.what} ({layer.origin})", error.got, error.expected, error.do) from None
+        origins |= dict.fromkeys(layer.values, layer.origin)
+    return base, origins
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """The options in a YAML file: one flat mapping. Raises UserError when it is missing or no mapping."""
+    if not storage.exists(path) or storage.is_dir(path):
+        raise UserError("YAML file", path, "an existing file", "Check the path.")
+    try:
+        return _parse_mapping(storage.read_text(path), path)
+    except UnicodeDecodeError:
+        raise UserError("YAML file", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
+
+
+def read_run(model_dir: str) -> Layer | None:
+    """The options that the run in `model_dir` was started with, from its `config.json`; None when there is none."""
+    path = storage.join(model_dir, "config.json")
+    if not model_dir or not storage.exists(path):
+        return None
+    try:
+        values = json.loads(storage.read_text(path))
+        return Layer(path, {name: value for name, value in values.items() if name != "version"})
+    except (ValueError, AttributeError):
+        raise UserError("Config of the run", path, "a JSON object", "Delete it or choose another model_dir.") from None
+
+
+def parse_overrides(text: str) -> dict[str, Any]:
+    """The options in an override string: `a=1,b=x`, or YAML/JSON `{"a": 1}`, or the path of a YAML file.
+
+    The grammar of the original's `--params_override`. Values of the first form stay text where they are not quoted or
+    lists: their type is the option's. Raises UserError when the text is none of the three.
+    """
+    values: dict[str, Any] = {}
+    position = 0
+    while position < len(text) and (match := _PAIR.match(text, position)):
+        values[match[1]] = _parse_yaml(match[2], "Override") if match[2][:1] in ("'", '"', "[") else match[2]
+        position = match.end()
+    if position == len(text):
+        return values
+    with contextlib.suppress(UserError):
+        return _parse_mapping(text, "Override")
+    if storage.exists(text):
+        return read_yaml(text)
+    raise UserError("Override", repr(text), "a=1,b=2 or a mapping or a YAML file", "Quote values that hold commas.")
+
+
+def _parse_yaml(text: str, what: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(what, f"text that is not YAML ({error})", "one mapping `name: value`", "Correct it.") from None
+
+
+def _parse_mapping(text: str, what: str) -> dict[str, Any]:
+    values = _parse_yaml(text, what)
+    if not isinstance(values, dict):
+        raise UserError(what, repr(values), "one mapping `name: value`", "Write one option per line.")
+    return {str(name): value for name, value in values.items()}
