@@ -1,0 +1,57 @@
+"""A network as a pure function of its arrays."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+
+from resnet_tpu.config import ModelConfig
+from resnet_tpu.models.registry import build_model
+
+Arrays = dict[str, Any]
+"""Nested dicts of arrays by module name: `arrays["group1"]["block1"]["conv1"]["conv"]["kernel"]`."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The structure of a network, split from its arrays outside the training loop."""
+
+    _graph: nnx.GraphDef
+    _params: nnx.State
+    _batch_stats: nnx.State
+    model: ModelConfig
+    num_classes: int
+    image_size: int
+
+    @classmethod
+    def create(cls, model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> "Network":
+        """The network that the options ask for; see `models.registry.build_model`. Computes nothing."""
+        module = nnx.eval_shape(
+            lambda: build_model(
+                model, num_classes=num_classes, image_size=image_size, batch_norm_groups=batch_norm_groups
+            )
+        )
+        graph, params, batch_stats = nnx.split(module, nnx.Param, nnx.BatchStat)
+        return cls(graph, params, batch_stats, model, num_classes, image_size)
+
+    def init(self, seed: int) -> tuple[Arrays, Arrays]:
+        """Initial (params, batch_stats), float32, drawn from `seed`: the same on any device."""
+        module = build_model(self.model, num_classes=self.num_classes, image_size=self.image_size, seed=seed)
+        _, params, batch_stats = nnx.split(module, nnx.Param, nnx.BatchStat)
+        return nnx.to_pure_dict(params), nnx.to_pure_dict(batch_stats)
+
+    def shapes(self) -> tuple[Arrays, Arrays]:
+        """(params, batch_stats) as `jax.ShapeDtypeStruct`s."""
+        return nnx.to_pure_dict(self._params), nnx.to_pure_dict(self._batch_stats)
+
+    def apply(self, params: Arrays, batch_stats: Arrays, images: jax.Array, *, train: bool) -> tuple[jax.Array, Arrays]:
+        """Normalised images [n, h, w, 3] -> (logits float32 [n, num_classes], the batch statistics afterwards)."""
+        states = []
+        for template, arrays in ((self._params, params), (self._batch_stats, batch_stats)):
+            state = jax.tree.map(lambda leaf: leaf, template)  # a copy, for the next line writes into it
+            nnx.replace_by_pure_dict(state, arrays)
+            states.append(state)
+        module = nnx.merge(self._graph, *states, copy=True)
+        logits = module(images, train=train)
+        return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))

@@ -1,0 +1,30 @@
+"""What training makes small."""
+
+import jax
+import jax.numpy as jnp
+
+from resnet_tpu.models.network import Arrays
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float = 0.0) -> jax.Array:
+    """Softmax cross-entropy of each example: logits float32 [n, c], labels int32 [n] -> float32 [n].
+
+    The target gives the label 1 - label_smoothing and spreads the rest evenly over all c classes.
+    Source: arXiv:1512.00567, section 7.
+    """
+    num_classes = logits.shape[-1]
+    target = jax.nn.one_hot(labels, num_classes) * (1 - label_smoothing) + label_smoothing / num_classes
+    return -(target * jax.nn.log_softmax(logits)).sum(-1)
+
+
+def l2(params: Arrays) -> jax.Array:
+    """Half the sum of squares of all parameters that decay: float32 []."""
+    decayed = jax.tree.map(lambda leaf, decays: jnp.square(leaf).sum() if decays else 0.0, params, decaying(params))
+    return 0.5 * jnp.asarray(sum(jax.tree.leaves(decayed)), jnp.float32)
+
+
+def decaying(params: Arrays) -> Arrays:
+    """For each leaf whether weight decay acts on it: all but batch norm's (the classifier's bias decays too)."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: not any(getattr(key, "key", "") == "norm" for key in path), params
+    )

@@ -1,0 +1,100 @@
+"""Learning rate as a function of the step. Every schedule takes int32 [] and returns float32 [], inside jit too."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from resnet_tpu.config import Config, steps
+
+Schedule = Callable[[jax.Array], jax.Array]
+
+BASE_BATCH_SIZE = 256
+"""`base_learning_rate` is for this batch; others scale linearly. Source: arXiv:1706.02677, section 2.1."""
+
+
+def make_schedule(config: Config) -> Schedule:
+    """The schedule that the options ask for. Counts of images and lengths must be resolved."""
+    optimizer, train = config.optimizer, config.train
+    images = config.data.num_train_images or 1
+    total = steps("train_steps", train.train_steps, num_train_images=images, train_batch_size=train.train_batch_size)
+    if optimizer.enable_lars:
+        return polynomial_decay(
+            train.train_batch_size, num_train_images=images, train_steps=total, poly_rate=optimizer.poly_rate
+        )
+    peak = optimizer.base_learning_rate * train.train_batch_size / BASE_BATCH_SIZE
+    if optimizer.learning_rate_schedule == "step":
+        steps_per_epoch = images / train.train_batch_size
+        epochs = optimizer.learning_rate_epochs
+        if epochs is None:
+            epochs = total / max(images // train.train_batch_size, 1)
+        return step_decay(peak, steps_per_epoch=steps_per_epoch, epochs=epochs)
+    warmup = optimizer.warmup_steps
+    if warmup is None:
+        warmup = total // 18 if optimizer.learning_rate_schedule == "cosine" else 0
+    warmup = steps("warmup_steps", warmup, num_train_images=images, train_batch_size=train.train_batch_size)
+    if optimizer.learning_rate_schedule == "cosine":
+        return cosine_decay(peak, warmup=warmup, total=total)
+    return constant(peak, warmup=warmup)
+
+
+def step_decay(peak: float, *, steps_per_epoch: float, epochs: float) -> Schedule:
+    """Linear warm-up to `peak`, then a tenth, a hundredth, a thousandth of it: the original's default.
+
+    The boundaries are floor(5/90, 30/90, 60/90, 80/90 * epochs), in epochs. A short run has boundaries 0: no warm-up,
+    and with all four 0 a thousandth of the peak from the start, as the original.
+    Source: arXiv:1706.02677, section 5.1.
+    """
+    boundaries = [int(share / 90 * epochs) for share in (5, 30, 60, 80)]
+
+    def rate(step: jax.Array) -> jax.Array:
+        epoch = step.astype(jnp.float32) / jnp.float32(steps_per_epoch)
+        value = jnp.float32(peak) * epoch / max(boundaries[0], 1)
+        for boundary, factor in zip(boundaries, (1.0, 0.1, 0.01, 0.001), strict=True):
+            value = jnp.where(epoch < boundary, value, jnp.float32(peak * factor))
+        return value
+
+    return rate
+
+
+def polynomial_decay(
+    train_batch_size: int, *, num_train_images: int, train_steps: int, poly_rate: float = 0.0
+) -> Schedule:
+    """Linear warm-up, then a parabola down to 0.0001: the schedule of LARS.
+
+    The peak and the warm-up epochs go by the batch; `poly_rate` > 0 replaces the peak. Source: arXiv:1708.03888.
+    """
+    bounds = ((65536, 35.6, 40), (32768, 32.0, 14), (16384, 25.0, 5), (0, 10.0, 5))
+    peak, warmup_epochs = next((peak, epochs) for batch, peak, epochs in bounds if train_batch_size >= batch)
+    peak = poly_rate or peak
+    warmup_steps = warmup_epochs * num_train_images // train_batch_size
+    decay_steps = train_steps - warmup_steps + 1
+    end = 0.0001
+
+    def rate(step: jax.Array) -> jax.Array:
+        epoch = step.astype(jnp.float32) / jnp.float32(num_train_images / train_batch_size)
+        done = jnp.clip(step - warmup_steps, 1, decay_steps).astype(jnp.float32)
+        decay = (peak - end) * jnp.square(1 - done / decay_steps) + end
+        return jnp.where(epoch <= warmup_epochs, peak * epoch / warmup_epochs, decay).astype(jnp.float32)
+
+    return rate
+
+
+def cosine_decay(peak: float, *, warmup: int, total: int) -> Schedule:
+    """Linear warm-up over `warmup` steps, then half a cosine to 0 at `total`. Source: arXiv:1608.03983, equation 5."""
+
+    def rate(step: jax.Array) -> jax.Array:
+        done = jnp.clip((step - warmup) / max(total - warmup, 1), 0.0, 1.0)
+        return _warm_up(step, warmup, peak * 0.5 * (1 + jnp.cos(jnp.pi * done)), peak)
+
+    return rate
+
+
+def constant(peak: float, *, warmup: int = 0) -> Schedule:
+    """`peak` after a linear warm-up over `warmup` steps."""
+    return lambda step: _warm_up(step, warmup, jnp.float32(peak), peak)
+
+
+def _warm_up(step: jax.Array, warmup: int, after: jax.Array, peak: float) -> jax.Array:
+    """From peak/warmup at the first step: unlike step_decay's, no update is wasted on a rate of 0."""
+    return jnp.where(step < warmup, peak * (step + 1) / max(warmup, 1), after).astype(jnp.float32)
