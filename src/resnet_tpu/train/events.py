@@ -1,0 +1,184 @@
+"""TensorBoard's event files: numbers by tag and step, written durably, and read from ours or the original's."""
+
+import io
+import itertools
+import os
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2, summary_pb2, types_pb2
+from tensorboardX.record_writer import register_writer_factory
+
+from resnet_tpu import storage
+from resnet_tpu.data.tfrecord import RecordError, masked_crc, read_records
+from resnet_tpu.errors import UserError
+
+# The classes in these modules are made at run time; type checkers do not see them.
+_events: Any = event_pb2
+_summaries: Any = summary_pb2
+_types: Any = types_pb2
+
+_RECORD_OVERHEAD = 16  # length, its checksum, and the checksum of the payload
+_FILE_NUMBER = itertools.count()
+
+# How a TensorProto holds numbers: the type of its bytes, and the field for numbers written out one by one.
+_TENSOR_FORMS = {
+    _types.DT_FLOAT: ("<f4", "float_val"),
+    _types.DT_DOUBLE: ("<f8", "double_val"),
+    _types.DT_HALF: ("<f2", "half_val"),
+    _types.DT_BFLOAT16: ("<u2", "half_val"),
+    _types.DT_INT8: ("i1", "int_val"),
+    _types.DT_UINT8: ("u1", "int_val"),
+    _types.DT_INT16: ("<i2", "int_val"),
+    _types.DT_UINT16: ("<u2", "int_val"),
+    _types.DT_INT32: ("<i4", "int_val"),
+    _types.DT_INT64: ("<i8", "int64_val"),
+    _types.DT_BOOL: ("?", "bool_val"),
+}
+
+
+class Scalar(NamedTuple):
+    """One number in an event file. `time`: unix seconds when it was written."""
+
+    tag: str
+    step: int
+    value: float
+    time: float
+
+
+class EventFile:
+    """A new event file in `folder`, made where it does not exist.
+
+    With `purge_step`, readers forget what earlier files in the folder hold for that step and later ones.
+    """
+
+    def __init__(self, folder: str, *, purge_step: int | None = None) -> None:
+        # EventsWriter rather than SummaryWriter, whose flush leaves what is still in its queue. The suffix keeps a
+        # second file of the same second, process or thread from overwriting the first.
+        storage.make_dir(folder)
+        if storage.is_remote(folder):
+            register_writer_factory(folder.split("://")[0], _RemoteFiles())
+        self._file = EventsWriter(storage.join(folder, "events"), f".{os.getpid()}.{next(_FILE_NUMBER)}")
+        if purge_step is not None:
+            start = _events.SessionLog(status=_events.SessionLog.START)
+            for _ in range(2):  # TensorBoard takes the first start in a folder for no restart
+                self._file.write_event(_events.Event(wall_time=time.time(), step=purge_step, session_log=start))
+
+    def write(self, rows: Mapping[int, Mapping[str, float]], *, now: float) -> None:
+        """Adds numbers by tag for each step, marked with the unix time `now`; they are on disk on return."""
+        for step, row in rows.items():
+            values = [_summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in row.items()]
+            summary = _summaries.Summary(value=values)
+            self._file.write_event(_events.Event(wall_time=now, step=step, summary=summary))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class _RemoteFiles:
+    """Opens objects for EventsWriter; an object cannot grow, so each flush writes the whole of it."""
+
+    def open(self, path: str) -> "_RemoteFile":
+        return _RemoteFile(path)
+
+
+class _RemoteFile:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._content = io.BytesIO()
+
+    def write(self, data: bytes) -> None:
+        self._content.write(data)
+
+    def flush(self) -> None:
+        with storage.write_whole(self._path) as file:
+            file.write(self._content.getvalue())
+
+    def close(self) -> None:
+        self.flush()
+
+
+def read_events(path: str) -> list[Scalar]:
+    """The scalars in an event file, or in all event files that lie directly in a folder, in the order of writing.
+
+    Both forms of scalars are read (simple values, and tensors of one number), and mixes of them. As in TensorBoard, a
+    run that started again at a step replaces what an earlier one had written from that step on. A last record that is
+    cut off, by a run that still writes or was killed, is left out; there may be no events at all.
+    Raises UserError when there is no such path, and for other damage, naming the file and the offset.
+    """
+    if not storage.exists(path):
+        raise UserError("Event files", path, "an existing file or folder", "Check the path.")
+    paths = _event_files(path) if storage.is_dir(path) else [path]
+    scalars: list[Scalar] = []
+    for event in (event for file in paths for event in _read_file(file)):
+        if event.session_log.status == _events.SessionLog.START:
+            scalars = [scalar for scalar in scalars if scalar.step < event.step]
+        for value in event.summary.value:
+            if (number := _number(value)) is not None:
+                scalars.append(Scalar(value.tag, event.step, number, event.wall_time))
+    return scalars
+
+
+def _event_files(folder: str) -> list[str]:
+    return [storage.join(folder, name) for name in storage.list_dir(folder) if ".tfevents." in name]
+
+
+def _read_file(path: str) -> Iterator[Any]:
+    offset = 0
+    try:
+        for payload in read_records(path):
+            yield _events.Event.FromString(payload)
+            offset += len(payload) + _RECORD_OVERHEAD
+    except RecordError as error:
+        if not _is_cut_off(path, error.offset):
+            raise _damaged(path, error.offset, str(error.got), error.expected) from None
+    except DecodeError:
+        raise _damaged(path, offset, "bytes that are no event", "an event of TensorBoard") from None
+
+
+def _damaged(path: str, offset: int, got: str, expected: str) -> UserError:
+    return UserError(f"Event file {path} at byte {offset}", got, expected, "Restore the file or move it away.")
+
+
+def _is_cut_off(path: str, offset: int) -> bool:
+    """Whether the record that begins at `offset` is sound as far as it goes, and the file ends before it does."""
+    with storage.open_read(path) as file:
+        file.seek(offset)
+        rest = file.read()
+    if len(rest) < 12:
+        return True
+    length, checksum = struct.unpack("<QI", rest[:12])
+    return checksum == masked_crc(rest[:8]) and len(rest) < length + _RECORD_OVERHEAD
+
+
+def _number(value: Any) -> float | None:
+    """The number that `value` holds; None for text, pictures and histograms."""
+    if value.WhichOneof("value") == "simple_value":
+        return value.simple_value
+    if value.WhichOneof("value") == "tensor" and all(dim.size == 1 for dim in value.tensor.tensor_shape.dim):
+        return _tensor_number(value.tensor)
+    return None
+
+
+def _tensor_number(tensor: Any) -> float | None:
+    if tensor.dtype not in _TENSOR_FORMS:
+        return None
+    form, field = _TENSOR_FORMS[tensor.dtype]
+    if tensor.tensor_content:
+        array = np.frombuffer(tensor.tensor_content, form)
+    elif field == "half_val":  # 16-bit floats are stored as their bits
+        array = np.array(getattr(tensor, field), "<u2").view(form)
+    else:
+        array = np.array(getattr(tensor, field))
+    if array.size == 0:  # a zero is left out of the message
+        return 0.0
+    if tensor.dtype == _types.DT_BFLOAT16:  # the upper half of a float32
+        array = (array.astype("<u4") << 16).view("<f4")
+    return float(array[0])

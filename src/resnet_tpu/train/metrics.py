@@ -1,0 +1,146 @@
+"""What a run measures: means over an evaluation, and the files `metrics.jsonl` and TensorBoard's."""
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+from resnet_tpu.train.events import EventFile
+
+Split = Literal["train", "eval"]
+
+
+def mean_metrics(sums: Iterable[Mapping[str, Any]], *, l2_loss: float = 0.0) -> dict[str, float]:
+    """`loss`, `top_1_accuracy` and `top_5_accuracy` per example, from the sums over each batch of an evaluation.
+
+    sums: `examples`, `cross_entropy`, `top_1`, `top_5`, padding left out. Each example counts once, however they were
+    split into batches. l2_loss: the same for all examples, added to `loss`.
+    Raises UserError when there was no example.
+    """
+    batches = list(sums)
+    examples, cross_entropy, top_1, top_5 = (
+        math.fsum(float(batch[name]) for batch in batches) for name in ("examples", "cross_entropy", "top_1", "top_5")
+    )
+    if not examples:
+        raise UserError("Evaluation", "no examples", "at least one", "Check data_dir and num_eval_images.")
+    return {
+        "loss": cross_entropy / examples + l2_loss,
+        "top_1_accuracy": top_1 / examples,
+        "top_5_accuracy": top_5 / examples,
+    }
+
+
+class MetricsWriter:
+    """Adds measurements to `metrics.jsonl`, and to TensorBoard's files in `model_dir` (train) and its `eval/`.
+
+    A training row belongs to the number of updates made before it (0, 1, ...), an evaluation row to the updates in its
+    checkpoint. What a call wrote outlives the process. With `resume_step`, the updates in the checkpoint that training
+    goes on from, rows that will be measured again are dropped from both: training rows from that step on, evaluation
+    rows after it. A last line that a killed process left half-written is dropped too.
+    """
+
+    def __init__(self, model_dir: str, *, resume_step: int | None = None) -> None:
+        self.model_dir = model_dir
+        self._path = metrics_path(model_dir)
+        self._purge_steps = {} if resume_step is None else {"train": resume_step, "eval": resume_step + 1}
+        self._event_files: dict[str, EventFile] = {}
+        storage.make_dir(model_dir)
+        _mend(self._path, self._purge_steps)
+
+    def write(self, split: Split, rows: Mapping[int, Mapping[str, Any]]) -> None:
+        """Adds the numbers of each step, by their names, which are also the tags in TensorBoard.
+
+        Numbers may be Python's, NumPy's or JAX's. In `metrics.jsonl` one that is not finite becomes null.
+        """
+        now = time.time()
+        numbers = {step: {name: _number(value) for name, value in row.items()} for step, row in rows.items()}
+        self._append("".join(_line(step, split, row, now) for step, row in numbers.items()))
+        self._event_file(split).write(numbers, now=now)
+
+    def close(self) -> None:
+        """Closes the event files."""
+        for file in self._event_files.values():
+            file.close()
+        self._event_files.clear()
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append(self, text: str) -> None:
+        if storage.is_remote(self._path):  # objects cannot grow
+            before = storage.read_text(self._path) if storage.exists(self._path) else ""
+            storage.write_text(self._path, before + text)
+            return
+        with Path(self._path).open("ab") as file:
+            file.write(text.encode())
+
+    def _event_file(self, split: Split) -> EventFile:
+        if split not in self._event_files:
+            folder = self.model_dir if split == "train" else storage.join(self.model_dir, "eval")
+            self._event_files[split] = EventFile(folder, purge_step=self._purge_steps.get(split))
+        return self._event_files[split]
+
+
+def metrics_path(model_dir: str) -> str:
+    """Where a run's measurements are, one JSON object a line."""
+    return storage.join(model_dir, "metrics.jsonl")
+
+
+def read_metrics(model_dir: str) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl`: `step`, `split`, `time` in unix seconds, and the numbers by name, null as nan.
+
+    Of rows for the same split and step the last one counts. A half-written last line is left out; a run that has
+    measured nothing yet gives no rows. Raises UserError, naming the line, for anything else that is no such row.
+    """
+    path = metrics_path(model_dir)
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for _, row in _parse(storage.read_text(path) if storage.exists(path) else "", path):
+        key = (row["split"], row["step"])
+        rows.pop(key, None)
+        rows[key] = {name: math.nan if value is None else value for name, value in row.items()}
+    return list(rows.values())
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, int) else float(value)
+
+
+def _line(step: int, split: str, numbers: Mapping[str, float], now: float) -> str:
+    finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    return json.dumps({"step": int(step), "split": split, **finite, "time": round(now, 3)}) + "\n"
+
+
+def _parse(text: str, path: str) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Each line with its row; a last line without its end counts only when it is a row all the same."""
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            whole = isinstance(row, dict) and isinstance(row["step"], int) and row["split"] in ("train", "eval")
+        except (ValueError, KeyError):
+            row, whole = None, False
+        if whole and row is not None:
+            yield line.rstrip("\n") + "\n", row
+        elif number < len(lines) or line.endswith("\n"):
+            got = line.strip()[:80] or "an empty line"
+            expected = "a JSON object with step and split"
+            raise UserError(f"{path} line {number}", got, expected, "Remove that line and run again.")
+
+
+def _mend(path: str, first_dropped: Mapping[str, int]) -> None:
+    if not storage.exists(path):
+        return
+    text = storage.read_text(path)
+    kept = "".join(line for line, row in _parse(text, path) if row["step"] < first_dropped.get(row["split"], math.inf))
+    if kept != text:
+        storage.write_text(path, kept)

@@ -1,0 +1,158 @@
+"""What a model predicted for a list of images, and how right it was where the truth is known."""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from resnet_tpu.errors import UserError
+
+UNKNOWN = -1
+"""The label of an image whose class is not known; it counts in no accuracy."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Probabilities for images, with or without labels.
+
+    names: one per image. probabilities: float32 [n, classes]. labels: int [n], -1 where unknown, or None. class_names:
+    in the order of the probabilities. Raises UserError when the lengths do not fit each other.
+    """
+
+    names: list[str]
+    probabilities: np.ndarray
+    labels: np.ndarray | None
+    class_names: list[str]
+
+    def __post_init__(self) -> None:
+        shape = (len(self.names), len(self.class_names))
+        if self.probabilities.shape != shape:
+            got = f"probabilities of shape {list(self.probabilities.shape)}"
+            raise UserError("Predictions", got, f"{list(shape)} for the images and class names", "Give all of one run.")
+        labels = self.labels
+        if labels is None:
+            return
+        if labels.shape != shape[:1]:
+            got = f"labels of shape {list(labels.shape)}"
+            raise UserError("Predictions", got, f"[{shape[0]}], one per image", "Give all of one run.")
+        if labels.size and (labels.min() < UNKNOWN or labels.max() >= shape[1]):
+            got = f"labels from {labels.min()} to {labels.max()}"
+            raise UserError(
+                "Predictions", got, f"-1 to {shape[1] - 1}", "Use the classes that the model was trained on."
+            )
+
+    @functools.cached_property
+    def predicted(self) -> np.ndarray:
+        """int64 [n]: the most probable class of each image, the first of equals."""
+        return self.probabilities.argmax(1)
+
+    @functools.cached_property
+    def labelled(self) -> np.ndarray:
+        """int64: the indices of the images whose label is known."""
+        return np.flatnonzero(self.labels >= 0) if self.labels is not None else np.zeros(0, np.int64)
+
+    def true_name(self, i: int) -> str | None:
+        """The class name of image `i`'s label; None when unknown."""
+        return None if self.labels is None or self.labels[i] < 0 else self.class_names[self.labels[i]]
+
+    def is_right(self, i: int) -> bool | None:
+        """Whether image `i` is of the class predicted; None when its label is unknown."""
+        return None if self.labels is None or self.labels[i] < 0 else bool(self.labels[i] == self.predicted[i])
+
+
+class Accuracy(NamedTuple):
+    """Shares of the labelled images, 0..1."""
+
+    top_1: float
+    top_5: float
+    num_images: int
+
+
+class ClassScore(NamedTuple):
+    """How one class fared. support: images that are of it; predicted: images called it; nan where it has none of them.
+
+    precision: share right of those called it; recall: share found of those of it; f1: their harmonic mean.
+    """
+
+    name: str
+    support: int
+    predicted: int
+    precision: float
+    recall: float
+    f1: float
+
+
+class Mistake(NamedTuple):
+    """Image number `image` (called `name`) of class `true`, taken for `predicted` with `probability`."""
+
+    image: int
+    name: str
+    true: str
+    predicted: str
+    probability: float
+
+
+def top_k(predictions: Predictions, k: int) -> np.ndarray:
+    """int64 [n, min(k, classes)]: the most probable classes first, the lower index first of equals."""
+    rest = predictions.probabilities.copy()
+    ranks = np.empty((len(rest), min(k, len(predictions.class_names))), np.int64)
+    for rank in ranks.T:  # for a few of many classes several times faster than sorting all
+        rank[:] = rest.argmax(1)
+        np.put_along_axis(rest, rank[:, None], -np.inf, axis=1)
+    return ranks
+
+
+def top_k_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+    """bool [n]: whether fewer than `k` of `scores` [n, classes] lie above the label's; a tie at the boundary is in."""
+    own = np.take_along_axis(scores, labels[:, None].astype(np.int64), axis=1)
+    return (scores > own).sum(1) < k
+
+
+def accuracy(predictions: Predictions) -> Accuracy | None:
+    """Top-1 (the first of equals counts) and top-5 over the labelled images; None when there is none."""
+    known = predictions.labelled
+    if predictions.labels is None or not known.size:
+        return None
+    labels, scores = predictions.labels[known], predictions.probabilities[known]
+    top_1 = (predictions.predicted[known] == labels).mean()
+    return Accuracy(float(top_1), float(top_k_hits(scores, labels, 5).mean()), known.size)
+
+
+def confusion_matrix(predictions: Predictions) -> np.ndarray:
+    """int64 [classes, classes]: how many labelled images of class (row) were predicted as class (column)."""
+    classes, known = len(predictions.class_names), predictions.labelled
+    if predictions.labels is None:
+        return np.zeros((classes, classes), np.int64)
+    cells = predictions.labels[known].astype(np.int64) * classes + predictions.predicted[known]
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def class_scores(predictions: Predictions) -> list[ClassScore]:
+    """The score of every class over the labelled images, in label order."""
+    matrix = confusion_matrix(predictions)
+    right, support, predicted = np.diagonal(matrix), matrix.sum(1), matrix.sum(0)
+    with np.errstate(invalid="ignore"):  # 0/0 is nan: there was nothing to be right about
+        columns = (right / predicted, right / support, 2 * right / (support + predicted))
+    numbers = zip(support.tolist(), predicted.tolist(), *(column.tolist() for column in columns), strict=True)
+    return [ClassScore(name, *row) for name, row in zip(predictions.class_names, numbers, strict=True)]
+
+
+def worst_mistakes(predictions: Predictions, count: int = 25) -> list[Mistake]:
+    """The labelled images with the highest probability in a wrong class, at most `count`, the surest first."""
+    known = predictions.labelled
+    if predictions.labels is None:
+        return []
+    wrong = known[predictions.predicted[known] != predictions.labels[known]]
+    sure = predictions.probabilities[wrong, predictions.predicted[wrong]]
+    worst = wrong[np.argsort(-sure, kind="stable")[:count]].tolist()
+    return [
+        Mistake(
+            i,
+            predictions.names[i],
+            predictions.class_names[predictions.labels[i]],
+            predictions.class_names[predictions.predicted[i]],
+            float(predictions.probabilities[i, predictions.predicted[i]]),
+        )
+        for i in worst
+    ]

@@ -1,0 +1,162 @@
+"""Predictions for people and programs: tables, CSV, JSON, and a folder with pictures."""
+
+import csv
+import io
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from resnet_tpu import storage
+from resnet_tpu.train.predictions import (
+    Accuracy,
+    Predictions,
+    accuracy,
+    class_scores,
+    confusion_matrix,
+    top_k,
+    worst_mistakes,
+)
+
+
+def predictions_table(predictions: Predictions, *, k: int = 3, limit: int = 50) -> Table:
+    """The `k` most probable classes of the first `limit` images for a terminal; wrong ones are marked."""
+    table = Table(title="Predictions", caption=_caption(len(predictions.names), limit, accuracy(predictions)))
+    table.add_column("image", overflow="fold")
+    has_labels = bool(predictions.labelled.size)
+    if has_labels:
+        table.add_column("true class", overflow="fold")
+    table.add_column("predicted", overflow="fold")
+    table.add_column("probability", justify="right")
+    table.add_column("next", overflow="fold")
+    for i, ranked in enumerate(_rank(predictions, k)[:limit]):
+        first, *others = ((escape(name), f"{probability:.1%}") for name, probability in ranked)
+        truth = [escape(predictions.true_name(i) or "?")] if has_labels else []
+        following = ", ".join(f"{name} {probability}" for name, probability in others)
+        style = "red" if predictions.is_right(i) is False else None
+        table.add_row(escape(predictions.names[i]), *truth, *first, following, style=style)
+    return table
+
+
+def predictions_csv(predictions: Predictions, *, k: int = 5) -> str:
+    """One line per image: `name`, `label`, `correct` (true, false, empty when unknown), then class and probability."""
+    header = ["name", "label", "correct"]
+    for rank in range(1, min(k, len(predictions.class_names)) + 1):
+        header += [f"class_{rank}", f"probability_{rank}"]
+    correct = {True: "true", False: "false", None: ""}
+    rows = (
+        (name, predictions.true_name(i) or "", correct[predictions.is_right(i)], *itertools.chain(*ranked))
+        for i, (name, ranked) in enumerate(zip(predictions.names, _rank(predictions, k), strict=True))
+    )
+    return _to_csv(header, rows)
+
+
+def predictions_json(predictions: Predictions, *, k: int = 5) -> str:
+    """A JSON object with `accuracy` (`top_1`, `top_5`, `num_images`; null without labels) and `images`.
+
+    Each image: `name`, `label` (null when unknown) and `predictions`, the `k` most probable as `class`, `probability`.
+    """
+    images = [
+        {
+            "name": name,
+            "label": predictions.true_name(i),
+            "predictions": [{"class": name, "probability": probability} for name, probability in ranked],
+        }
+        for i, (name, ranked) in enumerate(zip(predictions.names, _rank(predictions, k), strict=True))
+    ]
+    score = accuracy(predictions)
+    return json.dumps({"accuracy": score and score._asdict(), "images": images}, indent=2, ensure_ascii=False) + "\n"
+
+
+def class_table(predictions: Predictions, *, limit: int = 50) -> Table:
+    """Support, precision, recall and F1 of the classes for a terminal; of more than `limit`, those of the lowest F1."""
+    scores = class_scores(predictions)
+    shown = scores
+    if len(scores) > limit:
+        shown = sorted((score for score in scores if score.support), key=lambda score: score.f1)[:limit]
+    title = "Classes" if len(scores) <= limit else f"The {len(shown)} weakest of {len(scores)} classes"
+    table = Table(title=title, caption=_caption(0, 0, accuracy(predictions)))
+    table.add_column("class", overflow="fold")
+    for name in ("images", "precision", "recall", "F1"):
+        table.add_column(name, justify="right")
+    for score in shown:
+        shares = (score.precision, score.recall, score.f1)
+        cells = ("-" if math.isnan(share) else f"{share:.1%}" for share in shares)
+        table.add_row(escape(score.name), str(score.support), *cells)
+    return table
+
+
+def class_csv(predictions: Predictions) -> str:
+    """One line per class: `class,support,predicted,precision,recall,f1`; empty where a share is undefined."""
+    rows = (["" if value != value else value for value in score] for score in class_scores(predictions))
+    return _to_csv(["class", "support", "predicted", "precision", "recall", "f1"], rows)
+
+
+def write_report(
+    folder: str,
+    predictions: Predictions,
+    *,
+    image: Callable[[int], bytes | np.ndarray] | None = None,
+    honour_exif: bool = False,
+    k: int = 5,
+) -> list[str]:
+    """Writes the report into `folder`, made where it does not exist. Returns the paths of its files.
+
+    Always `predictions.csv` and `predictions.json`; with labels also `classes.csv` and `confusion_matrix.png`; and
+    `mistakes.png` when `image` gives image i as uint8 [h, w, 3] or encoded, turned by its EXIF if `honour_exif`.
+    """
+    from resnet_tpu.train import pictures, style  # matplotlib takes a while to load
+
+    texts = {
+        "predictions.csv": predictions_csv(predictions, k=k),
+        "predictions.json": predictions_json(predictions, k=k),
+    }
+    figures = {}
+    if predictions.labelled.size:
+        texts["classes.csv"] = class_csv(predictions)
+        matrix = confusion_matrix(predictions)
+        figures["confusion_matrix.png"] = pictures.draw_confusion(matrix, predictions.class_names)
+        if image is not None:
+            mistakes = worst_mistakes(predictions)
+            images = [image(mistake.image) for mistake in mistakes]
+            num_wrong = int(matrix.sum() - np.trace(matrix))
+            figures["mistakes.png"] = pictures.draw_mistakes(
+                mistakes, images, num_wrong=num_wrong, honour_exif=honour_exif
+            )
+    storage.make_dir(folder)
+    for name, text in texts.items():
+        storage.write_text(storage.join(folder, name), text)
+    for name, figure in figures.items():
+        style.write_png(figure, storage.join(folder, name))
+    return [storage.join(folder, name) for name in (*texts, *figures)]
+
+
+def _caption(num_images: int, limit: int, score: Accuracy | None) -> str | None:
+    parts = [f"{num_images - limit} more images not shown."] if num_images > limit else []
+    if score:
+        noun = "image" if score.num_images == 1 else "images"
+        parts.append(f"{score.num_images} labelled {noun}: top-1 {score.top_1:.2%}, top-5 {score.top_5:.2%}.")
+    return " ".join(parts) or None
+
+
+def _rank(predictions: Predictions, k: int) -> list[list[tuple[str, float]]]:
+    """Name and probability, to six digits, of the `k` most probable classes of every image."""
+    classes = top_k(predictions, k)
+    probabilities = np.take_along_axis(predictions.probabilities, classes, axis=1)
+    return [
+        [(predictions.class_names[c], float(f"{probability:.6g}")) for c, probability in zip(*pair, strict=True)]
+        for pair in zip(classes.tolist(), probabilities.tolist(), strict=True)
+    ]
+
+
+def _to_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()

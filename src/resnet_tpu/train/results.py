@@ -1,0 +1,88 @@
+"""What runs reached: the values of a metric in their event files, as (model_dir, step, value) rows."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.markup import escape
+from rich.table import Table
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.train.events import read_events
+from resnet_tpu.train.metrics import Split
+
+
+class Result(NamedTuple):
+    """The value of a metric in a run after `step` updates."""
+
+    model_dir: str
+    step: int
+    value: float
+
+
+def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: Split = "eval") -> list[Result]:
+    """`metric` of each run, ours or the original's, by step; of several values at one step the last written.
+
+    split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. A folder named eval, or an event file, may be
+    given in place of a `model_dir`. Raises UserError when one does not exist, has no events, or lacks the metric.
+    """
+    return [row for model_dir in model_dirs for row in _results_of(model_dir, metric, split)]
+
+
+def best_results(rows: Sequence[Result], metric: str) -> dict[str, Result]:
+    """The best row of each model_dir, the earliest of equals: the lowest for a loss or error, else the highest."""
+    sign = -1 if is_lower_better(metric) else 1
+    best: dict[str, Result] = {}
+    for row in rows:
+        if math.isnan(row.value):
+            continue
+        if row.model_dir not in best or sign * row.value > sign * best[row.model_dir].value:
+            best[row.model_dir] = row
+    return best
+
+
+def is_lower_better(metric: str) -> bool:
+    """Whether a small value of `metric` is the good one."""
+    return "loss" in metric or "error" in metric
+
+
+def results_table(rows: Sequence[Result], metric: str) -> Table:
+    """The rows for a terminal, the best of each model_dir marked."""
+    best = set(best_results(rows, metric).values())
+    table = Table("model_dir", "step", metric, "", title=f"{metric} by training step")
+    table.columns[1].justify = table.columns[2].justify = "right"
+    table.columns[0].overflow = "fold"
+    for i, row in enumerate(rows):
+        repeated = i > 0 and rows[i - 1].model_dir == row.model_dir
+        style = "bold green" if row in best else None
+        name = "" if repeated else escape(row.model_dir)
+        table.add_row(name, str(row.step), f"{row.value:.5g}", "best" if row in best else "", style=style)
+    return table
+
+
+def results_csv(rows: Sequence[Result], metric: str) -> str:
+    """The rows as CSV with the header `model_dir,step,<metric>`, the values in full."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model_dir", "step", metric])
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _results_of(model_dir: str, metric: str, split: Split) -> list[Result]:
+    if not storage.exists(model_dir):
+        raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
+    whole_path = not storage.is_dir(model_dir) or model_dir.rstrip("/").rsplit("/", 1)[-1] == "eval"
+    path = model_dir if whole_path or split == "train" else storage.join(model_dir, "eval")
+    scalars = read_events(path) if storage.exists(path) else []
+    if not scalars:
+        do = "Evaluate the run first (--mode=eval)." if split == "eval" else "Check the path."
+        raise UserError(f"Results of {model_dir}", f"no event files with values in {path}", "at least one", do)
+    by_step = {scalar.step: scalar.value for scalar in scalars if scalar.tag == metric}
+    if not by_step:
+        tags = sorted({scalar.tag for scalar in scalars})
+        raise UserError(f"Metric in {path}", metric, f"one of {', '.join(tags)}", f"Name one.{nearest(metric, tags)}")
+    return [Result(model_dir, step, by_step[step]) for step in sorted(by_step)]

@@ -1,0 +1,74 @@
+"""How pictures look, and how they are written."""
+
+import io
+import os
+import warnings
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib import font_manager
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from resnet_tpu import storage
+
+COLOURS = ("#0b62c4", "#d9480f", "#16803c", "#8b3fc7", "#b8860b", "#0e8a9c", "#c2255c", "#5c6370")
+DARK, GREY, LIGHT = "#1f2328", "#656d76", "#e4e7eb"
+# For class names in other scripts; those that are installed stand in for letters that the first font lacks.
+_OTHER_FONTS = {"Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC"}
+STYLE: dict[Any, Any] = {
+    "font.family": ["DejaVu Sans", *sorted(_OTHER_FONTS.intersection(font_manager.get_font_names()))],
+    "font.size": 10,
+    "figure.dpi": 120,
+    "figure.facecolor": "white",
+    "text.color": DARK,
+    "axes.labelcolor": DARK,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LIGHT,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": DARK,
+    "ytick.labelcolor": DARK,
+    "legend.frameon": False,
+    "figure.constrained_layout.h_pad": 0.1,  # inches
+    "figure.constrained_layout.w_pad": 0.1,
+    "lines.linewidth": 1.8,
+}
+
+
+@mpl.rc_context(STYLE)
+def write_png(figure: Figure, path: str) -> None:
+    """Writes `figure` as PNG, whole or not at all, into a folder that is made where it does not exist."""
+    png = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
+        figure.savefig(png, format="png", dpi=figure.dpi)
+    storage.make_dir(os.path.dirname(path) or ".")  # noqa: PTH120  # the path may be in a bucket
+    with storage.write_whole(path) as file:
+        file.write(png.getvalue())
+
+
+def add_title(figure: Figure, title: str) -> None:
+    """Writes `title` at the top left."""
+    figure.suptitle(shorten(title, 90), x=0.01, ha="left", fontsize=13, fontweight="bold")
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` on one line, cut in the middle to `width` characters, its dollar signs no mathematics."""
+    text = " ".join(text.split())
+    if len(text) > width:  # names of classes and files differ at both ends
+        text = text[: width // 2] + "…" + text[len(text) - (width - width // 2 - 1) :]
+    return text.replace("$", r"\$")
+
+
+def count_axis(axis: Any) -> None:
+    """Whole numbers with thousands separators along `axis`."""
+    axis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    axis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))

@@ -1,0 +1,112 @@
+"""Prediction reports: tables, CSV and JSON hold the same, and the folder holds readable pictures."""
+
+import csv
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from resnet_tpu.train.predictions import Predictions, accuracy, class_scores, top_k
+from resnet_tpu.train.report import (
+    class_csv,
+    class_table,
+    predictions_csv,
+    predictions_json,
+    predictions_table,
+    write_report,
+)
+
+NAMES = ["daisy", 'dandelion, "wild"', "[red]roses", "花", "tulips", "sunflowers"]
+
+
+@pytest.fixture
+def predictions() -> Predictions:
+    rng = np.random.default_rng(5)
+    labels = rng.integers(-1, 6, 60).astype(np.int32)
+    logits = rng.normal(size=(60, 6)) + 2 * np.eye(6)[labels]
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return Predictions([f"photos/[x]/{i}.jpg" for i in range(60)], probabilities.astype(np.float32), labels, NAMES)
+
+
+def _text(table: Table) -> str:
+    console = Console(width=140, file=io.StringIO(), record=True)
+    console.print(table)
+    return console.export_text()
+
+
+def test_csv_and_json_hold_the_most_probable_classes(predictions: Predictions):
+    rows = list(csv.DictReader(io.StringIO(predictions_csv(predictions, k=4))))
+    document = json.loads(predictions_json(predictions, k=4))
+    for i, (row, image, classes) in enumerate(zip(rows, document["images"], top_k(predictions, 4), strict=True)):
+        expected = [(NAMES[c], pytest.approx(predictions.probabilities[i, c], rel=1e-5)) for c in classes]
+        assert [(p["class"], p["probability"]) for p in image["predictions"]] == expected
+        assert [(row[f"class_{r}"], float(row[f"probability_{r}"])) for r in range(1, 5)] == expected
+        assert row["name"] == image["name"] == predictions.names[i]
+        assert image["label"] == (row["label"] or None) == predictions.true_name(i)
+        right = {"": None, "true": True, "false": False}[row["correct"]]
+        assert right == predictions.is_right(i)
+    score = accuracy(predictions)
+    assert score is not None
+    assert document["accuracy"] == score._asdict()
+
+
+def test_fewer_classes_than_asked_for(predictions: Predictions):
+    two = Predictions(["a"], np.array([[0.25, 0.75]], np.float32), None, ["cat", "dog"])
+    assert predictions_csv(two, k=5).splitlines() == [
+        "name,label,correct,class_1,probability_1,class_2,probability_2",
+        "a,,,dog,0.75,cat,0.25",
+    ]
+    assert json.loads(predictions_json(two, k=5))["accuracy"] is None
+
+
+def test_table_shows_names_as_they_are_and_says_what_it_leaves_out(predictions: Predictions):
+    text = _text(predictions_table(predictions, limit=10))
+    for i in range(10):
+        (line,) = (line for line in text.splitlines() if f"photos/[x]/{i}.jpg" in line)
+        assert (predictions.true_name(i) or " ? ") in line
+        assert NAMES[predictions.predicted[i]] in line
+    assert "50 more images not shown" in text
+    assert "top-1" in text
+    unlabelled = _text(predictions_table(dataclasses.replace(predictions, labels=None)))
+    assert "true class" not in unlabelled
+    assert "top-1" not in unlabelled
+
+
+def test_class_table_and_csv_hold_the_scores(predictions: Predictions):
+    rows = list(csv.DictReader(io.StringIO(class_csv(predictions))))
+    text = _text(class_table(predictions))
+    for row, score in zip(rows, class_scores(predictions), strict=True):
+        assert (row["class"], int(row["support"]), float(row["f1"])) == (score.name, score.support, score.f1)
+        (line,) = (line for line in text.splitlines() if score.name in line)
+        assert f"{score.recall:.1%}" in line
+    weakest = min(class_scores(predictions), key=lambda score: score.f1).name
+    few = _text(class_table(predictions, limit=2))
+    assert weakest in few
+    assert "The 2 weakest of 6 classes" in few
+
+
+def test_report_folder(predictions: Predictions, tmp_path: Path):
+    def image(i: int) -> bytes:
+        encoded = io.BytesIO()
+        Image.new("RGB", (40 + i, 30), (4 * i, 255 - 4 * i, 128)).save(encoded, "JPEG")
+        return encoded.getvalue()
+
+    paths = write_report(str(tmp_path / "report"), predictions, image=image)
+    written = ["predictions.csv", "predictions.json", "classes.csv", "confusion_matrix.png", "mistakes.png"]
+    assert paths == [str(tmp_path / "report" / name) for name in written]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(written)
+    assert (tmp_path / "report" / "predictions.csv").read_text() == predictions_csv(predictions)
+    for name in written[-2:]:
+        with Image.open(tmp_path / "report" / name) as picture:
+            assert min(picture.size) > 400
+
+
+def test_report_without_labels_has_no_figures(predictions: Predictions, tmp_path: Path):
+    paths = write_report(str(tmp_path), dataclasses.replace(predictions, labels=None))
+    assert [Path(path).name for path in paths] == ["predictions.csv", "predictions.json"]
