@@ -37,6 +37,11 @@ def join(path: str, *parts: str) -> str:
     return posixpath.join(path, *parts) if is_remote(path) else os.path.join(path, *parts)  # noqa: PTH118
 
 
+def absolute(path: str) -> str:
+    """The path independent of the working directory."""
+    return path.rstrip("/") if is_remote(path) else os.path.abspath(path)  # noqa: PTH100
+
+
 def exists(path: str) -> bool:
     """Whether there is a file or folder at `path`."""
     return _filesystem(path).exists(path)

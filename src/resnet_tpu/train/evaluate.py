@@ -1,0 +1,118 @@
+"""Evaluation: every example counted exactly once."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import jax
+from jax.sharding import Mesh
+
+from resnet_tpu import distributed
+from resnet_tpu.checkpoints import store
+from resnet_tpu.config import Config
+from resnet_tpu.data.loader import eval_batches
+from resnet_tpu.data.source import Source, open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Arrays
+from resnet_tpu.train.loss import l2
+from resnet_tpu.train.metrics import MetricsWriter, mean_metrics
+from resnet_tpu.train.progress import track
+from resnet_tpu.train.run import check_classes, lengths
+from resnet_tpu.train.step import DeviceBatch, make_eval_step
+from resnet_tpu.train.trained import Trained, load_trained
+
+log = logging.getLogger(__name__)
+
+POLL_SECS = 1.0
+
+_l2 = jax.jit(l2)
+
+EvalStep = Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]
+
+
+def evaluate(
+    eval_step: EvalStep, params: Arrays, batch_stats: Arrays, source: Source, config: Config, mesh: Mesh
+) -> dict[str, float]:
+    """`loss` (with the L2 term, as training's), `top_1_accuracy`, `top_5_accuracy` over the whole of `source`."""
+    num_images = min(config.data.num_eval_images or len(source), len(source))
+    batch_size = padded_batch_size(config.eval.eval_batch_size, num_images, mesh)
+    batches = eval_batches(
+        source,
+        config.data,
+        batch_size=batch_size,
+        max_images=num_images,
+        host_index=jax.process_index(),
+        num_hosts=jax.process_count(),
+    )
+    sums = [
+        eval_step(params, batch_stats, batch)
+        for batch in track(distributed.prefetch(batches, mesh), "evaluate", total=-(-num_images // batch_size))
+    ]
+    weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
+    return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(_l2(params)))
+
+
+def padded_batch_size(batch_size: int, num_images: int, mesh: Mesh) -> int:
+    """`batch_size`, or `num_images` when fewer, rounded up so that every device gets the same number."""
+    devices = mesh.devices.size
+    return -(-min(batch_size, num_images) // devices) * devices
+
+
+def evaluate_run(config: Config, *, watch: bool = False) -> dict[str, float]:
+    """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
+
+    With `watch` goes on with every checkpoint that appears, until the one of the run's last step, or until none came
+    for `eval_timeout` seconds. Returns the last result, empty when there was none to wait for.
+    Raises UserError when there is no checkpoint and `watch` is off.
+    """
+    distributed.start(use_tpu=config.run.use_tpu)
+    mesh = distributed.make_mesh(config.run.num_cores)
+    if not watch:
+        return _evaluate_checkpoint(load_trained(config.run.model_dir, mesh), config)
+    metrics: dict[str, float] = {}
+    done, last_seen = -1, time.monotonic()
+    while True:
+        path = _newest(config.run.model_dir)
+        if path is not None and store.step_of(path) > done:
+            trained = load_trained(path, mesh)
+            metrics = _evaluate_checkpoint(trained, config)
+            done, last_seen = trained.step, time.monotonic()
+            if done >= lengths(trained.config).total:
+                return metrics
+        elif config.eval.eval_timeout is not None and time.monotonic() - last_seen >= config.eval.eval_timeout:
+            log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
+            return metrics
+        else:
+            time.sleep(POLL_SECS)
+
+
+def _newest(model_dir: str) -> str | None:
+    try:
+        return store.find(model_dir)
+    except UserError:
+        return None
+
+
+def _evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
+    start = time.monotonic()
+    data = trained.data_config(config.data)
+    source = open_source(data, "validation")
+    check_classes(data.data_dir, source.class_names, trained.class_names)
+    as_trained = trained.config.replace(
+        **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
+    )
+    eval_step = make_eval_step(trained.network, trained.config.optimizer)
+    metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh)
+    if jax.process_index() == 0:
+        with MetricsWriter(config.run.model_dir) as writer:
+            writer.write("eval", {trained.step: metrics})
+    log_metrics(trained.step, metrics, time.monotonic() - start)
+    return metrics
+
+
+def log_metrics(step: int, metrics: dict[str, float], seconds: float) -> None:
+    """One line for the result of an evaluation."""
+    log.info(
+        "Evaluation at step %d: top-1 %.2f %%, top-5 %.2f %%, loss %.4f (%.1f s)",
+        step, 100 * metrics["top_1_accuracy"], 100 * metrics["top_5_accuracy"], metrics["loss"], seconds,
+    )  # fmt: skip

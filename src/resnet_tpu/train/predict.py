@@ -1,0 +1,107 @@
+"""Prediction: names and probabilities for images, folders or a split, printed and reported."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from rich.console import Console
+
+from resnet_tpu import distributed, storage
+from resnet_tpu.config import Config, DataConfig
+from resnet_tpu.data.files import FileSource
+from resnet_tpu.data.loader import eval_batches
+from resnet_tpu.data.source import Source, open_source
+from resnet_tpu.data.split import Split
+from resnet_tpu.train import report
+from resnet_tpu.train.evaluate import padded_batch_size
+from resnet_tpu.train.predictions import Predictions, accuracy
+from resnet_tpu.train.progress import track
+from resnet_tpu.train.run import check_classes
+from resnet_tpu.train.step import make_predict_step
+from resnet_tpu.train.trained import Trained, load_trained
+
+MOST_ROWS = 40
+"""A split with more images is not listed on the terminal, only in the files of the report."""
+
+log = logging.getLogger(__name__)
+
+Format = Literal["table", "csv", "json"]
+
+
+def predict(
+    config: Config,
+    images: Sequence[str] = (),
+    *,
+    split: Split = "test",
+    output_format: Format = "table",
+    top_k: int = 5,
+    output_dir: str = "",
+) -> Predictions:
+    """Predicts image files and folders, or a split of the data, and prints the result to stdout.
+
+    The network is the newest checkpoint of `model_dir`, which may also be a checkpoint. Tables, CSV, JSON and, with
+    labels, pictures go to `output_dir`; for a split of the data the default is `report/<split>` in `model_dir`.
+    Raises UserError.
+    """
+    distributed.start(use_tpu=config.run.use_tpu)
+    trained = load_trained(config.run.model_dir, distributed.make_mesh(config.run.num_cores))
+    data = trained.data_config(config.data)
+    if images:
+        source: Source = FileSource(images, trained.class_names)
+    else:
+        source = open_source(data, split)
+        check_classes(data.data_dir, source.class_names, trained.class_names)
+        if trained.path.startswith(storage.absolute(config.run.model_dir) + "/"):
+            output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
+    limits = {"train": data.num_train_images, "validation": data.num_eval_images, "test": data.num_test_images}
+    num_images = len(source) if images else min(limits[split] or len(source), len(source))
+    batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
+    predictions, kept = predict_source(trained, source, data, num_images=num_images, batch_size=batch_size)
+    _print(predictions, output_format, top_k, list_all=bool(images))
+    if output_dir:
+        written = report.write_report(
+            output_dir,
+            predictions,
+            image=lambda i: source[int(kept[i])].encoded,
+            honour_exif=source.honour_exif,
+            k=top_k,
+        )
+        log.info("Wrote %s", ", ".join(written))
+    return predictions
+
+
+def predict_source(
+    trained: Trained, source: Source, data: DataConfig, *, num_images: int, batch_size: int
+) -> tuple[Predictions, np.ndarray]:
+    """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out."""
+    batch_size = padded_batch_size(batch_size, num_images, trained.mesh)
+    predict_step = make_predict_step(trained.network)
+    batches = eval_batches(source, data, batch_size=batch_size, max_images=num_images)
+    probabilities, labels, weights = [], [], []
+    for batch in track(distributed.prefetch(batches, trained.mesh), "predict", total=-(-num_images // batch_size)):
+        probabilities.append(predict_step(trained.params, trained.batch_stats, batch["image"]))
+        labels.append(np.asarray(batch["label"]))
+        weights.append(np.asarray(batch["weight"]))
+    kept = np.flatnonzero(np.concatenate(weights)[:num_images])
+    predictions = Predictions(
+        [source[int(i)].name for i in kept],
+        np.concatenate([np.asarray(block) for block in probabilities])[kept],
+        np.concatenate(labels)[kept],
+        trained.class_names,
+    )
+    return predictions, kept
+
+
+def _print(predictions: Predictions, output_format: Format, top_k: int, *, list_all: bool) -> None:
+    if output_format == "csv":
+        sys.stdout.write(report.predictions_csv(predictions, k=top_k))
+    elif output_format == "json":
+        sys.stdout.write(report.predictions_json(predictions, k=top_k))
+    else:
+        console = Console()
+        if accuracy(predictions):
+            console.print(report.class_table(predictions))
+        if list_all or len(predictions.names) <= MOST_ROWS:
+            console.print(report.predictions_table(predictions, k=top_k, limit=len(predictions.names)))

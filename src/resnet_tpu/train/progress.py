@@ -1,0 +1,57 @@
+"""The live line of long work on a terminal; elsewhere, plain log lines say what matters."""
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+
+
+def _make_progress() -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:
+    """The items, with a bar while they last."""
+    with _make_progress() as progress:
+        task = progress.add_task(description, total=total, note="")
+        for item in items:
+            yield item
+            progress.advance(task)
+
+
+class TrainingProgress:
+    """A bar over all steps of a run. A context manager."""
+
+    def __init__(self, step: int, total: int) -> None:
+        self._progress = _make_progress()
+        self._task = self._progress.add_task("train", total=total, completed=step, note="")
+
+    def __enter__(self) -> "TrainingProgress":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def update(self, step: int, note: str | None = None) -> None:
+        """Moves the bar, and changes the text after it."""
+        if note is None:
+            self._progress.update(self._task, completed=step)
+        else:
+            self._progress.update(self._task, completed=step, note=note)

@@ -1,0 +1,56 @@
+"""A trained network read back from its checkpoint, whole: arrays, options, class names."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Mesh
+
+from resnet_tpu import distributed
+from resnet_tpu.checkpoints import store
+from resnet_tpu.config import Config, DataConfig
+from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.train.run import config_of
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The network of one checkpoint, on the devices of `mesh`."""
+
+    path: str
+    step: int
+    config: Config
+    class_names: list[str]
+    network: Network
+    params: Arrays
+    batch_stats: Arrays
+    mesh: Mesh
+
+    def data_config(self, asked: DataConfig) -> DataConfig:
+        """The data options that were asked for, with the image size and classes that the network was trained on."""
+        own = self.config.data
+        return dataclasses.replace(
+            asked,
+            data_dir=asked.data_dir or own.data_dir,
+            image_size=own.image_size,
+            num_label_classes=own.num_label_classes,
+        )
+
+
+def load_trained(path: str, mesh: Mesh) -> Trained:
+    """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none."""
+    path = store.find(path)
+    meta = store.read_meta(path)
+    config = config_of(meta)
+    network = Network.create(
+        config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
+    )
+    params, batch_stats = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=distributed.replicated(mesh)),
+        network.shapes(),
+    )
+    checkpoint = store.load(path, {"params": params, "batch_stats": batch_stats})
+    arrays = checkpoint.arrays
+    return Trained(
+        path, checkpoint.step, config, meta["class_names"], network, arrays["params"], arrays["batch_stats"], mesh
+    )
