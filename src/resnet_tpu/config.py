@@ -46,6 +46,12 @@ class DataConfig:
     num_train_images: int | None = option(None, "Training images in an epoch. Default: counted.", at_least=1)
     num_eval_images: int | None = option(None, "Validation images to evaluate. Default: all.", at_least=1)
     num_test_images: int | None = option(None, "Test images to predict. Default: all.", at_least=1)
+    min_crop_area: float = option(
+        0.1,
+        "Smallest share of a training image that its random crop covers. Raise it where the border matters.",
+        at_least=0,
+    )
+    random_flip: bool = option(True, "Mirror half of the training images. Not for what has a reading direction.")
     num_parallel_calls: int | None = option(None, "Threads that decode images. Default: one per CPU core.", at_least=1)
     skip_bad_records: bool = option(
         False, "Count damaged records and undecodable images and go on with others, instead of stopping at the first."

@@ -1,0 +1,82 @@
+"""Which part of an image the network sees: the original's random window for training, its centre for evaluation."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+_ATTEMPTS = 10
+_ASPECT_RATIOS = (3 / 4, 4 / 3)
+MIN_AREA = 0.1
+"""The smallest share of an image that a window of the original covers. It asks its sampler for 0.08, and refuses what
+covers less than 0.1; other bounds keep the proportion."""
+
+
+class Window(NamedTuple):
+    """A part of an image, in pixels."""
+
+    y: int
+    x: int
+    h: int
+    w: int
+
+
+def eval_window(height: int, width: int, image_size: int) -> Window:
+    """The central square whose side is `image_size / (image_size + pad)` of the shorter side, about 7/8.
+
+    pad = round(image_size / 0.875 - image_size): 32 for 224. The product is taken in float32, as the original does.
+    """
+    pad = round(image_size * (1 / 0.875 - 1))
+    share = np.float32(image_size / (image_size + pad))
+    side = max(1, int(share * np.float32(min(height, width))))
+    return Window((height - side + 1) // 2, (width - side + 1) // 2, side, side)
+
+
+def train_window(
+    rng: np.random.Generator, height: int, width: int, image_size: int, min_area: float = MIN_AREA
+) -> Window:
+    """A random window, or the centre crop of evaluation where the sampler gave the whole image.
+
+    The original never falls back for a greyscale JPEG, because it compares channel counts as well; here all images
+    are treated alike.
+    """
+    window = sample_crop_window(rng, height, width, min_area)
+    return eval_window(height, width, image_size) if window == Window(0, 0, height, width) else window
+
+
+def sample_crop_window(rng: np.random.Generator, height: int, width: int, min_area: float = MIN_AREA) -> Window:
+    """A random window as `tf.image.sample_distorted_bounding_box` draws it; the whole image after 10 misses.
+
+    Aspect ratio (width / height) uniform in [3/4, 4/3), then height uniform between what 4/5 of `min_area` and the
+    whole area allow; windows under `min_area` of the area are drawn again.
+    """
+    for _ in range(_ATTEMPTS):
+        if window := _attempt(rng.random(4).tolist(), height, width, min_area):
+            return window
+    return Window(0, 0, height, width)
+
+
+def _attempt(draws: list[float], height: int, width: int, min_area: float) -> Window | None:
+    """One try at a window from four numbers in [0, 1); None when it does not fit."""
+    shape_draw, h_draw, y_draw, x_draw = draws
+    lowest, highest = _ASPECT_RATIOS
+    aspect = lowest + shape_draw * (highest - lowest)
+    area = height * width
+    asked = min_area * 4 / 5 * area
+    tallest = round(math.sqrt(area / aspect))
+    if round(tallest * aspect) > width:
+        tallest = int((width + 0.5 - 1e-7) / aspect)
+        tallest -= round(tallest * aspect) > width
+    tallest = min(tallest, height)
+    lowest_h = min(round(math.sqrt(asked / aspect)), tallest)
+    h = lowest_h + int(h_draw * (tallest - lowest_h + 1))
+    w = round(h * aspect)
+    if w * h < asked:
+        h += 1
+        w = round(h * aspect)
+    if w * h > area:
+        h -= 1
+        w = round(h * aspect)
+    if not (0 < h <= height and 0 < w <= width) or w * h / area < min_area:
+        return None
+    return Window(int(y_draw * (height - h)), int(x_draw * (width - w)), h, w)

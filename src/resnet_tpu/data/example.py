@@ -1,0 +1,140 @@
+"""`tf.train.Example` messages without TensorFlow: named features, each a list of bytes, whole numbers or floats."""
+
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
+
+from resnet_tpu.errors import UserError
+
+Feature = bytes | str | int | float | Sequence[bytes] | Sequence[str] | Sequence[int] | Sequence[float]
+
+
+_SCHEMA = """
+name: "resnet_tpu/example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type {
+  name: "Feature"
+  oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".tensorflow.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".tensorflow.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".tensorflow.Int64List" oneof_index: 0 }
+}
+message_type {
+  name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: ".tensorflow.Features.FeatureEntry" }
+  nested_type {
+    name: "FeatureEntry"
+    options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: ".tensorflow.Feature" }
+  }
+}
+message_type { name: "Example" field { name: "features" number: 1 type_name: ".tensorflow.Features" } }
+"""
+
+
+def _example_class() -> Any:
+    """The message class `tensorflow.Example`, in a pool of its own: TensorFlow may register the same names."""
+    file = text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto())
+    for owner in file.message_type:
+        for field in [*owner.field, *(field for nested in owner.nested_type for field in nested.field)]:
+            field.label = field.label or field.LABEL_OPTIONAL
+            field.type = field.TYPE_MESSAGE if field.type_name else field.type
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+_Example = _example_class()
+
+
+def encode_example(features: Mapping[str, Feature]) -> bytes:
+    """The serialized Example of `features`; equal features give equal bytes, whatever their order.
+
+    A value is one element or a sequence of one kind. Text becomes UTF-8; file names that are no UTF-8 keep their bytes.
+    Raises TypeError for a value that is neither bytes, text nor numbers, ValueError for a number beyond 64 bits.
+    """
+    example = _Example()
+    for name, value in features.items():
+        values: list[Any] = (
+            list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | str) else [value]
+        )
+        feature = example.features.feature[name]
+        if all(isinstance(one, bytes | str) for one in values):
+            feature.bytes_list.value.extend(
+                one if isinstance(one, bytes) else str(one).encode("utf-8", "surrogateescape") for one in values
+            )
+        elif all(isinstance(one, numbers.Integral) for one in values):
+            feature.int64_list.value.extend(int(one) for one in values)
+        elif all(isinstance(one, numbers.Real) for one in values):
+            feature.float_list.value.extend(float(one) for one in values)
+        else:
+            raise TypeError(f"feature {name!r}: bytes, text, whole numbers or floats, not {value!r:.80}")
+    return example.SerializeToString(deterministic=True)
+
+
+def decode_example(serialized: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
+    """Every feature of a serialized Example; a feature without values is an empty list.
+
+    Raises UserError when the bytes are no Example.
+    """
+    return {name: _values(feature) for name, feature in _parse(serialized).items()}
+
+
+class ImageExample(NamedTuple):
+    """What the reader uses of an image record."""
+
+    encoded: bytes  # the image file; empty where the record has none
+    label: int  # as stored: 1 ... N in the original's format; -1 where the record has none
+    text: str  # class name, else synset, else empty
+    filename: str
+
+
+def parse_image_example(serialized: bytes) -> ImageExample:
+    """The image, label and names of a serialized Example; all of them optional, unknown features ignored.
+
+    Raises UserError when the bytes are no Example or one of these features has another type or several values.
+    """
+    features = _parse(serialized)
+    text = _single(features, "image/class/text", b"") or _single(features, "image/class/synset", b"")
+    return ImageExample(
+        _single(features, "image/encoded", b""),
+        _single(features, "image/class/label", -1),
+        text.decode("utf-8", "backslashreplace"),
+        _single(features, "image/filename", b"").decode("utf-8", "backslashreplace"),
+    )
+
+
+def _parse(serialized: bytes) -> Any:
+    try:
+        return _Example.FromString(serialized).features.feature
+    except message.DecodeError:
+        raise UserError(
+            "Record",
+            f"{len(serialized)} bytes of another kind",
+            "a tf.train.Example",
+            "Check where the file comes from.",
+        ) from None
+
+
+def _values(feature: Any) -> list[Any]:
+    kind = feature.WhichOneof("kind")
+    return list(getattr(feature, kind).value) if kind else []
+
+
+_Value = TypeVar("_Value", bytes, int)
+
+
+def _single(features: Any, name: str, default: _Value) -> _Value:
+    values = _values(features[name]) if name in features else []
+    if not values:
+        return default
+    if len(values) > 1 or type(values[0]) is not type(default):
+        words = {bytes: "one string of bytes", int: "one whole number"}
+        got = f"{len(values)} values" if len(values) > 1 else f"a {type(values[0]).__name__}"
+        raise UserError(f"Feature {name}", got, words[type(default)], "Check what wrote the records.")
+    return values[0]

@@ -1,0 +1,84 @@
+"""What `prepare` notices about its input: every oddity counted, listed with its path, and what was done about it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """A kind of finding: (what, what was done). The bad ones count against `max_bad_fraction`."""
+
+    UNREADABLE = "unreadable image", "skipped"
+    EMPTY_FILE = "zero-byte file", "skipped"
+    TRUNCATED = "truncated image", "skipped"
+    UNSUPPORTED = "image of an unsupported kind", "skipped"
+    DAMAGED = "JPEG with errors that still decodes", "kept"
+    MISNAMED = "image named as another format", "stored as JPEG"
+    CMYK = "CMYK image", "converted to RGB"
+    TURNED = "EXIF rotation", "turned upright"
+    ANIMATED = "several frames", "first one used"
+    CONVERTED = "other format than JPEG", "converted to JPEG"
+    SCALED = "larger than asked for", "made smaller"
+    DUPLICATE = "same image in two splits", "kept"
+    AMBIGUOUS = "same image in two classes", "kept"
+    LISTED_TWICE = "listed twice", "used once"
+    TOO_SMALL = "class too small for every split", "kept"
+    NO_IMAGES = "class without images", "left out"
+    MISSING_IN_SPLIT = "class missing in a split", "kept"
+    NESTED = "folder inside a class folder", "ignored"
+    STRAY = "image outside the class folders", "ignored"
+    OTHER_FILE = "file that is no image by its name", "ignored"
+
+    @property
+    def what(self) -> str:
+        """The name shown to the user."""
+        return self.value[0]
+
+    @property
+    def action(self) -> str:
+        """What `prepare` did."""
+        return self.value[1]
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it counts against `max_bad_fraction`."""
+        return self.action == "skipped"
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether paths are kept; not for what may be true of every photo and was asked for."""
+        return self not in (Kind.CONVERTED, Kind.SCALED)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding about one path."""
+
+    kind: Kind
+    path: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.detail})" if self.detail else self.path
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All findings of one kind."""
+
+    what: str
+    action: str
+    count: int
+    first: list[str]  # the first paths, with details
+
+
+def summarize(findings: Iterable[Finding], counts: Mapping[Kind, int], first: int = 10) -> list[Summary]:
+    """The findings by kind, in the order of `Kind`, paths in the order given; `counts` of the kinds that list none."""
+    groups: dict[Kind, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.kind, []).append(finding)
+    return [
+        Summary(kind.what, kind.action, len(found) + counts.get(kind, 0), [str(finding) for finding in found[:first]])
+        for kind in Kind
+        if (found := groups.get(kind, [])) or kind in counts
+    ]

@@ -1,0 +1,84 @@
+"""The 3,670 photos of five flowers on which the original's tutorial fine-tunes."""
+
+import hashlib
+import shutil
+import tarfile
+import tempfile
+import urllib.request
+from pathlib import Path, PurePosixPath
+
+from rich.console import Console
+from rich.progress import wrap_file
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+
+FLOWER_PHOTOS = "flower_photos"
+"""What to give `prepare` instead of a folder to have them downloaded."""
+
+URL = "http://download.tensorflow.org/example_images/flower_photos.tgz"
+SHA256 = "4c54ace7911aaffe13a365c34f650e71dd5bf1be0a58b464e5a7183e3e595d9c"  # as TensorFlow Datasets lists it
+COUNTS = {"daisy": 633, "dandelion": 898, "roses": 641, "sunflowers": 699, "tulips": 799}
+_TIMEOUT_SECS = 30
+
+
+def fetch_flower_photos(
+    console: Console, *, url: str = URL, sha256: str = SHA256, counts: dict[str, int] | None = None
+) -> str:
+    """The folder of the photos in the user's cache; downloaded, verified and unpacked on the first call.
+
+    url, sha256, counts: of another archive of the same layout, `flower_photos/<class>/<photo>.jpg`.
+    Raises UserError, saying what to do by hand, when the network does not allow it or it is another file.
+    """
+    counts = COUNTS if counts is None else counts
+    folder = Path(storage.cache_dir(), FLOWER_PHOTOS)
+    if _count(folder) == counts:
+        return str(folder)
+    by_hand = f"Download {url} elsewhere, unpack it, and run: resnet-tpu prepare path/to/{FLOWER_PHOTOS} OUT"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{FLOWER_PHOTOS}.") as aside:
+            archive = Path(aside, "archive.tgz")
+            got = _download(url, archive, console)
+            if got != sha256:
+                size = archive.stat().st_size
+                raise UserError(url, f"{size} bytes with SHA-256 {got}", f"SHA-256 {sha256}", by_hand)
+            _unpack(archive, Path(aside))
+            unpacked = Path(aside, FLOWER_PHOTOS)
+            if _count(unpacked) != counts:
+                raise UserError(url, f"photos {_count(unpacked)}", f"photos {counts}", by_hand)
+            shutil.rmtree(folder, ignore_errors=True)
+            unpacked.rename(folder)
+    except (OSError, tarfile.TarError) as error:  # URLError and TimeoutError are OSErrors
+        raise UserError(f"Downloading {url}", error, "an archive of 229 MB", by_hand) from None
+    return str(folder)
+
+
+def _download(url: str, path: Path, console: Console) -> str:
+    """Saves the file at `url`; returns its SHA-256."""
+    digest = hashlib.sha256()
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECS) as response, path.open("wb") as file:  # noqa: S310  # http
+        size = int(response.headers.get("Content-Length") or 0)
+        with wrap_file(response, size, description="Downloading flower_photos", console=console) as source:
+            while chunk := source.read(1 << 20):
+                digest.update(chunk)
+                file.write(chunk)
+    return digest.hexdigest()
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpacks the photos and the licence, and nothing that would lie elsewhere or is no plain file."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            parts = PurePosixPath(member.name).parts
+            if member.isfile() and parts[0] == FLOWER_PHOTOS and len(parts) <= 3 and ".." not in parts:
+                target = folder.joinpath(*parts)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source = tar.extractfile(member)
+                assert source is not None  # of a plain file there always is one
+                with source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file)
+
+
+def _count(folder: Path) -> dict[str, int]:
+    return {path.name: len(list(path.glob("*.jpg"))) for path in sorted(folder.glob("*/"))}

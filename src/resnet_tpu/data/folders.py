@@ -1,0 +1,201 @@
+"""What photos there are: class folders, split and class folders, or a CSV."""
+
+import csv
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from resnet_tpu.data.findings import Finding, Kind
+from resnet_tpu.data.images import IMAGE_SUFFIXES
+from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.errors import UserError, nearest
+
+SPLIT_FOLDERS: dict[str, Split] = {
+    "train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"
+}  # fmt: skip
+"""Names of folders, and values of the CSV's column, that mean a split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Photo:
+    """An image file and its class."""
+
+    path: str
+    name: str  # path below the input folder, or as the CSV has it
+    class_name: str
+    split: Split | None  # None: to be decided
+
+
+@dataclass(frozen=True)
+class Found:
+    """The photos, sorted by the bytes of their names, and what was odd."""
+
+    photos: list[Photo]
+    findings: list[Finding]
+    has_splits: bool  # the input says which photo is in which split
+
+
+def find_photos(raw: str) -> Found:
+    """The photos of a folder of class folders, of `train/ validation/ test/` with class folders, or of a CSV file.
+
+    Raises UserError when `raw` is none of them, no image is found, or there is only one class.
+    """
+    if "://" in raw:
+        raise UserError("Photos", raw, "a folder or CSV file on this machine", "Copy it here first.")
+    path = Path(raw)
+    if path.is_file():
+        found = _read_csv(raw)
+    elif path.is_dir():
+        found = _scan(raw)
+    else:
+        raise UserError("Photos", raw, "a folder of class folders or a CSV file", "Check the path.")
+    classes = {photo.class_name for photo in found.photos}
+    if not found.photos:
+        odd = f" ({found.findings[0].path}: {found.findings[0].kind.what})" if found.findings else ""
+        expected = "one folder per class with images in it"
+        raise UserError(f"Photos in {raw}", f"no image in a class folder{odd}", expected, _LAYOUT)
+    if len(classes) == 1:
+        raise UserError(f"Photos in {raw}", f"one class ({min(classes)})", "at least two classes", _LAYOUT)
+    if bad := [name for name in classes if not name.isprintable()]:
+        raise UserError("Class name", repr(bad[0]), "printable characters", "Rename the class.")
+    found.photos.sort(key=lambda photo: os.fsencode(photo.name))
+    return found
+
+
+_LAYOUT = "Make it class/photo.jpg, or train/class/photo.jpg with validation/ and test/ beside it, or a CSV path,label."
+
+
+def _scan(raw: str) -> Found:
+    findings: list[Finding] = []
+    folders = _folders(raw, "", findings)
+    if "train" in folders and _folders(os.path.join(raw, "train"), "train", []):  # noqa: PTH118
+        return _scan_splits(raw, folders, findings)
+    photos = [photo for folder in folders for photo in _scan_class(raw, folder, folder, None, findings)]
+    return Found(photos, findings, has_splits=False)
+
+
+def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Found:
+    unknown = [folder for folder in folders if folder not in SPLIT_FOLDERS]
+    if unknown:
+        hint = nearest(unknown[0], SPLIT_FOLDERS)
+        expected = "only train, validation and test where train holds class folders"
+        raise UserError(f"Folder {raw}", f"train beside {', '.join(unknown)}", expected, f"Move it elsewhere.{hint}")
+    by_split: dict[Split, str] = {}
+    for folder in folders:
+        other = by_split.setdefault(SPLIT_FOLDERS[folder], folder)
+        if other != folder:
+            raise UserError(f"Folder {raw}", f"{other} and {folder}", "one folder per split", "Merge the two.")
+    photos: list[Photo] = []
+    for split, folder in by_split.items():
+        noted: list[Finding] = []
+        names = _folders(os.path.join(raw, folder), folder, noted)  # noqa: PTH118
+        if not names and split == "validation":
+            photos.extend(_flat_validation(raw, folder))
+            continue
+        findings.extend(noted)
+        for name in names:
+            photos.extend(_scan_class(raw, f"{folder}/{name}", name, split, findings))
+    present = {(photo.split, photo.class_name) for photo in photos}
+    classes = sorted({photo.class_name for photo in photos}, key=os.fsencode)
+    findings.extend(
+        Finding(Kind.MISSING_IN_SPLIT, f"{by_split[split]}/{name}")
+        for split in SPLITS
+        for name in classes
+        if split in by_split and (split, name) not in present
+    )
+    return Found(photos, findings, has_splits=True)
+
+
+def _flat_validation(raw: str, folder: str) -> list[Photo]:
+    """The validation images of ImageNet: line i of `synset_labels.txt` is the class of the i-th file by name."""
+    labels = Path(raw, "synset_labels.txt")
+    names = [entry.name for entry in _entries(os.path.join(raw, folder)) if _is_image(entry.name)]  # noqa: PTH118
+    if names and not labels.is_file():
+        got = f"{len(names)} images without class folders"
+        raise UserError(f"Folder {raw}/{folder}", got, "class folders, or synset_labels.txt beside it", "Add them.")
+    classes = labels.read_text().split() if names else []
+    if len(classes) != len(names):
+        raise UserError(str(labels), f"{len(classes)} lines", f"one per image, {len(names)}", "Correct the file.")
+    return [
+        Photo(str(Path(raw, folder, name)), f"{folder}/{name}", class_name, "validation")
+        for name, class_name in zip(names, classes, strict=True)
+    ]
+
+
+def _folders(path: str, name: str, findings: list[Finding]) -> list[str]:
+    """The visible folders in `path`; files there are noted."""
+    folders = []
+    for entry in _entries(path):
+        shown = f"{name}/{entry.name}" if name else entry.name
+        if entry.is_dir():
+            folders.append(entry.name)
+        else:
+            findings.append(Finding(Kind.STRAY if _is_image(entry.name) else Kind.OTHER_FILE, shown))
+    return folders
+
+
+def _scan_class(
+    raw: str, folder: str, class_name: str, split: Split | None, findings: list[Finding]
+) -> Iterator[Photo]:
+    count = 0
+    for entry in _entries(os.path.join(raw, folder)):  # noqa: PTH118
+        name = f"{folder}/{entry.name}"
+        if entry.is_dir():
+            findings.append(Finding(Kind.NESTED, name))
+        elif _is_image(entry.name):
+            count += 1
+            yield Photo(entry.path, name, class_name, split)
+        else:
+            findings.append(Finding(Kind.OTHER_FILE, name))
+    if not count:
+        findings.append(Finding(Kind.NO_IMAGES, folder))
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(
+                (entry for entry in entries if entry.name[0] != "."), key=lambda entry: os.fsencode(entry.name)
+            )
+    except OSError as error:
+        raise UserError(f"Folder {path}", error.strerror, "a readable folder", "Check its permissions.") from None
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def _read_csv(path: str) -> Found:
+    """The rows `path,label[,split]` of a CSV file with these column names in its first line."""
+    photos: dict[str, Photo] = {}
+    findings: list[Finding] = []
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True, skipinitialspace=True)
+            columns = [column.strip() for column in reader.fieldnames or ()]
+            reader.fieldnames = columns
+            if not {"path", "label"} <= set(columns):
+                got = f"columns {', '.join(columns) or 'missing'}"
+                raise UserError(f"CSV {path}", got, "a first line path,label or path,label,split", "Add it.")
+            for row in reader:
+                photo = _csv_photo(path, reader.line_num, row, has_split="split" in columns)
+                other = photos.setdefault(photo.path, photo)
+                if other is not photo:
+                    if (other.class_name, other.split) != (photo.class_name, photo.split):
+                        got = f"{photo.name} again, as {photo.class_name} and {other.class_name}"
+                        raise UserError(f"CSV {path} line {reader.line_num}", got, "one row per image", "Drop one row.")
+                    findings.append(Finding(Kind.LISTED_TWICE, photo.name, f"line {reader.line_num}"))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"CSV {path}", error, "a readable CSV file in UTF-8", "Correct the file.") from None
+    return Found(list(photos.values()), findings, has_splits="split" in columns)
+
+
+def _csv_photo(path: str, line: int, row: dict[str, str | None], *, has_split: bool) -> Photo:
+    name, label, split = ((row.get(column) or "").strip() for column in ("path", "label", "split"))
+    if not name or not label:
+        raise UserError(f"CSV {path} line {line}", f"path {name!r}, label {label!r}", "both filled in", "Fill them in.")
+    if has_split and split.lower() not in SPLIT_FOLDERS:
+        raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
+    full = os.path.join(os.path.dirname(path), name)  # noqa: PTH118, PTH120
+    return Photo(os.path.normpath(full), name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)

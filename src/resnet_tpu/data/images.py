@@ -1,0 +1,174 @@
+"""One photo made fit for training: checked by decoding it, mended where the original could not read it."""
+
+import io
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import simplejpeg
+from PIL import Image, ImageOps
+
+from resnet_tpu.data.findings import Kind
+
+_SUFFIXES = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "WEBP": (".webp",),
+    "TIFF": (".tif", ".tiff"),
+}
+IMAGE_SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
+"""How the names of image files end, in lower case."""
+
+_CONVERTED_QUALITY = 100  # the original's, where it re-encodes what it cannot store
+_CHANGED_QUALITY = 95  # for photos turned or made smaller: at 100 they would grow
+_SMALL_PX = 128  # below this side, colour at half resolution would show
+_ORIENTATION_TAG = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # by the value of the EXIF orientation; 1 is upright
+
+
+class BadImageError(Exception):
+    """An image that cannot be used: the kind of finding and a detail."""
+
+    def __init__(self, kind: Kind, detail: str = "") -> None:
+        self.kind, self.detail = kind, detail
+        super().__init__(kind, detail)
+
+
+class Limits(NamedTuple):
+    """How large images may be, and how they are re-encoded."""
+
+    max_side: int | None = None  # pixels that the longer side is brought down to; never up
+    short_side: int | None = None  # the same of the shorter side
+    quality: int | None = None  # of re-encoded JPEGs; None: 100 for conversions, 95 for photos turned or made smaller
+
+    def size(self, width: int, height: int) -> tuple[int, int]:
+        """The (width, height) that an image of this size is brought to."""
+        scale = min(
+            (self.max_side or max(width, height)) / max(width, height),
+            (self.short_side or min(width, height)) / min(width, height),
+            1.0,
+        )
+        return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+class CleanImage(NamedTuple):
+    """A JPEG that decodes to RGB or grey."""
+
+    encoded: bytes
+    height: int
+    width: int
+    notes: list[tuple[Kind, str]]  # what was found and mended, with a detail
+
+
+def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage:  # noqa: B008  # immutable
+    """The image file `data` as a JPEG: its own bytes where it is one, upright, RGB or grey, and small enough.
+
+    Raises BadImageError when it cannot be decoded as a whole.
+    """
+    if not data:
+        raise BadImageError(Kind.EMPTY_FILE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of odd metadata and large sizes
+        try:
+            return _clean(data, name, limits)
+        except BadImageError:
+            raise
+        except Image.UnidentifiedImageError:
+            raise BadImageError(Kind.UNREADABLE, f"not {', '.join(_SUFFIXES)}") from None
+        except Image.DecompressionBombError:
+            raise BadImageError(Kind.UNSUPPORTED, f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels") from None
+        except Exception as error:  # noqa: BLE001  # decoders raise whatever a damaged file makes them stumble over
+            text = str(error) or type(error).__name__
+            is_cut = "truncated" in text.lower() or "premature" in text.lower()
+            raise BadImageError(Kind.TRUNCATED if is_cut else Kind.UNREADABLE, text) from None
+
+
+def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
+    image = Image.open(io.BytesIO(data), formats=(*_SUFFIXES, "MPO"))
+    kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG that previews follow, as phones write
+    notes = [] if name.lower().endswith(_SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
+    if kind == "JPEG" and image.mode in ("RGB", "L"):
+        return _clean_jpeg(data, image, notes, limits)
+    if kind != "JPEG":
+        if not notes:
+            notes.append((Kind.CONVERTED, kind))
+        if (frames := getattr(image, "n_frames", 1)) > 1:
+            notes.append((Kind.ANIMATED, f"{frames} frames"))
+    image.load()
+    upright = ImageOps.exif_transpose(image)
+    if _orientation(image) != 1:
+        notes.append((Kind.TURNED, ""))
+    if upright.mode == "CMYK":
+        notes.append((Kind.CMYK, ""))
+    return _encode(_to_rgb(upright), upright.size, notes, limits, _CONVERTED_QUALITY)
+
+
+def _clean_jpeg(data: bytes, image: Image.Image, notes: list[tuple[Kind, str]], limits: Limits) -> CleanImage:
+    orientation = _orientation(image)
+    width, height = image.size
+    full = (width, height) if orientation < 5 else (height, width)
+    size = limits.size(*full)
+    if orientation == 1 and size == full:
+        _decode_jpeg(data, notes, 1, 1)  # at 1/8: reads every byte, skips most of the arithmetic
+        return CleanImage(data, full[1], full[0], notes)
+    width, height = size if orientation < 5 else size[::-1]
+    # Half of the reduction at most is left to the decoder, which averages; Lanczos does the rest.
+    pixels = _decode_jpeg(data, notes, 2 * height, 2 * width) if size != full else _decode_jpeg(data, notes, 0, 0)
+    decoded = Image.fromarray(pixels)
+    if orientation != 1:
+        notes.append((Kind.TURNED, f"orientation {orientation}"))
+        decoded = decoded.transpose(_TURNS[orientation])
+    return _encode(decoded, full, notes, limits, _CHANGED_QUALITY)
+
+
+def _decode_jpeg(data: bytes, notes: list[tuple[Kind, str]], min_height: int, min_width: int) -> np.ndarray:
+    """uint8 [h, w, 3], reduced by a factor of up to 8 to no less than the given sides; 0: not reduced."""
+    try:
+        return simplejpeg.decode_jpeg(data, "RGB", min_height=min_height, min_width=min_width)
+    except ValueError as error:
+        Image.open(io.BytesIO(data)).load()  # raises when the end is missing or nothing can be decoded
+        notes.append((Kind.DAMAGED, str(error)))
+    return simplejpeg.decode_jpeg(data, "RGB", min_height=min_height, min_width=min_width, strict=False)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        value = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # noqa: BLE001  # broken metadata does not make the picture worse
+        return 1
+    return value if value in _TURNS else 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise BadImageError(Kind.UNSUPPORTED, "pixels are floats")
+    if image.mode.startswith("I"):  # 16 bits: Pillow's own conversion clips instead of scaling
+        pixels = np.asarray(image).astype(np.int64)
+        image = Image.fromarray(np.clip(pixels >> 8 if pixels.max() > 255 else pixels, 0, 255).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def _encode(
+    image: Image.Image, full: tuple[int, int], notes: list[tuple[Kind, str]], limits: Limits, quality: int
+) -> CleanImage:
+    """`image` within the limits as a JPEG; `full`: the size it was stored with."""
+    size = limits.size(*full)
+    if size != full:
+        notes.append((Kind.SCALED, ""))
+        quality = _CHANGED_QUALITY
+    if size != image.size:
+        image = image.resize(size, Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    subsampling = "4:4:4" if min(size) < _SMALL_PX else "4:2:0"
+    image.save(file, "JPEG", quality=limits.quality or quality, subsampling=subsampling)
+    return CleanImage(file.getvalue(), size[1], size[0], notes)

@@ -1,0 +1,83 @@
+"""JPEG files: what the header says, and pixels equal to those of TensorFlow's decoder."""
+
+from typing import NamedTuple
+
+import numpy as np
+import simplejpeg
+
+_START = b"\xff\xd8"
+_END = b"\xff\xd9"
+_SCAN, _ADOBE = 0xDA, 0xEE
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SEQUENTIAL_FRAMES = (0xC0, 0xC1)
+
+
+class Header(NamedTuple):
+    """What the markers before the pixels say."""
+
+    height: int
+    width: int
+    components: int  # 1 grey, 3 colour, 4 CMYK or YCCK
+    is_adobe: bool  # four components are stored inverted
+    is_whole: bool  # the end marker is there
+    height_offset: int  # where in the file the height is stored
+    unit_rows: int | None  # rows in a coding unit; None where rows are not stored from top to bottom in one scan
+
+
+def read_header(encoded: bytes) -> Header | None:
+    """The header of a JPEG file; None when the bytes are no JPEG or its markers cannot be followed."""
+    if not encoded.startswith(_START):
+        return None
+    position, frame_marker, frame, is_adobe = 2, 0, 0, False
+    while position + 4 < len(encoded):
+        if encoded[position] != 0xFF:
+            return None
+        marker = encoded[position + 1]
+        if marker == 0xFF:  # padding
+            position += 1
+            continue
+        if marker in _FRAMES:
+            frame_marker, frame = marker, position + 5
+        elif marker == _ADOBE:
+            is_adobe = is_adobe or encoded.startswith(b"Adobe", position + 4)
+        elif marker == _SCAN:
+            break
+        position += 2 + int.from_bytes(encoded[position + 2 : position + 4], "big")
+    else:
+        return None
+    if not frame or len(encoded) < frame + 5 + 3 * encoded[frame + 4]:
+        return None
+    components = encoded[frame + 4]
+    in_one_scan = frame_marker in _SEQUENTIAL_FRAMES and encoded[position + 4] == components
+    unit = 8 * max((encoded[frame + 6 + 3 * i] & 15 for i in range(components)), default=1)
+    return Header(
+        height=int.from_bytes(encoded[frame : frame + 2], "big"),
+        width=int.from_bytes(encoded[frame + 2 : frame + 4], "big"),
+        components=components,
+        is_adobe=is_adobe,
+        is_whole=encoded.rfind(_END) > position,
+        height_offset=frame,
+        unit_rows=unit if in_one_scan else None,
+    )
+
+
+def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarray:
+    """The pixels as uint8 [h, w, 3], h at least `rows` (default: all of the image).
+
+    The rows below `rows` are not decoded where the file allows it: the header is made to say that the image ends a
+    coding unit further down, which changes no pixel above. Bit for bit TensorFlow's `decode_jpeg(channels=3)` with its
+    default fast integer transform, CMYK and YCCK included; like there, errors in the middle of the data do no harm
+    beyond the pixels they hit. Raises ValueError when the data cannot be decoded.
+    """
+    data: bytes | bytearray = encoded
+    if rows is not None and header.unit_rows:
+        height = ((rows - 1) // header.unit_rows + 2) * header.unit_rows  # one unit more for chroma interpolation
+        if height < header.height:
+            data = bytearray(encoded)
+            data[header.height_offset : header.height_offset + 2] = height.to_bytes(2, "big")
+    space = "CMYK" if header.components == 4 else "RGB"
+    image = simplejpeg.decode_jpeg(data, space, fastdct=True, fastupsample=False, strict=False)
+    if header.components != 4:
+        return image
+    inks = (image if header.is_adobe else 255 - image).astype(np.uint16)
+    return (inks[..., :3] * inks[..., 3:] // 255).astype(np.uint8)

@@ -1,0 +1,95 @@
+"""`manifest.json`: what is in a prepared data set. Written last: a folder without it is known to be unfinished."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.data.findings import Summary
+from resnet_tpu.errors import UserError
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """One file of records."""
+
+    num_images: int
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """One split."""
+
+    num_images: int
+    per_class: dict[str, int]
+    shards: int
+    files: dict[str, ShardEntry]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a quantity is spread over the images."""
+
+    min: int
+    median: float
+    mean: float
+    max: int
+
+    @classmethod
+    def of(cls, values: Sequence[int]) -> "Spread":
+        """The spread of at least one value."""
+        array = np.asarray(values, np.int64)
+        return cls(int(array.min()), float(np.median(array)), round(float(array.mean()), 2), int(array.max()))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A prepared data set."""
+
+    class_names: list[str]  # in the order of labels: the first has label 1 in the records
+    splits: dict[str, SplitEntry]  # only those with images
+    image_height: Spread  # px, as stored
+    image_width: Spread
+    image_bytes: Spread
+    seed: int
+    options: dict[str, Any]  # those that decide what is in the records
+    findings: list[Summary]
+    version: str  # of the package that wrote it
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Reads what `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+        values = json.loads(text)
+        for name, split in values["splits"].items():
+            files = {shard: ShardEntry(**entry) for shard, entry in split["files"].items()}
+            values["splits"][name] = SplitEntry(**(split | {"files": files}))
+        for name in ("image_height", "image_width", "image_bytes"):
+            values[name] = Spread(**values[name])
+        values["findings"] = [Summary(**summary) for summary in values["findings"]]
+        return cls(**values)
+
+
+def read_manifest(data_dir: str) -> Manifest | None:
+    """The manifest of a data set; None when it has none. Raises UserError when it is damaged."""
+    path = storage.join(data_dir, MANIFEST)
+    if not storage.exists(path):
+        return None
+    try:
+        return Manifest.from_json(storage.read_text(path))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise UserError(
+            path, got, "what `prepare` wrote", "Run prepare again with --overwrite, or delete it."
+        ) from None

@@ -1,0 +1,56 @@
+"""What `prepare` did, for people: a table on the terminal, every path in a text file."""
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from resnet_tpu.data.findings import Finding, Kind, Summary
+from resnet_tpu.data.manifest import Manifest
+from resnet_tpu.data.split import SPLITS
+
+_SHOWN_PATHS = 3
+_SHOWN_CLASSES = 20
+
+
+def render_report(manifest: Manifest) -> RenderableType:
+    """Two tables: images by class and split, and what was noticed with the first paths."""
+    splits = [split for split in SPLITS if split in manifest.splits]
+    images = Table("label", "class", *splits, title="Images")
+    for label, name in enumerate(manifest.class_names[:_SHOWN_CLASSES], start=1):
+        counts = (f"{manifest.splits[split].per_class.get(name, 0):,}" for split in splits)
+        images.add_row(str(label), escape(name), *counts)
+    if len(manifest.class_names) > _SHOWN_CLASSES:
+        images.add_row("...", f"{len(manifest.class_names) - _SHOWN_CLASSES} more classes")
+    images.add_section()
+    images.add_row("", "all", *(f"{manifest.splits[split].num_images:,}" for split in splits))
+    images.add_row("", "shards", *(f"{manifest.splits[split].shards:,}" for split in splits))
+    return Group(images, *([_noticed(manifest.findings)] if manifest.findings else []))
+
+
+def _noticed(findings: Iterable[Summary]) -> Table:
+    table = Table("what", "done", "count", "first paths", title="Noticed")
+    for found in findings:
+        paths = [escape(path) for path in found.first[:_SHOWN_PATHS]]
+        if found.count > len(paths) and paths:
+            paths.append("...")
+        table.add_row(found.what, found.action, f"{found.count:,}", "\n".join(paths))
+    return table
+
+
+def report_text(manifest: Manifest | None, findings: Iterable[Finding], counts: Mapping[Kind, int]) -> str:
+    """Everything that was noticed, each path on a line of its own; before it the counts of the splits, if any."""
+    lines = []
+    for name, split in manifest.splits.items() if manifest else ():
+        lines.append(f"{name}: {split.num_images} images in {split.shards} shards")
+        lines.extend(f"  {class_name}: {count}" for class_name, count in split.per_class.items())
+    by_kind: dict[Kind, list[Finding]] = {}
+    for finding in findings:
+        by_kind.setdefault(finding.kind, []).append(finding)
+    for kind in Kind:
+        if kind in by_kind or kind in counts:
+            found = by_kind.get(kind, [])
+            lines.append(f"{kind.what}, {kind.action}: {len(found) + counts.get(kind, 0)}")
+            lines.extend(f"  {finding}" for finding in found)
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,294 @@
+"""TFRecord files: written whole, read in order or at random, every byte covered by a checksum.
+
+A record is its length (8 bytes), a checksum of the length (4), the payload and a checksum of the payload (4), all
+little endian; a checksum is a masked CRC32C.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import google_crc32c
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+
+_HEADER = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_OVERHEAD = _HEADER.size + _CHECKSUM.size
+_DO = "Write the file again, or pass --skip_bad_records to count damaged records and go on."
+
+
+class RecordError(UserError):
+    """A damaged record: the file, the record's number (from 0) and the offset of its first byte."""
+
+    def __init__(self, path: str, record: int, offset: int, got: str, expected: str) -> None:
+        self.path, self.record, self.offset = path, record, offset
+        super().__init__(f"Record {record} of {path} at byte {offset}", got, expected, _DO)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.record, self.offset, str(self.got), self.expected)
+
+
+def masked_crc(data: bytes) -> int:
+    """The CRC32C of `data`, rotated and shifted as TFRecord files store it."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class RecordWriter:
+    """Writes a TFRecord file that appears at `path`, with its index beside it, only when the `with` block ends well."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.sha256 = hashlib.sha256()  # of what was written so far
+        self._rows: list[tuple[int, int]] = []
+        self.num_bytes = 0
+        self._stack = contextlib.ExitStack()
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> "RecordWriter":
+        self._file = self._stack.enter_context(storage.write_whole(self.path))
+        return self
+
+    def write(self, payload: bytes) -> None:
+        """Appends one record."""
+        if self._file is None:
+            raise ValueError("write outside of the with block")
+        length = struct.pack("<Q", len(payload))
+        for part in (length, _CHECKSUM.pack(masked_crc(length)), payload, _CHECKSUM.pack(masked_crc(payload))):
+            self._file.write(part)
+            self.sha256.update(part)
+        self._rows.append((self.num_bytes + _HEADER.size, len(payload)))
+        self.num_bytes += len(payload) + _OVERHEAD
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file = None
+        self._stack.__exit__(kind, error, trace)
+        if kind is None:
+            save_index(self.path, _as_index(self._rows))
+
+
+def read_records(
+    path: str, *, skip_bad: bool = False, on_bad: Callable[[RecordError], None] | None = None
+) -> Iterator[bytes]:
+    """The payloads of a TFRecord file in order, each checked, in one pass.
+
+    With `skip_bad`, damaged records are left out, and each error is given to `on_bad`. Otherwise raises RecordError at
+    the first one, after all records before it. Raises UserError when the file cannot be read.
+    """
+    with _open(path) as file:
+        for record, step in enumerate(_walk(file, path)):
+            if not isinstance(step, RecordError):
+                start, length = step
+                data = file.read(length + _CHECKSUM.size)
+                step = _payload_error(path, record, start, length, data)
+                if step is None:
+                    yield data[:length]
+                    continue
+            if not skip_bad:
+                raise step
+            if on_bad:
+                on_bad(step)
+
+
+class RecordFile:
+    """Random access to the payloads of one TFRecord file, from any number of threads; each is checked when read.
+
+    With `skip_bad`, stretches without readable records are left out and kept in `damage`. Otherwise raises RecordError
+    when the file is damaged or truncated. Raises UserError when it cannot be read.
+    """
+
+    def __init__(self, path: str, *, skip_bad: bool = False) -> None:
+        self.path = path
+        self.damage: list[RecordError] = []
+        self._state = _state(path)
+        self._index = load_index(path, on_bad=self.damage.append if skip_bad else None)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, i: int) -> bytes:
+        """The payload of record `i`. Raises RecordError when its checksum is wrong."""
+        record = range(len(self))[i]
+        start, length = self._index[record].tolist()
+        stop = start + length + _CHECKSUM.size
+        data = storage.read_range(self.path, start, stop) if storage.is_remote(self.path) else self._map()[start:stop]
+        if error := _payload_error(self.path, record, start, length, data):
+            raise error
+        return data[:length]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[i] for i in range(len(self)))
+
+    def _map(self) -> mmap.mmap:
+        try:
+            return _mapped(self.path, self._state)
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+
+
+# Bounded: a mapping holds a file descriptor, and ImageNet has more shards than a process may have open.
+@functools.lru_cache(maxsize=256)
+def _mapped(path: str, state: tuple[int, int]) -> mmap.mmap:  # noqa: ARG001  # a changed file is mapped anew
+    with Path(path).open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def load_index(path: str, *, on_bad: Callable[[RecordError], None] | None = None) -> np.ndarray:
+    """(payload offset, payload length) of every record of a TFRecord file: int64 [n, 2].
+
+    Built by one pass over the headers on first use and kept in `_index/` beside the file, or in the user's cache where
+    that cannot be written. Built again when the file's size or time changed or the index itself is damaged.
+    Raises RecordError when a header is damaged or the file ends in a record, or gives it to `on_bad` and goes on at the
+    next record that can be found; such an index is not kept. Raises UserError when the file cannot be read.
+    """
+    state = _state(path)
+    for place in _index_places(path):
+        with contextlib.suppress(OSError):
+            index = _parse_index(Path(place).read_bytes(), state)
+            if index is not None:
+                return index
+    rows: list[tuple[int, int]] = []
+    damaged = False
+    with _open(path) as file:
+        for step in _walk(file, path):
+            if not isinstance(step, RecordError):
+                rows.append(step)
+                continue
+            if on_bad is None:
+                raise step
+            damaged = True
+            on_bad(step)
+    index = _as_index(rows)
+    if not damaged:
+        save_index(path, index, state)
+    return index
+
+
+def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = None) -> None:
+    """Keeps the index of the file at `path`, in `state` (by default its present one), where `load_index` looks."""
+    data = _npy(np.concatenate([np.array([state or storage.file_state(path)], np.int64), index]))
+    for place in _index_places(path):
+        with contextlib.suppress(OSError):
+            storage.make_dir(os.path.dirname(place))  # noqa: PTH120
+            with storage.write_whole(place) as file:
+                file.write(data)
+            return
+
+
+def _index_places(path: str) -> list[str]:
+    full = path if storage.is_remote(path) else os.path.realpath(path)
+    name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]
+    places = [storage.join(storage.cache_dir(), "index", f"{name}.npy")]
+    if not storage.is_remote(path):
+        folder, base = os.path.split(path)
+        places.insert(0, storage.join(folder, "_index", f"{base}.npy"))
+    return places
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array.astype("<i8"), allow_pickle=False)
+    return file.getvalue()
+
+
+def _as_index(rows: list[tuple[int, int]]) -> np.ndarray:
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def _parse_index(data: bytes, state: tuple[int, int]) -> np.ndarray | None:
+    """The index in a file of ours; None when it is damaged or belongs to another state of the shard."""
+    body = data[-(len(data) // 16 * 16 - 128) :] if len(data) >= 128 + 16 else b""
+    table = np.frombuffer(body, "<i8").reshape(-1, 2).astype(np.int64)
+    if not len(table) or _npy(table) != data or tuple(table[0].tolist()) != state:
+        return None
+    starts, lengths = table[1:, 0], table[1:, 1]
+    ends = np.concatenate([[0], starts + lengths + _CHECKSUM.size])
+    whole = np.array_equal(starts, ends[:-1] + _HEADER.size) and (lengths >= 0).all() and ends[-1] == state[0]
+    return table[1:] if whole else None
+
+
+def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]:
+    """The (payload offset, length) of each record, or the error in its place, after which it finds the next header."""
+    size = file.seek(0, os.SEEK_END)
+    position, record = 0, 0
+    while position < size:
+        file.seek(position)
+        header = file.read(_HEADER.size)
+        length = _header_length(header)
+        if length is not None and position + length + _OVERHEAD <= size:
+            yield position + _HEADER.size, length
+            position += length + _OVERHEAD
+        elif len(header) < _HEADER.size or length is not None:
+            needed = f"{_OVERHEAD if length is None else length + _OVERHEAD} bytes"
+            yield RecordError(path, record, position, f"a file that ends after {size - position} bytes", needed)
+            return
+        else:
+            got = "gzip-compressed data" if header.startswith(b"\x1f\x8b") else "a wrong checksum of the length"
+            yield RecordError(path, record, position, got, "an undamaged, uncompressed TFRecord header")
+            position = _find_header(file, position + 1, size)
+        record += 1
+
+
+def _header_length(header: bytes) -> int | None:
+    """The payload length in a header, or None when it is short or its checksum is wrong."""
+    if len(header) < _HEADER.size:
+        return None
+    length, checksum = _HEADER.unpack(header)
+    return length if masked_crc(header[:8]) == checksum else None
+
+
+def _find_header(file: IO[bytes], position: int, size: int, chunk: int = 1 << 24) -> int:
+    """The offset of the first whole record at or after `position`, or `size`."""
+    while position < size:
+        file.seek(position)
+        data = file.read(chunk + _HEADER.size - 1)
+        found = data.find(b"\0\0\0\0")  # the upper half of any length below 4 GiB
+        while found >= 0:
+            length = _header_length(data[found - 4 : found + 8]) if found >= 4 else None
+            if length is not None and position + found - 4 + length + _OVERHEAD <= size:
+                return position + found - 4
+            found = data.find(b"\0\0\0\0", found + 1)
+        position += chunk
+    return size
+
+
+def _payload_error(path: str, record: int, start: int, length: int, data: bytes) -> RecordError | None:
+    """What is wrong with `data`, the payload at `start` and its checksum; None when nothing is."""
+    offset = start - _HEADER.size
+    if len(data) < length + _CHECKSUM.size:
+        return RecordError(path, record, offset, f"{len(data)} bytes after its header", f"{length + _CHECKSUM.size}")
+    (expected,) = _CHECKSUM.unpack(data[length:])
+    if (got := masked_crc(data[:length])) == expected:
+        return None
+    return RecordError(path, record, offset, f"a payload with checksum {got:#010x}", f"{expected:#010x}")
+
+
+def _state(path: str) -> tuple[int, int]:
+    try:
+        return storage.file_state(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _open(path: str) -> IO[bytes]:
+    try:
+        return storage.open_read(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str, error: OSError) -> UserError:
+    return UserError(f"File {path}", error.strerror or error, "a readable TFRecord file", "Check path and permissions.")

@@ -1,0 +1,154 @@
+"""Which photos are found in which layout, and what is said about the rest."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from resnet_tpu.data.findings import Finding, Kind
+from resnet_tpu.data.folders import Found, find_photos
+from resnet_tpu.errors import UserError
+
+
+def listed(found: Found) -> list[tuple[str, str, str | None]]:
+    return [(photo.name, photo.class_name, photo.split) for photo in found.photos]
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    touch(tmp_path, "b/2.JPG", "b/10.jpeg", "a/x.png", "a/.hidden.jpg", ".cache/z.jpg", "a/notes.txt", "LICENSE.txt")
+    touch(tmp_path, "stray.jpg", "a/deeper/y.jpg", "Z/1.GIF")
+    (tmp_path / "empty").mkdir()
+    found = find_photos(str(tmp_path))
+    assert listed(found) == [
+        ("Z/1.GIF", "Z", None),
+        ("a/x.png", "a", None),
+        ("b/10.jpeg", "b", None),
+        ("b/2.JPG", "b", None),
+    ]
+    assert not found.has_splits
+    assert set(found.findings) == {
+        Finding(Kind.OTHER_FILE, "LICENSE.txt"),
+        Finding(Kind.OTHER_FILE, "a/notes.txt"),
+        Finding(Kind.STRAY, "stray.jpg"),
+        Finding(Kind.NESTED, "a/deeper"),
+        Finding(Kind.NO_IMAGES, "empty"),
+    }
+
+
+@pytest.mark.parametrize("validation", ["validation", "val", "valid"])
+def test_split_folders(tmp_path: Path, validation: str) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", f"{validation}/a/2.jpg", "test/b/3.jpg", "README.md")
+    found = find_photos(str(tmp_path))
+    assert found.has_splits
+    assert sorted(listed(found)) == sorted(
+        [
+            ("train/a/1.jpg", "a", "train"),
+            ("train/b/1.jpg", "b", "train"),
+            (f"{validation}/a/2.jpg", "a", "validation"),
+            ("test/b/3.jpg", "b", "test"),
+        ]
+    )
+    missing = {finding.path for finding in found.findings if finding.kind is Kind.MISSING_IN_SPLIT}
+    assert missing == {f"{validation}/b", "test/a"}
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    touch(tmp_path, "train/1.jpg", "plane/1.jpg")
+    assert {photo.class_name for photo in find_photos(str(tmp_path)).photos} == {"train", "plane"}
+
+
+def test_flat_validation_of_imagenet(tmp_path: Path) -> None:
+    touch(tmp_path, "train/n01/1.JPEG", "train/n02/1.JPEG", "validation/v_2.JPEG", "validation/v_1.JPEG")
+    with pytest.raises(UserError, match="2 images without class folders, expected class folders, or synset_labels"):
+        find_photos(str(tmp_path))
+    (tmp_path / "synset_labels.txt").write_text("n02\nn01\n")
+    assert listed(find_photos(str(tmp_path)))[2:] == [
+        ("validation/v_1.JPEG", "n02", "validation"),
+        ("validation/v_2.JPEG", "n01", "validation"),
+    ]
+    (tmp_path / "synset_labels.txt").write_text("n02\n")
+    with pytest.raises(UserError, match="got 1 lines, expected one per image, 2"):
+        find_photos(str(tmp_path))
+
+
+def test_split_folders_that_cannot_be_told_apart(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "validaton/a/1.jpg")
+    with pytest.raises(UserError, match=r"train beside validaton.*Did you mean validation"):
+        find_photos(str(tmp_path))
+    shutil.rmtree(tmp_path / "validaton")
+    touch(tmp_path, "val/a/1.jpg", "validation/a/1.jpg")
+    with pytest.raises(UserError, match="expected one folder per split"):
+        find_photos(str(tmp_path))
+
+
+def test_nothing_to_prepare(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected a folder of class folders or a CSV file"):
+        find_photos(str(tmp_path / "missing"))
+    with pytest.raises(UserError, match="no image in a class folder"):
+        find_photos(str(tmp_path))
+    touch(tmp_path, "1.jpg", "2.jpg")
+    with pytest.raises(UserError, match=r"no image in a class folder \(1.jpg: image outside the class folders\)"):
+        find_photos(str(tmp_path))
+    touch(tmp_path, "a/1.jpg")
+    with pytest.raises(UserError, match=r"one class \(a\), expected at least two"):
+        find_photos(str(tmp_path))
+    with pytest.raises(UserError, match="on this machine"):
+        find_photos("gs://bucket/photos")
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b\nc/1.jpg")
+    with pytest.raises(UserError, match=r"Class name: got 'b\\nc'"):
+        find_photos(str(tmp_path))
+    shutil.rmtree(tmp_path / "b\nc")
+    touch(tmp_path, os.fsdecode(b"b/caf\xe9.jpg"))
+    assert len(find_photos(str(tmp_path)).photos) == 2
+
+
+def write_csv(folder: Path, text: str, encoding: str = "utf-8") -> str:
+    (folder / "list.csv").write_text(text, encoding=encoding)
+    return str(folder / "list.csv")
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = write_csv(tmp_path, 'label, path,more\nb,x/2.jpg,1\n"a,b",/abs/1.jpg,2\n\nb,x/2.jpg,1\n', "utf-8-sig")
+    found = find_photos(path)
+    assert listed(found) == [("/abs/1.jpg", "a,b", None), ("x/2.jpg", "b", None)]
+    assert [photo.path for photo in found.photos] == ["/abs/1.jpg", str(tmp_path / "x/2.jpg")]
+    assert found.findings == [Finding(Kind.LISTED_TWICE, "x/2.jpg", "line 5")]
+    assert not found.has_splits
+    found = find_photos(write_csv(tmp_path, "path,label,split\n1.jpg,a,train\n2.jpg,b,val\n3.jpg,b,Test\n"))
+    assert found.has_splits
+    assert [photo.split for photo in found.photos] == ["train", "validation", "test"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "got columns missing, expected a first line path,label"),
+        ("1.jpg,a\n", "got columns 1.jpg, a, expected a first line path,label"),
+        ("path,label\n", "no image"),
+        ("path,label\n1.jpg,\n", "line 2: got path '1.jpg', label ''"),
+        ("path,label,split\n1.jpg,a,\n", "line 2: got split ''"),
+        ("path,label,split\n1.jpg,a,dev\n", "line 2: got split 'dev', expected train, validation or test"),
+        ("path,label\n1.jpg,a\n./1.jpg,b\n", "line 3: got ./1.jpg again, as b and a"),
+        ('path,label\n"1.jpg,a\n', "expected a readable CSV file"),
+    ],
+)
+def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find_photos(write_csv(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def test_csv_in_another_encoding(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="UTF-8"):
+        find_photos(write_csv(tmp_path, "path,label\n1.jpg,caf\u00e9\n2.jpg,b\n", "latin-1"))

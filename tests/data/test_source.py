@@ -1,0 +1,273 @@
+"""Where images come from, and what is said when they do not."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.example import encode_example
+from resnet_tpu.data.source import Sample, Source, open_source
+from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.data.tfrecord import RecordError, RecordWriter
+from resnet_tpu.errors import UserError
+
+
+def config(data_dir: Path | str, **options: Any) -> DataConfig:
+    return DataConfig(data_dir=str(data_dir), **options)
+
+
+def write(path: Path, *records: dict[str, Any] | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with RecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record if isinstance(record, bytes) else encode_example(record))
+
+
+def example(label: int, name: str = "") -> dict[str, Any]:
+    return {"image/encoded": f"{name}{label}", "image/class/label": label, "image/filename": name}
+
+
+def samples(source: Source) -> list[Sample]:
+    return [source[i] for i in range(len(source))]
+
+
+def labels(source: Source) -> list[int]:
+    return [sample.label for sample in samples(source)]
+
+
+def places(source: Source) -> list[str]:
+    return [source.where(i) for i in range(len(source))]
+
+
+# --------------------------------------------------------------------------------------------------------- TFRecords
+
+
+def test_records_come_in_the_order_of_files(tmp_path: Path) -> None:
+    write(tmp_path / "train-00001-of-00003")  # an empty shard, as the original's converter leaves behind
+    write(tmp_path / "train-00002-of-00003", example(3, "c.jpg"))
+    write(tmp_path / "train-00000-of-00003", example(1, "a.jpg"), example(2, "b.jpg"))
+    source = open_source(config(tmp_path, num_label_classes=3), "train")
+    assert samples(source) == [
+        Sample(b"a.jpg1", 0, "a.jpg"),
+        Sample(b"b.jpg2", 1, "b.jpg"),
+        Sample(b"c.jpg3", 2, "c.jpg"),
+    ]
+    assert not source.honour_exif
+    assert source.class_names is None
+    assert source.where(1).startswith(f"in record 1 of {tmp_path}/train-00000-of-00003 at byte ")
+    assert source.where(2) == f"in record 0 of {tmp_path}/train-00002-of-00003 at byte 0"
+
+
+def test_number_of_classes(tmp_path: Path) -> None:
+    write(tmp_path / "train-0", example(1000))
+    assert open_source(config(tmp_path), "train").num_classes == 1000
+    (tmp_path / "labels.txt").write_text("daisy\nrose\n\n")
+    source = open_source(config(tmp_path, num_label_classes=5), "train")
+    assert (source.class_names, source.num_classes) == (["daisy", "rose"], 5)
+    source = open_source(config(tmp_path), "train")
+    assert (source.class_names, source.num_classes) == (["daisy", "rose"], 2)
+    with pytest.raises(UserError, match=r"num_label_classes: got 1, expected at least the 2 classes"):
+        open_source(DataConfig(data_dir=str(tmp_path), num_label_classes=1), "train")
+
+
+def test_1001_classes_take_labels_as_stored(tmp_path: Path) -> None:
+    write(tmp_path / "train-0", example(0), example(1), example(1000))
+    (tmp_path / "labels.txt").write_text("\n".join(f"class {i}" for i in range(1, 1001)))
+    source = open_source(config(tmp_path, num_label_classes=1001), "train")
+    assert labels(source) == [0, 1, 1000]
+    assert source.class_names
+    assert (len(source.class_names), source.class_names[0], source.class_names[1]) == (1001, "background", "class 1")
+
+
+@pytest.mark.parametrize(("label", "options"), [(0, {}), (3, {}), (-1, {}), (1001, {"num_label_classes": 1001})])
+def test_label_out_of_range(tmp_path: Path, label: int, options: dict[str, int]) -> None:
+    write(tmp_path / "train-00000-of-00001", example(1), example(label))
+    source = open_source(config(tmp_path, **(options or {"num_label_classes": 2})), "train")
+    assert source[0]
+    with pytest.raises(
+        UserError, match=rf"Label in record 1 of .*train-00000-of-00001 at byte \d+: got {label}, expected"
+    ):
+        _ = source[1]
+
+
+def test_only_the_test_split_may_lack_labels(tmp_path: Path) -> None:
+    for split in SPLITS:
+        write(tmp_path / f"{split}-0", {"image/encoded": b"x"})
+    assert open_source(config(tmp_path), "test")[0] == Sample(b"x", -1, "test-0:0")
+    for split in ("train", "validation"):
+        with pytest.raises(UserError, match="Label in record 0"):
+            _ = open_source(config(tmp_path), split)[0]
+
+
+def test_missing_split_and_empty_files(tmp_path: Path) -> None:
+    write(tmp_path / "train-0", example(1))
+    write(tmp_path / "validation-0")
+    with pytest.raises(
+        UserError, match=r"got train-\*, validation-\*, expected files named test-\*\. Make the test split"
+    ):
+        open_source(config(tmp_path), "test")
+    with pytest.raises(UserError, match=r"got 1 empty validation-\* files, expected records in them"):
+        open_source(config(tmp_path), "validation")
+
+
+def test_unfinished_and_incomplete_data_sets(class_folders: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    out = tmp_path / "out [1]"  # no pattern
+    run(class_folders, out, train_shards=3)
+    assert len(open_source(config(out), "train")) == 32
+    (out / "train-00001-of-00003").rename(tmp_path / "elsewhere")
+    missing = r"got 2 of 3 train files \(train-00001-of-00003 is missing\), expected all files that manifest.json lists"
+    with pytest.raises(UserError, match=missing):
+        open_source(config(out), "train")
+    (out / "manifest.json").unlink()
+    with pytest.raises(UserError, match="got what an interrupted `prepare` left behind, expected a finished data set"):
+        open_source(config(out), "train")
+    shutil.rmtree(out / "_prepare")
+    assert 0 < len(open_source(config(out), "train")) < 32
+
+
+def test_damaged_records_name_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "train-00000-of-00001"
+    write(path, example(1, "a"), b"no example", example(1, "c"))
+    data = bytearray(path.read_bytes())
+    data[-6] ^= 1  # the payload of the last record
+    path.write_bytes(data)
+    source = open_source(config(tmp_path), "train")
+    assert source[0].name == "a"
+    for record in (1, 2):
+        with pytest.raises(RecordError, match=rf"^Record {record} of {path} at byte \d+: got"):
+            _ = source[record]
+
+
+def test_truncated_shard_is_refused_or_used_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "train-00000-of-00001"
+    write(path, example(1, "a"), example(1, "b"))
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(RecordError, match=f"Record 1 of {path} at byte"):
+        open_source(config(tmp_path), "train")
+    source = open_source(config(tmp_path, skip_bad_records=True), "train")
+    assert [sample.name for sample in samples(source)] == ["a"]
+    assert [(error.record, error.path) for error in source.damage] == [(1, str(path))]
+
+
+# ----------------------------------------------------------------------------------------------------------- folders
+
+
+def test_class_folders_are_shared_out_as_prepare_does(
+    class_folders: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    run(class_folders, tmp_path / "out")
+    everything = []
+    for split in SPLITS:
+        photos, records = (open_source(config(folder), split) for folder in (class_folders, tmp_path / "out"))
+        assert photos.class_names == records.class_names == ["cat", "dog", "emu"]
+        assert photos.num_classes == records.num_classes == 3
+        assert photos.honour_exif
+
+        def content(source: Source) -> list[tuple[Any, int, str]]:
+            return sorted((s.encoded, s.label, Path(s.name).name) for s in samples(source))
+
+        assert content(photos) == content(records)
+        everything.extend(places(photos))
+    assert sorted(everything) == sorted(map(str, class_folders.rglob("*.jpg")))
+
+
+def test_split_folders_number_classes_once(tmp_path: Path, draw: Callable[..., Path]) -> None:
+    for name in ("train/b/1.jpg", "train/c/1.jpg", "train/c/2.PNG", "val/c/3.jpg", "test/a/4.jpg", "test/c/5.jpg"):
+        draw(tmp_path / name)
+    (tmp_path / "LICENSE.txt").write_text("free")
+    expected: dict[Split, list[str]] = {
+        "train": ["b/1.jpg", "c/1.jpg", "c/2.PNG"],
+        "validation": ["c/3.jpg"],
+        "test": ["a/4.jpg", "c/5.jpg"],
+    }
+    for split, names in expected.items():
+        source = open_source(config(tmp_path), split)
+        assert source.class_names == ["a", "b", "c"]
+        assert [sample.name.partition("/")[2] for sample in samples(source)] == names
+        assert labels(source) == ["abc".index(name[0]) for name in names]
+
+
+def test_csv_is_a_source(tmp_path: Path, draw: Callable[..., Path]) -> None:
+    for name in ("1.jpg", "2.jpg", "3.jpg"):
+        draw(tmp_path / name)
+    (tmp_path / "list.csv").write_text("path,label,split\n1.jpg,cat,train\n2.jpg,dog,train\n3.jpg,cat,val\n")
+    assert labels(open_source(config(tmp_path / "list.csv"), "train")) == [0, 1]
+    assert labels(open_source(config(tmp_path / "list.csv"), "validation")) == [0]
+
+
+def test_folders_with_background_class(class_folders: Path) -> None:
+    source = open_source(config(class_folders, num_label_classes=1001), "train")
+    assert source.class_names == ["background", "cat", "dog", "emu"]
+    assert set(labels(source)) == {1, 2, 3}
+
+
+def test_folders_that_cannot_be_used(class_folders: Path, tmp_path: Path, draw: Callable[..., Path]) -> None:
+    def refused(data_dir: Path, split: Split, text: str, **options: Any) -> None:
+        with pytest.raises(UserError, match=text):
+            open_source(config(data_dir, **options), split)
+
+    refused(tmp_path / "nowhere", "train", r"data_dir: got '.*nowhere', expected an existing folder\. Check the path")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "train", r"empty: got no image in a class folder, expected one folder per class")
+    draw(tmp_path / "flat" / "1.jpg")
+    refused(tmp_path / "flat", "train", "one folder per class with images in it")
+    refused(class_folders, "train", "num_label_classes: got 2, expected at least the 3 classes", num_label_classes=2)
+    (class_folders / "fox").mkdir()
+    refused(class_folders, "train", f"Class folder {class_folders}/fox: got no images, expected at least one")
+    few = tmp_path / "few"
+    for name in ("a/1.jpg", "b/1.jpg"):
+        draw(few / name)
+    refused(few, "validation", "got none of its 2 images, expected validation images. Add")
+
+
+def test_photo_that_disappears(class_folders: Path) -> None:
+    source = open_source(config(class_folders), "train")
+    shutil.rmtree(class_folders)
+    with pytest.raises(
+        UserError, match=r"Image .*/cat/\d+.jpg: got No such file or directory, expected a readable file"
+    ):
+        _ = source[0]
+
+
+# ---------------------------------------------------------------------------------------------------------- made up
+
+
+@pytest.mark.parametrize("data_dir", ["", "null", "synthetic"])
+def test_made_up_data_is_as_long_as_asked_for(data_dir: str) -> None:
+    lengths = {split: len(open_source(config(data_dir), split)) for split in SPLITS}
+    assert lengths == {"train": 1_281_167, "validation": 50_000, "test": 50_000}
+    data = config(
+        data_dir, num_train_images=5, num_eval_images=6, num_test_images=7, num_label_classes=3, image_size=16
+    )
+    assert [len(open_source(data, split)) for split in SPLITS] == [5, 6, 7]
+    source = open_source(data, "train")
+    assert (source.class_names, source.num_classes) == (None, 3)
+    for sample in samples(source):
+        assert isinstance(sample.encoded, np.ndarray)
+        assert (sample.encoded.shape, sample.encoded.dtype) == ((16, 16, 3), np.uint8)
+
+
+def test_null_is_black() -> None:
+    assert not np.any(open_source(config("null", image_size=16), "train")[17].encoded)
+    assert open_source(config("null", image_size=16), "train")[17].label == 0
+
+
+def test_synthetic_images_can_be_told_apart_by_colour() -> None:
+    data = config("synthetic", image_size=32, num_label_classes=100, num_train_images=200, num_eval_images=100)
+    train, validation = open_source(data, "train"), open_source(data, "validation")
+    assert labels(train) == [*range(100)] * 2
+
+    def colours(source: Source) -> np.ndarray:
+        return np.array([np.mean(np.asarray(sample.encoded), (0, 1)) for sample in samples(source)])
+
+    known, asked = colours(train)[:100], colours(validation)
+    nearest = np.square(known[:, None] - asked[None]).sum(2).argmin(0)
+    np.testing.assert_array_equal(nearest, labels(validation))
+    first = train[0].encoded
+    np.testing.assert_array_equal(first, train[0].encoded)
+    assert np.any(first != train[100].encoded)
+    assert np.any(first != validation[0].encoded)
