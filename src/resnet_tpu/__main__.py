@@ -1,0 +1,7 @@
+"""`python -m resnet_tpu` is the command `resnet-tpu`."""
+
+import sys
+
+from resnet_tpu.cli import main
+
+sys.exit(main())

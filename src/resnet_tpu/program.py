@@ -1,0 +1,61 @@
+"""How a program of this package runs: its log on stderr, and an exit code that says how it ended."""
+
+import contextlib
+import errno
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from resnet_tpu.errors import UserError
+
+_NOT_OUR_BUG = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG
+)  # fmt: skip
+_EXIT_BROKEN_PIPE = 128 + 13
+
+
+def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]) -> int:
+    """Does the work and returns 0; 2 and a message on stderr for what the user can mend; 130 when interrupted.
+
+    Our own bugs pass through: Python shows the traceback and exits with 1.
+    """
+    try:
+        with _log_to_stderr():
+            try:
+                work(arguments)
+            finally:
+                sys.stdout.flush()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has seen enough: `resnet-tpu results ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _NOT_OUR_BUG:
+            raise
+        do = "Check the path, its permissions and the free space."
+        print(UserError(str(error.filename or "Files"), error.strerror, "to read and write there", do), file=sys.stderr)
+        return 2
+    return 0
+
+
+@contextlib.contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Shows this package's own log lines, and of other packages only warnings, as Python does."""
+    logger, handler = logging.getLogger("resnet_tpu"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # libraries add a handler to the root that would show every line again
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]

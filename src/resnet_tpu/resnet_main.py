@@ -1,0 +1,305 @@
+"""`python -m resnet_tpu.resnet_main`: the flags of the original program, over the same functions as `resnet-tpu`.
+
+Every option of `config` is a flag by its own name. The tables below hold the original's other flags: other names for
+options, flags that have nothing left to do, and flags for what is not built yet.
+"""
+
+import logging
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resnet_tpu import cli, storage
+from resnet_tpu.arguments import describe, metavar, split_arguments
+from resnet_tpu.config import OPTIONS, Config, Option
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.overrides import Layer, merge, parse_overrides, read_run, read_yaml
+from resnet_tpu.program import exit_code
+from resnet_tpu.recipes import find_recipe
+from resnet_tpu.recipes.imagenet import CLOUD
+
+log = logging.getLogger("resnet_tpu.resnet_main")  # not by __name__, which is __main__ in `python -m`
+
+PROGRAM = "python -m resnet_tpu.resnet_main"
+
+OTHER_NAMES = {
+    "resnet_size": "resnet_depth",
+    "max_train_steps": "train_steps",
+    "project": "gcp_project",
+    "zone": "tpu_zone",
+}
+"""Names that also mean a flag."""
+
+MEANT = {"lth_generate_predictions": ("mode", "predict")}
+"""Bool flags that stand for the value of an option."""
+
+YAML_FLAGS = {
+    "default_hparams_file": "YAML file of options, below every other.",
+    "config_file": "YAML file of options.",
+    "hparams_file": "The same as config_file.",
+    "param_file": "The same as config_file.",
+}
+TEXT_FLAGS = {
+    "params_override": "Options in one string, over the YAML files: a=1,b=2; or a YAML mapping; or a YAML file.",
+    "param_overrides": "The same as params_override.",
+    "hparams": "The same grammar, but over single flags too.",
+}
+"""Flags that hold many options, from the lowest layer to the highest; single flags come before `hparams`. Each may be
+repeated, later over earlier."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A flag with nothing left to do: any value is accepted, and `why` is logged."""
+
+    kind: type
+    why: str
+
+
+SPENT = {
+    "tpu": Spent(str, "the program runs on the machine that holds the devices and finds them itself"),
+    "gcp_project": Spent(str, "credentials and project come from the machine"),
+    "tpu_zone": Spent(str, "the program runs on the machine that holds the devices"),
+    "eval_master": Spent(str, "the original never read it either"),
+    "eval_after_training": Spent(
+        bool, "the original never read it either; mode=train_and_eval ends with an evaluation"
+    ),
+    "transpose_input": Spent(bool, "the compiler chooses the layout of images on the device"),
+    "data_format": Spent(str, "the compiler chooses the layout of activations"),
+    "use_cache": Spent(bool, "records are mapped into memory, and the operating system caches them"),
+    "use_async_checkpointing": Spent(bool, "checkpoints are always written in the background"),
+    "inference_batch_sizes": Spent(str, "it only shapes the requests of add_warmup_requests"),
+    "model_name": Spent(str, "it only names the model in the requests of add_warmup_requests"),
+}
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """A flag for what is not built yet: refused, unless its value is one of `off`, which ask for nothing."""
+
+    kind: type
+    off: tuple[Any, ...]
+    what: str
+
+
+_BIGTABLE, _PRUNING, _EXPORT = "reading from Bigtable", "pruning and rewinding", "serving from an export"
+_DROPBLOCK, _RANDAUGMENT, _NETWORK = "DropBlock", "RandAugment", "this variant of the network"
+_EVERY_1251_STEPS = ",".join(str(step) for step in range(0, 112591, 1251))
+
+NOT_YET = {
+    "bigtable_project": NotYet(str, ("",), _BIGTABLE),
+    "bigtable_instance": NotYet(str, ("",), _BIGTABLE),
+    "bigtable_table": NotYet(str, ("imagenet",), _BIGTABLE),
+    "bigtable_train_prefix": NotYet(str, ("train_",), _BIGTABLE),
+    "bigtable_eval_prefix": NotYet(str, ("validation_",), _BIGTABLE),
+    "bigtable_column_family": NotYet(str, ("tfexample",), _BIGTABLE),
+    "bigtable_column_qualifier": NotYet(str, ("example",), _BIGTABLE),
+    "lottery_results_dir": NotYet(str, ("",), _PRUNING),
+    "lottery_checkpoint_iters": NotYet(str, ("", _EVERY_1251_STEPS), _PRUNING),
+    "lottery_prune_at": NotYet(str, ("",), _PRUNING),
+    "lottery_pruning_method": NotYet(str, ("", "prune_global_20"), _PRUNING),
+    "lottery_reset_to": NotYet(str, ("",), _PRUNING),
+    "lottery_reset_global_step_to": NotYet(str, ("",), _PRUNING),
+    "lottery_force_learning_rate": NotYet(float, (), _PRUNING),
+    "lottery_force_reprune": NotYet(bool, (False,), _PRUNING),
+    "lth_use_random_label": NotYet(bool, (False,), "training on random labels"),
+    "lth_no_pruning": NotYet(bool, (False,), _PRUNING),
+    "lth_prediction_result_dir": NotYet(str, ("",), "writing predictions as the pruning program did"),
+    "dropblock_groups": NotYet(str, ("",), _DROPBLOCK),
+    "dropblock_keep_prob": NotYet(float, (0.9, 1.0), _DROPBLOCK),
+    "dropblock_size": NotYet(int, (7,), _DROPBLOCK),
+    "pre_activation": NotYet(bool, (False,), _NETWORK),
+    "norm_act_layer": NotYet(str, ("bn_relu",), _NETWORK),
+    "use_resnetd_stem": NotYet(bool, (False,), _NETWORK),
+    "resnetd_shortcut": NotYet(bool, (False,), _NETWORK),
+    "replace_stem_max_pool": NotYet(bool, (False,), _NETWORK),
+    "se_ratio": NotYet(float, (0.0,), _NETWORK),
+    "drop_connect_rate": NotYet(float, (0.0,), "dropping residual branches"),
+    "dropout_rate": NotYet(float, (0.0,), "dropout"),
+    "augment_name": NotYet(str, ("",), "AutoAugment and RandAugment"),
+    "randaug_num_layers": NotYet(int, (), _RANDAUGMENT),
+    "randaug_magnitude": NotYet(int, (), _RANDAUGMENT),
+    "moving_average_decay": NotYet(float, (0.0,), "averaging weights over time"),
+    "export_moving_average": NotYet(bool, (False,), "averaging weights over time"),
+    "export_to_tpu": NotYet(bool, (False,), _EXPORT),
+    "add_warmup_requests": NotYet(bool, (False,), _EXPORT),
+    "inference_with_all_cores": NotYet(bool, (False,), _EXPORT),
+}
+
+SINGLE_FLAGS: dict[str, Option] = {
+    **OPTIONS,
+    **{name: Option(name, "meant", (bool,), (), False, "", None) for name in MEANT},
+    **{name: Option(name, "spent", (flag.kind, type(None)), (), None, flag.why, None) for name, flag in SPENT.items()},
+    **{
+        name: Option(name, "not yet", (flag.kind, type(None)), (), None, flag.what, None)
+        for name, flag in NOT_YET.items()
+    },
+}
+"""Every flag that has one value, by its first name; those of `config` set an option."""
+
+_HELP = {"-h", "--help", "-help", "--helpfull", "-helpfull", "--helpshort", "-helpshort"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program. Returns the exit code, as `cli.main`."""
+    return exit_code(_run, sys.argv[1:] if arguments is None else arguments)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    if _HELP.intersection(arguments):
+        print(help_text())
+        return
+    config, origins = parse(arguments)
+    values = config.flat()
+    for name, origin in origins.items():
+        if values[name] != OPTIONS[name].default:
+            log.info("%s = %s (%s)", name, values[name], origin)
+    if not config.data.data_dir and config.run.mode.startswith("train"):
+        log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
+    cli.run(config)
+
+
+def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
+    """The options that a command line of the original asks for, and where each value given comes from.
+
+    Logs why a flag has nothing left to do. Raises UserError for an unknown flag or key, naming the nearest, for a value
+    that does not fit, and for what is not built yet.
+    """
+    layers = [_by_first_names(layer) for layer in _layers(arguments)]
+    last = {name: (value, layer.origin) for layer in layers for name, value in layer.values.items()}
+    for name, (value, origin) in last.items():
+        if name in SPENT:
+            _convert(name, value, origin)
+            log.info("%s: accepted with nothing to do, %s.", name, SPENT[name].why)
+        elif name in NOT_YET:
+            _refuse_unless_off(name, value, origin)
+    acting = [
+        Layer(layer.origin, {name: value for name, value in layer.values.items() if name in OPTIONS})
+        for layer in layers
+    ]
+    return merge(_base(*(str(last.get(name, ("", ""))[0]) for name in ("mode", "model_dir"))), acting)
+
+
+def _base(mode: str, model_dir: str) -> Config:
+    """The defaults; for a run that is only evaluated or predicted with, its own options."""
+    own = read_run(model_dir) if mode in ("eval", "predict") else None
+    if own is None:
+        return Config()
+    log.info("Options that are not given are those of %s.", own.origin)
+    return merge(Config(), [own])[0]
+
+
+def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
+    """What was given, from the lowest layer to the highest: the order in which the original merges."""
+    flags = dict.fromkeys((*YAML_FLAGS, *TEXT_FLAGS), False) | {
+        name: bool in SINGLE_FLAGS[OTHER_NAMES.get(name, name)].kinds for name in (*SINGLE_FLAGS, *OTHER_NAMES)
+    }
+    single: dict[str, str] = {}
+    many: dict[str, list[str]] = {name: [] for name in (*YAML_FLAGS, *TEXT_FLAGS)}
+    for name, value in split_arguments(arguments, flags, program=PROGRAM, single_dash=True):
+        if name is None:
+            raise UserError(
+                "Argument", value, "flags such as --mode=train", f"Join it to its flag, or see {PROGRAM} --help."
+            )
+        if name in many:
+            many[name].append(value)
+        else:
+            single[name] = value
+    files = [(name, path) for name in YAML_FLAGS for path in many[name] if path]
+    yield from (_file_layer(name, path) for name, path in files)
+    overrides = [Layer(f"--{name}", _parse_text(name, text)) for name in TEXT_FLAGS for text in many[name]]
+    yield from (layer for layer in overrides if layer.origin != "--hparams")
+    yield Layer("command line", single)
+    yield from (layer for layer in overrides if layer.origin == "--hparams")
+
+
+def _file_layer(name: str, path: str) -> Layer:
+    """The options in a YAML file; a configuration file of the original that is not here is the recipe of its name."""
+    recipe = path.rsplit("/", 1)[-1].removesuffix(".yaml")
+    if recipe in CLOUD and not storage.exists(path):
+        log.info("%s: %s is not here, its values are those of the recipe %s.", name, path, recipe)
+        values = find_recipe(recipe).flat()
+        return Layer(f"recipe {recipe}", {key: value for key, value in values.items() if value != OPTIONS[key].default})
+    return Layer(path, read_yaml(path))
+
+
+def _parse_text(name: str, text: str) -> dict[str, Any]:
+    """Options in a string; of the two flags that once held exactly one `key=value`, the value may hold commas."""
+    try:
+        return parse_overrides(text)
+    except UserError:
+        key, equals, value = text.partition("=")
+        if name == "params_override" or not equals or "=" in value:
+            raise
+        return {key.strip(): value}
+
+
+def _by_first_names(layer: Layer) -> Layer:
+    """The layer with one name for each flag. Raises UserError for what is no flag."""
+    values: dict[str, Any] = {}
+    for given, value in layer.values.items():
+        name = OTHER_NAMES.get(given, given)
+        if name not in SINGLE_FLAGS:
+            hint = nearest(given, (*SINGLE_FLAGS, *OTHER_NAMES))
+            raise UserError(f"Option ({layer.origin})", given, "a known option", f"See {PROGRAM} --help.{hint}")
+        if name not in MEANT:
+            values[name] = value
+        elif _convert(name, value, layer.origin):
+            values.update([MEANT[name]])
+    return Layer(layer.origin, values)
+
+
+def _convert(name: str, value: Any, origin: str) -> Any:
+    try:
+        return SINGLE_FLAGS[name].convert(value)
+    except UserError as error:
+        raise UserError(f"{error.what} ({origin})", error.got, error.expected, error.do) from None
+
+
+def _refuse_unless_off(name: str, value: Any, origin: str) -> None:
+    flag = NOT_YET[name]
+    text = ",".join(str(part) for part in value) if isinstance(value, list) else value
+    converted = _convert(name, text, origin)
+    if converted is not None and converted not in flag.off:
+        do = f"Leave it out: {flag.what} is not in this version yet."
+        raise UserError(f"{name} ({origin})", repr(value), _accepted(flag), do)
+
+
+def _accepted(flag: NotYet) -> str:
+    """The values that ask for nothing, in words."""
+    return " or ".join(["nothing", *(repr(value) for value in flag.off if value not in ("", _EVERY_1251_STEPS))])
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def help_text() -> str:
+    """Every flag and what it does here."""
+    bulk = {**YAML_FLAGS, **TEXT_FLAGS}
+    sections: dict[str, list[tuple[str, str]]] = {
+        "flags that act": [(f"{name} {metavar(found)}", describe(found)) for name, found in OPTIONS.items()],
+        "many options at once, later in this list over earlier, single flags between params_override and hparams": [
+            (f"{name} TEXT", text) for name, text in bulk.items()
+        ],
+        "other names": [
+            *((name, f"The same as {first}.") for name, first in OTHER_NAMES.items()),
+            *((name, f"The same as {'='.join(meant)}.") for name, meant in MEANT.items()),
+        ],
+        "accepted, with nothing left to do": [(name, f"{_sentence(flag.why)}.") for name, flag in SPENT.items()],
+        "not in this version yet": [
+            (name, f"{_sentence(flag.what)}. Accepted: {_accepted(flag)}.") for name, flag in NOT_YET.items()
+        ],
+    }
+    lines = [f"usage: {PROGRAM} --data_dir=FOLDER --model_dir=FOLDER [flags]"]
+    for title, rows in sections.items():
+        lines += ["", f"{title}:"]
+        for name, text in rows:
+            lines += textwrap.wrap(f"--{name}  {text}", 110, initial_indent="  ", subsequent_indent=" " * 6)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Spellings of options, and what the parser says about them."""
+
+import pytest
+
+from resnet_tpu.arguments import Parser, describe, metavar, split_arguments
+from resnet_tpu.config import OPTIONS
+from resnet_tpu.errors import UserError
+
+FLAGS = {"train_steps": False, "use_tpu": True, "nowhere": False}
+
+
+def split(*arguments: str, single_dash: bool = False) -> list[tuple[str | None, str]]:
+    return list(split_arguments(arguments, FLAGS, program="prog", single_dash=single_dash))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--train_steps=5"], [("train_steps", "5")]),
+        (["--train-steps=5"], [("train_steps", "5")]),
+        (["--train_steps", "5"], [("train_steps", "5")]),
+        (["--train_steps", "-5"], [("train_steps", "-5")]),
+        (["--train_steps=a=b"], [("train_steps", "a=b")]),
+        (["--train_steps="], [("train_steps", "")]),
+        (["--use_tpu"], [("use_tpu", "true")]),
+        (["--nouse_tpu"], [("use_tpu", "false")]),
+        (["--no-use-tpu"], None),
+        (["--use_tpu=False"], [("use_tpu", "False")]),
+        (["--use_tpu", "False", "x"], [("use_tpu", "False"), (None, "x")]),
+        (["--use_tpu", "folder"], [("use_tpu", "true"), (None, "folder")]),
+        (["--nowhere=1"], [("nowhere", "1")]),
+        (["a", "--", "--use_tpu", "-b"], [(None, "a"), (None, "--use_tpu"), (None, "-b")]),
+        (["-"], [(None, "-")]),
+    ],
+)
+def test_spellings(arguments: list[str], expected: list[tuple[str | None, str]] | None) -> None:
+    if expected is None:
+        with pytest.raises(UserError):
+            split(*arguments)
+    else:
+        assert split(*arguments) == expected
+
+
+def test_single_dash_where_the_original_took_it() -> None:
+    assert split("-train_steps", "5", "-nouse_tpu", single_dash=True) == [("train_steps", "5"), ("use_tpu", "false")]
+    assert split("-train_steps") == [(None, "-train_steps")]
+
+
+def test_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"Option: got --trian-steps, .* See prog --help. Did you mean --train_steps\?"):
+        split("--trian-steps=3")
+
+
+def test_value_left_out() -> None:
+    with pytest.raises(UserError, match="--train_steps: got nothing, expected a value"):
+        split("--use_tpu", "--train_steps")
+
+
+def make_parser() -> Parser:
+    parser = Parser("prog verb", "About it.", usage="IN [options]", examples=("prog verb x",))
+    parser.add_argument("source", metavar="IN", help="Where from.")
+    parser.add_options("some", OPTIONS.values(), repeatable=("config_file", "seed"))
+    return parser
+
+
+def test_parse_gives_text_of_what_was_given_only() -> None:
+    assert make_parser().parse(["--seed=1", "here", "--seed", "2", "--train_steps=3", "--nouse_tpu"]) == {
+        "source": "here", "seed": ["1", "2"], "train_steps": "3", "use_tpu": "false"
+    }  # fmt: skip
+    assert make_parser().parse(["--", "-odd"]) == {"source": "-odd"}
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b"]])
+def test_too_few_and_too_many(arguments: list[str]) -> None:
+    with pytest.raises(
+        UserError, match=r"^prog verb: got arguments that do not fit .* expected prog verb IN \[options\]"
+    ):
+        make_parser().parse(arguments)
+
+
+def test_help_shows_every_option_with_text_default_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        make_parser().parse(["-h"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    words = " ".join(shown.split())
+    for found in OPTIONS.values():
+        assert f"--{found.name} {metavar(found)}" in words
+        assert describe(found) in words
+    assert "  prog verb x" in shown
+
+
+def test_defaults_are_told_unless_the_text_does() -> None:
+    assert describe(OPTIONS["train_batch_size"]).endswith(" Default: 1024.")
+    assert describe(OPTIONS["use_tpu"]).endswith(" Default: true.")
+    assert describe(OPTIONS["num_eval_images"]).count("Default") == 1

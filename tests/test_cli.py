@@ -1,0 +1,185 @@
+"""The command `resnet-tpu`: its verbs on real files, how options add up, help, mistakes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from resnet_tpu import __version__, cli
+from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.recipes import RECIPES
+
+SMALL_RUN = """
+resnet_depth: 20
+resnet_width: 4
+image_size: 16
+precision: float32
+train_batch_size: 16
+eval_batch_size: 16
+iterations_per_loop: 2
+num_cores: 1
+"""
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one message with which the command ends."""
+    assert cli.main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def prints(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command shows, done without a mistake."""
+    try:
+        code = cli.main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 0
+    return capsys.readouterr().out
+
+
+def test_start_is_quick_and_the_exit_code_is_the_processs() -> None:
+    code = (
+        "import sys, resnet_tpu.cli, resnet_tpu.resnet_main\n"
+        "heavy = {'jax', 'flax', 'orbax', 'matplotlib', 'cv2', 'grain', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "sys.exit(resnet_tpu.cli.main(['trian']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    verbs = ", ".join(cli.VERBS)
+    assert done.stderr == f"Verb: got trian, expected one of {verbs}. See resnet-tpu --help. Did you mean train?\n"
+
+
+def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    assert prints(capsys, "--version") == f"resnet-tpu {__version__}\n"
+    overview = prints(capsys, "--help")
+    for verb in cli.VERBS:
+        assert f"\n  {verb} " in overview
+    assert prints(capsys) == overview
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_help_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = prints(capsys, verb, "--help")
+    assert shown.startswith(f"usage: resnet-tpu {verb} ")
+    examples = shown.partition("\nexamples:\n")[2]
+    assert examples.startswith(f"  resnet-tpu {verb}")
+
+
+def test_help_of_train_lists_every_option_and_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    words = prints(capsys, "train", "--help").split()
+    for name in (*OPTIONS, "recipe", "config_file", "params_override"):
+        assert f"--{name}" in words
+    for name in RECIPES:
+        assert name in " ".join(words)
+
+
+@pytest.mark.parametrize("verb", ["eval", "predict"])
+def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = prints(capsys, verb, "--help").split()
+    assert {"--data_dir", "--eval_batch_size", "--use_tpu", "--params_override"} <= set(words)
+    assert not {"--train_steps", "--momentum", "--resnet_depth", "--mode", "--model_dir", "--recipe"} & set(words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--trian_steps=3"], "Option: got --trian_steps, expected an option of resnet-tpu train."),
+        (["train", "--trian-steps=3"], "Did you mean --train_steps"),
+        (["train", "--train_steps=many", "--data_dir=d"], "train_steps (command line): got 'many', expected steps"),
+        (["train", "--params_override=seed=x"], "seed (--params_override): got 'x', expected a whole number."),
+        (["train", "--config_file=nowhere.yaml"], "YAML file: got nowhere.yaml, expected an existing file."),
+        (["train", "--recipe=flower"], "Did you mean flowers"),
+        (["train", "--model_dir=m"], "data_dir: got nothing, expected TFRecords or a folder of images per class."),
+        (["train", "--data_dir=d"], "model_dir: got nothing, expected a folder"),
+        (["train", "--data_dir=d", "--mode=eval"], "See resnet-tpu eval --help."),
+        (["train", "more"], "unrecognized arguments: more"),
+        (["eval"], "the following arguments are required: MODEL_DIR"),
+        (["eval", "m", "--train_steps=3"], "got --train_steps, expected an option of resnet-tpu eval"),
+        (["predict"], "the following arguments are required: CHECKPOINT)"),
+        (["predict", "m", "--format=xml"], "format: got 'xml', expected one of table, csv, json."),
+        (["predict", "m", "--top_k=0"], "top_k: got 0, expected at least 1."),
+        (["prepare", "in"], "the following arguments are required: OUT"),
+        (["prepare", "in", "out", "--max_sides=3"], "Did you mean --max_side"),
+        (["prepare", "in", "out", "--workers=0"], "workers: got 0, expected at least 1."),
+        (["results", "nowhere"], "model_dir: got nowhere, expected an existing folder."),
+        (["demo", "--data=x"], "Did you mean --data_dir"),
+        (["--data_dir=d"], "Verb: got --data_dir=d, expected one of"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, *arguments)
+    assert not list(tmp_path.iterdir())  # refused before anything is written
+
+
+def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "low.yaml").write_text("seed: 1\nmomentum: 0.5\ntrain_batch_size: 8\n")
+    (tmp_path / "high.yaml").write_text("momentum: 0.6\ntrain_batch_size: 9\n")
+    asked: list[Config] = []
+    monkeypatch.setattr(cli, "run", asked.append)
+    files = [f"--config_file={tmp_path}/low.yaml", f"--config_file={tmp_path}/high.yaml"]
+    strings = ["--params_override=train_batch_size=10,weight_decay=0", "--params_override", "weight_decay=1"]
+    single = ["--data-dir=d", "--model_dir", "m", "--weight_decay=2", "--nonesterov"]
+    assert cli.main(["train", "--recipe=flowers_cpu", *single, *strings, *files]) == 0
+    assert asked == [
+        RECIPES["flowers_cpu"]().replace(
+            seed=1, momentum=0.6, train_batch_size=10, weight_decay=2.0, nesterov=False, data_dir="d", model_dir="m"
+        )
+    ]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Class folders of 20 photos each: bright ones and dark ones."""
+    folder = tmp_path_factory.mktemp("raw")
+    rng = np.random.default_rng(0)
+    for name, level in (("bright", 170), ("dark", 30)):
+        (folder / name).mkdir()
+        for number in range(20):
+            photo = rng.integers(level, level + 50, (24, 32, 3), np.uint8)
+            cv2.imwrite(str(folder / name / f"{number}.jpg"), photo)
+    return folder
+
+
+def test_verbs_one_after_the_other(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL_RUN)
+    shown = prints(capsys, "prepare", str(raw), "data", "--workers=1", "--train_shards=2", "--split=0.8,0.1,0.1")
+    assert "dark" in shown
+    assert Path("data/train-00001-of-00002").exists()
+
+    arguments = [
+        "--config_file=small.yaml",
+        "--data_dir=data",
+        "--model_dir=run",
+        "--train_steps=2",
+        "--steps_per_eval=2",
+    ]
+    prints(capsys, "train", *arguments)
+    assert prints(capsys, "results", "run", "--format=csv").splitlines()[0] == "model_dir,step,top_1_accuracy"
+    prints(capsys, "eval", "run", "--eval_batch_size=8")
+
+    table = prints(capsys, "results", "run", "--metric=loss", "--picture=loss.png")
+    assert "best" in table
+    assert Path("loss.png").read_bytes().startswith(b"\x89PNG")
+
+    rows = prints(capsys, "predict", "run", str(raw / "dark"), "--format=csv", "--top_k=1").splitlines()
+    assert len(rows) == 1 + 20
+    assert "4 labelled images: top-1" in prints(capsys, "predict", "run", "--split=test", "--output_dir=report")
+    assert list(Path("report").glob("*.png"))
+    assert "expected one of loss" in fails(capsys, "results", "run", "--metric=los")

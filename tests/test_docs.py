@@ -1,0 +1,74 @@
+"""Every command in the README and the docs is one that works: ```bash blocks run as they are, others are parsed."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from resnet_tpu import cli, resnet_main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)\)")
+
+
+def commands(page: Path, *kinds: str) -> list[list[str]]:
+    """The commands of this package in the fenced blocks of these kinds, as words."""
+    blocks = [text for kind, text in BLOCK.findall(page.read_text()) if kind in kinds]
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [
+        line for line in words if line[:1] == ["resnet-tpu"] or line[:3] == ["python", "-m", "resnet_tpu.resnet_main"]
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
+    for command in commands(page, "", "bash"):
+        if command[0] == "python":
+            known, rest = set(resnet_main.SINGLE_FLAGS) | set(resnet_main.TEXT_FLAGS), command[3:]
+        else:
+            assert command[1] in cli.VERBS
+            help_text = subprocess.run(
+                [sys.executable, "-m", "resnet_tpu", command[1], "--help"], capture_output=True, text=True, check=True
+            ).stdout
+            known, rest = set(re.findall(r"--(\w+)", help_text)), command[2:]
+        for word in rest:
+            if word.startswith("--"):
+                assert word[2:].partition("=")[0].replace("-", "_") in known, " ".join(command)
+    for target in LINK.findall(page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def draw_photos(folder: Path) -> None:
+    """`photos/<class>/<n>.jpg`, two kinds that differ in colour."""
+    rng = np.random.default_rng(0)
+    for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
+        (folder / name).mkdir(parents=True)
+        for number in range(1, 41):
+            photo = np.clip(np.array(colour) + rng.normal(0, 30, (100, 120, 3)), 0, 255)
+            cv2.imwrite(str(folder / name / f"{number}.jpg"), photo.astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name in ("README.md", "photos.md")], ids=lambda page: page.name
+)
+def test_commands_for_photos_run_as_they_are(page: Path, tmp_path: Path) -> None:
+    draw_photos(tmp_path / "photos")
+    (tmp_path / "photo.jpg").write_bytes((tmp_path / "photos" / "rose" / "1.jpg").read_bytes())
+    for command in commands(page, "bash"):
+        done = subprocess.run(
+            [sys.executable, "-m", "resnet_tpu", *command[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
