@@ -52,7 +52,7 @@ def draw_photos(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
         (folder / name).mkdir(parents=True)
-        for number in range(1, 41):
+        for number in range(1, 21):
             photo = np.clip(np.array(colour) + rng.normal(0, 30, (100, 120, 3)), 0, 255)
             cv2.imwrite(str(folder / name / f"{number}.jpg"), photo.astype(np.uint8))
 

@@ -4,10 +4,11 @@ import contextlib
 import hashlib
 import os
 import posixpath
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import fsspec
 
@@ -117,15 +118,12 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
 
     When the block raises, nothing is left at `path` that was not there before.
     """
-    if is_remote(path):  # an object appears when its upload is closed
-        file: Any = _filesystem(path).open(path, "wb", autocommit=False)
-        try:
-            yield file
-            file.close()
-        except BaseException:
-            file.discard()
-            raise
-        file.commit()
+    if is_remote(path):  # uploaded when whole: not every store keeps back what was sent of an upload that broke off
+        with tempfile.TemporaryFile() as aside:
+            yield aside
+            aside.seek(0)
+            with _filesystem(path).open(path, "wb") as remote:
+                shutil.copyfileobj(aside, cast("IO[bytes]", remote))
         return
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
     descriptor, aside = tempfile.mkstemp(prefix=f".{name}.", suffix=".partial", dir=folder)

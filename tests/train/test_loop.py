@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +20,9 @@ from resnet_tpu.train.trained import load_trained
 
 TOTAL = 7
 BATCH = 16
-IMAGES = 40  # not a multiple of the batch: epochs end within batches
 
 
-def tiny(model_dir: Path, **options: Any) -> Config:
-    """A training that takes a second once it is compiled."""
-    defaults: dict[str, Any] = {
-        "data_dir": "synthetic",
-        "model_dir": str(model_dir),
-        "image_size": 16,
-        "num_label_classes": 4,
-        "num_train_images": IMAGES,
-        "num_eval_images": 37,
-        "resnet_depth": 18,
-        "resnet_width": 4,
-        "precision": "float32",
-        "train_batch_size": BATCH,
-        "eval_batch_size": 16,
-        "train_steps": TOTAL,
-        "steps_per_eval": 3,
-        "iterations_per_loop": 2,
-        "learning_rate_schedule": "cosine",
-        "save_checkpoints_steps": 1,
-        "keep_checkpoint_max": 100,
-        "num_cores": 1,
-    }
-    return Config().replace(**(defaults | options))
+Tiny = Callable[..., Config]
 
 
 def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
@@ -62,7 +40,7 @@ def rows_of(model_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that never stopped, with a checkpoint of every step."""
     model_dir = tmp_path_factory.mktemp("whole")
     summary = train(tiny(model_dir))
@@ -71,7 +49,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("stopped_at", [1, 3, 6])
-def test_a_run_resumed_at_any_step_is_the_run_that_never_stopped(whole: Path, tmp_path: Path, stopped_at: int) -> None:
+def test_a_run_resumed_at_any_step_is_the_run_that_never_stopped(
+    tiny: Tiny, whole: Path, tmp_path: Path, stopped_at: int
+) -> None:
     # what a kill after this checkpoint leaves behind: the checkpoints so far, and metrics beyond them
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     for step in range(stopped_at + 1, TOTAL + 1):
@@ -97,7 +77,7 @@ def test_a_checkpoint_says_what_it_is(whole: Path) -> None:
     assert meta["preprocessing"]["image_size"] == 16
 
 
-def test_a_finished_run_is_left_alone(whole: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_finished_run_is_left_alone(tiny: Tiny, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = (whole / "metrics.jsonl").read_bytes()
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         assert train(tiny(whole)).step == TOTAL
@@ -105,7 +85,7 @@ def test_a_finished_run_is_left_alone(whole: Path, caplog: pytest.LogCaptureFixt
     assert (whole / "metrics.jsonl").read_bytes() == before
 
 
-def test_an_evaluation_that_was_missed_is_made_up_for(whole: Path, tmp_path: Path) -> None:
+def test_an_evaluation_that_was_missed_is_made_up_for(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_text("".join(lines[:-1]))  # killed after saving, before evaluating
@@ -113,8 +93,10 @@ def test_an_evaluation_that_was_missed_is_made_up_for(whole: Path, tmp_path: Pat
     assert rows_of(tmp_path) == rows_of(whole)
 
 
+# Orbax leaves tasks behind whose errors nobody asks for
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_newest_checkpoint_is_passed_over(
-    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     for path in (tmp_path / store.FOLDER / str(TOTAL)).rglob("d/*"):
@@ -127,20 +109,22 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
-def test_checkpoints_of_another_network_are_refused_by_leaf_and_shapes(whole: Path) -> None:
+def test_checkpoints_of_another_network_are_refused_by_leaf_and_shapes(tiny: Tiny, whole: Path) -> None:
     with pytest.raises(UserError, match=r"conv1/norm/mean: got shape \(4,\), expected \(8,\)"):
         train(tiny(whole, resnet_width=8))
     with pytest.raises(UserError, match="no array"):
         train(tiny(whole, resnet_depth=34))
 
 
-def test_changed_options_are_said(whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_options_are_said(tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     train(tiny(tmp_path, base_learning_rate=0.05))
     assert "base_learning_rate 0.1 -> 0.05" in caplog.text
 
 
-def test_a_loss_that_is_no_number_stops_with_the_step_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_stops_with_the_step_and_keeps_the_last_good_checkpoint(
+    tiny: Tiny, tmp_path: Path
+) -> None:
     with pytest.raises(
         NonFiniteLossError, match=r"Loss at step [123]: got (nan|inf), expected a finite number"
     ) as caught:
@@ -151,7 +135,7 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_keeps_the_last_good_ch
     assert all(np.isfinite(array).all() for array in arrays_of(tmp_path, kept[-1]).values())
 
 
-def test_eight_devices_are_one_device_with_global_batch_norm(tmp_path: Path) -> None:
+def test_eight_devices_are_one_device_with_global_batch_norm(tiny: Tiny, tmp_path: Path) -> None:
     losses, arrays = [], []
     for devices in (1, 8):
         model_dir = tmp_path / str(devices)
@@ -164,7 +148,7 @@ def test_eight_devices_are_one_device_with_global_batch_norm(tmp_path: Path) -> 
         np.testing.assert_allclose(arrays[0][name], arrays[1][name], rtol=0, atol=2e-4, err_msg=name)
 
 
-def test_a_checkpoint_of_one_device_goes_on_on_eight(whole: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_one_device_goes_on_on_eight(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / store.FOLDER / str(TOTAL))
     train(tiny(tmp_path, num_cores=8, batch_norm_scope="global"))
@@ -173,14 +157,14 @@ def test_a_checkpoint_of_one_device_goes_on_on_eight(whole: Path, tmp_path: Path
         np.testing.assert_allclose(expected[name], found[name], rtol=0, atol=1e-5, err_msg=name)
 
 
-def test_a_batch_that_devices_cannot_share_is_refused(tmp_path: Path) -> None:
+def test_a_batch_that_devices_cannot_share_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"train_batch_size: got 20, expected a multiple of the 8 devices. Use 16 or 24."
     ):
         train(tiny(tmp_path, train_batch_size=20, num_cores=8))
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+def test_the_newest_and_the_best_are_kept(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, keep_checkpoint_max=1, save_checkpoints_steps=100, steps_per_eval=2))
     scores = {step: row["top_1_accuracy"] for (split, step), row in rows_of(tmp_path).items() if split == "eval"}
     kept = {int(path.name) for path in (tmp_path / store.FOLDER).iterdir() if path.name.isdigit()}
@@ -192,7 +176,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_run_starts_from_the_weights_of_another_with_a_new_head(
-    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {"num_label_classes": 3, "train_steps": 1, "base_learning_rate": 0.0, "weight_decay": 0.0}
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
@@ -203,12 +187,12 @@ def test_a_run_starts_from_the_weights_of_another_with_a_new_head(
     assert "dense/kernel: [32, 4] there, [32, 3] here" in caplog.text
 
 
-def test_bfloat16_trains_and_keeps_float32_parameters(tmp_path: Path) -> None:
+def test_bfloat16_trains_and_keeps_float32_parameters(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, precision="bfloat16", train_steps=2))
     trained = load_trained(str(tmp_path), jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",)))
     assert {leaf.dtype.name for leaf in jax.tree.leaves((trained.params, trained.batch_stats))} == {"float32"}
 
 
-def test_a_profile_is_captured_for_tensorboard(tmp_path: Path) -> None:
+def test_a_profile_is_captured_for_tensorboard(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, profile_every_n_steps=1, tpu_profile_duration=50, mode="train"))
     assert list((tmp_path / "plugins" / "profile").rglob("*.xplane.pb"))

@@ -1,0 +1,39 @@
+"""The demo: from scans to a table, on what is at hand."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from resnet_tpu import cli
+from resnet_tpu.demo import demo, write_digits
+
+pytest.importorskip("sklearn", reason="the demo's digits come with the extra [demo]")
+
+
+def test_digits_are_read_with_at_least_97_percent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo("", str(tmp_path)) >= 0.97
+    shown = capsys.readouterr().out
+    assert "test accuracy" in shown
+    assert "resnet-tpu prepare PHOTOS data" in shown
+    report = tmp_path / "model" / "report"
+    for picture in (report / "curves.png", report / "test" / "confusion_matrix.png", report / "test" / "mistakes.png"):
+        assert min(Image.open(picture).size) > 200
+    with (report / "test" / "predictions.csv").open() as file:
+        assert len(list(csv.reader(file))) == 1 + 188  # the shares of 1797 scans in ten classes
+
+
+def test_digits_are_written_once(tmp_path: Path) -> None:
+    write_digits(str(tmp_path))
+    files = sorted(tmp_path.rglob("*.jpg"))
+    assert len(files) == 1797
+    assert {path.parent.name for path in files} == set("0123456789")
+    times = [path.stat().st_mtime_ns for path in files]
+    write_digits(str(tmp_path))
+    assert [path.stat().st_mtime_ns for path in files] == times
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--data_dir=nowhere", f"--output_dir={tmp_path}"]) == 2
+    assert "nowhere" in capsys.readouterr().err

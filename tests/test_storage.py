@@ -1,0 +1,70 @@
+"""Files here and in buckets, written whole or not at all."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+
+
+@pytest.fixture(params=["local", "remote"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder on the disk, and one in fsspec's store of objects in memory."""
+    return str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}"
+
+
+def test_what_was_written_is_read_listed_and_found(folder: str) -> None:
+    path = storage.join(folder, "deep", "er.txt")
+    storage.make_dir(storage.join(folder, "deep"))
+    storage.write_text(path, "gruß")
+    assert storage.read_text(path) == "gruß"
+    assert storage.exists(path)
+    assert not storage.is_dir(path)
+    assert storage.is_dir(storage.join(folder, "deep"))
+    assert storage.list_dir(storage.join(folder, "deep")) == ["er.txt"]
+    assert storage.list_dir(storage.join(folder, "nowhere")) == []
+    found = storage.glob(storage.join(folder, "deep", "*.txt"))
+    assert [storage.read_text(name) for name in found] == ["gruß"]
+
+
+def test_a_write_that_fails_leaves_what_was_there(folder: str) -> None:
+    path = storage.join(folder, "file")
+    storage.make_dir(folder)
+    storage.write_text(path, "before")
+    with pytest.raises(RuntimeError, match="in the middle"), storage.write_whole(path) as file:
+        file.write(b"half")
+        raise RuntimeError("in the middle")
+    assert storage.read_text(path) == "before"
+    assert storage.list_dir(folder) == ["file"]
+
+
+def test_nothing_shows_under_the_name_before_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with storage.write_whole(str(path)) as file:
+        file.write(b"half")
+        file.flush()
+        assert not path.exists()
+    assert path.read_bytes() == b"half"
+
+
+def test_files_have_the_permissions_of_the_user(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        storage.write_text(str(tmp_path / "file"), "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_a_missing_extra_is_named() -> None:
+    pytest.importorskip("fsspec")
+    try:
+        import gcsfs  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        with pytest.raises(UserError, match=r"pip install 'resnet-tpu\[gcp\]'"):
+            storage.exists("gs://bucket/file")
+    else:
+        pytest.skip("gcsfs is installed")

@@ -1,0 +1,100 @@
+"""Evaluation: every example once; following a training."""
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from resnet_tpu import distributed
+from resnet_tpu.checkpoints import store
+from resnet_tpu.config import Config
+from resnet_tpu.data.source import open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.train.evaluate import evaluate, evaluate_run
+from resnet_tpu.train.events import read_events
+from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.train.step import make_eval_step
+from resnet_tpu.train.trained import load_trained
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_37_images_count_37_whatever_the_batch(trained_dir: Path, devices: int) -> None:
+    mesh = distributed.make_mesh(devices)
+    trained = load_trained(str(trained_dir), mesh)
+    # noise is hard for this network, so that every image's weight shows in the result
+    config = trained.config.replace(data_dir="synthetic", num_eval_images=37)
+    source = open_source(config.data, "validation")
+    seen: list[float] = []
+    step = make_eval_step(trained.network, config.optimizer)
+
+    def counting(*arguments: object) -> dict[str, jax.Array]:
+        sums = step(*arguments)  # pyright: ignore[reportArgumentType]
+        seen.append(float(sums["examples"]))
+        return sums
+
+    results = []
+    for batch_size in (16, 37, 1000):
+        seen.clear()
+        results.append(
+            evaluate(
+                counting, trained.params, trained.batch_stats, source, config.replace(eval_batch_size=batch_size), mesh
+            )
+        )
+        assert sum(seen) == 37
+    for result in results[1:]:
+        assert result["top_1_accuracy"] == results[0]["top_1_accuracy"]
+        np.testing.assert_allclose(result["loss"], results[0]["loss"], rtol=1e-6)
+
+
+def test_the_newest_checkpoint_is_evaluated_and_recorded(trained_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained_dir, tmp_path, dirs_exist_ok=True)
+    before = {row["step"]: row for row in read_metrics(str(tmp_path)) if row["split"] == "eval"}
+    metrics = evaluate_run(Config().replace(model_dir=str(tmp_path), num_cores=1, eval_batch_size=5))
+    last = max(before)
+    assert metrics["top_1_accuracy"] == before[last]["top_1_accuracy"]
+    np.testing.assert_allclose(metrics["loss"], before[last]["loss"], rtol=1e-5)
+    tags = {(scalar.tag, scalar.step) for scalar in read_events(str(tmp_path / "eval"))}
+    assert {("top_1_accuracy", last), ("top_5_accuracy", last), ("loss", last)} <= tags
+
+
+def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
+    trained_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = sorted((trained_dir / store.FOLDER).iterdir(), key=lambda path: int(path.name))
+    first, last = checkpoints[0], checkpoints[-1]
+    (tmp_path / store.FOLDER).mkdir()
+    shutil.copytree(first, tmp_path / store.FOLDER / first.name)
+
+    def appear() -> None:
+        shutil.copytree(last, tmp_path / "aside")
+        (tmp_path / "aside").rename(tmp_path / store.FOLDER / last.name)
+
+    timer = threading.Timer(3, appear)
+    timer.start()
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        evaluate_run(Config().replace(model_dir=str(tmp_path), num_cores=1, eval_batch_size=9), watch=True)
+    timer.join()
+    assert f"Evaluation at step {last.name}" in caplog.text
+    assert {row["step"] for row in read_metrics(str(tmp_path))} >= {int(last.name)}
+
+
+def test_watching_ends_after_eval_timeout(tmp_path: Path) -> None:
+    assert evaluate_run(Config().replace(model_dir=str(tmp_path), eval_timeout=0), watch=True) == {}
+
+
+def test_data_of_other_classes_is_refused(trained_dir: Path, coloured_photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(coloured_photos, tmp_path / "other")
+    (tmp_path / "other" / "red").rename(tmp_path / "other" / "rose")
+    config = Config().replace(model_dir=str(trained_dir), data_dir=str(tmp_path / "other"), num_cores=1)
+    with pytest.raises(UserError, match=r"Classes of .*other: got blue, green, rose, expected blue, green, red"):
+        evaluate_run(config)
+
+
+def test_a_run_without_checkpoint_is_named(tmp_path: Path, tiny: Callable[..., Config]) -> None:
+    with pytest.raises(UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it"):
+        evaluate_run(tiny(tmp_path))

@@ -1,0 +1,66 @@
+"""Ctrl-C, SIGTERM and SIGKILL on a real training process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from resnet_tpu.checkpoints import store
+from resnet_tpu.train.metrics import read_metrics
+
+OPTIONS = (
+    "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=18,resnet_width=4,"
+    "precision=float32,train_batch_size=16,iterations_per_loop=10,save_checkpoints_steps=10,num_cores=1,mode=train"
+)
+
+
+def start(model_dir: Path, train_steps: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "resnet_tpu", "train", f"--params_override={OPTIONS}"]
+    return subprocess.Popen(
+        [*command, f"--model_dir={model_dir}", f"--train_steps={train_steps}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
+    )
+
+
+def wait_for(process: "subprocess.Popen[str]", text: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return
+    pytest.fail(f"The process ended without {text!r}")
+
+
+def steps_in(model_dir: Path) -> list[int]:
+    return sorted(int(path.name) for path in (model_dir / store.FOLDER).iterdir() if path.name.isdigit())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_first(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    process = start(tmp_path, 1_000_000)
+    wait_for(process, "Step 10 of")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    # the checkpoint holds exactly the steps that were measured: no work was lost
+    assert steps_in(tmp_path)[-1] == max(row["step"] for row in read_metrics(str(tmp_path))) + 1
+
+
+def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path) -> None:
+    process = start(tmp_path, 1_000_000)
+    wait_for(process, "Step 20 of")
+    time.sleep(0.2)  # in the midst of whatever comes then
+    process.kill()
+    process.communicate(timeout=60)
+    kept = steps_in(tmp_path)[-1]
+    assert kept >= 10
+    resumed = start(tmp_path, kept + 10)
+    _, said = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0
+    assert f"Going on from step {kept}" in said
+    assert [row["step"] for row in read_metrics(str(tmp_path))] == list(range(kept + 10))
