@@ -14,6 +14,7 @@ from rich.table import Table
 
 from resnet_tpu.train.predictions import Predictions, accuracy, class_scores, top_k
 from resnet_tpu.train.report import (
+    accuracy_text,
     class_csv,
     class_table,
     predictions_csv,
@@ -72,10 +73,10 @@ def test_table_shows_names_as_they_are_and_says_what_it_leaves_out(predictions: 
         assert (predictions.true_name(i) or " ? ") in line
         assert NAMES[predictions.predicted[i]] in line
     assert "50 more images not shown" in text
-    assert "top-1" in text
-    unlabelled = _text(predictions_table(dataclasses.replace(predictions, labels=None)))
-    assert "true class" not in unlabelled
-    assert "top-1" not in unlabelled
+    unlabelled = dataclasses.replace(predictions, labels=None)
+    assert "true class" not in _text(predictions_table(unlabelled))
+    assert accuracy_text(unlabelled) == ""
+    assert "labelled images: top-1" in accuracy_text(predictions)
 
 
 def test_class_table_and_csv_hold_the_scores(predictions: Predictions):

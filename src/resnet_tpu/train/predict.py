@@ -16,7 +16,7 @@ from resnet_tpu.data.source import Source, open_source
 from resnet_tpu.data.split import Split
 from resnet_tpu.train import report
 from resnet_tpu.train.evaluate import padded_batch_size
-from resnet_tpu.train.predictions import Predictions, accuracy
+from resnet_tpu.train.predictions import Predictions
 from resnet_tpu.train.progress import track
 from resnet_tpu.train.run import check_classes
 from resnet_tpu.train.step import make_predict_step
@@ -101,7 +101,9 @@ def _print(predictions: Predictions, output_format: Format, top_k: int, *, list_
         sys.stdout.write(report.predictions_json(predictions, k=top_k))
     else:
         console = Console()
-        if accuracy(predictions):
+        if predictions.labelled.size:
             console.print(report.class_table(predictions))
         if list_all or len(predictions.names) <= MOST_ROWS:
             console.print(report.predictions_table(predictions, k=top_k, limit=len(predictions.names)))
+        if summary := report.accuracy_text(predictions):
+            console.print(summary)

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from resnet_tpu import storage
 from resnet_tpu.train.predictions import (
-    Accuracy,
     Predictions,
     accuracy,
     class_scores,
@@ -26,7 +25,8 @@ from resnet_tpu.train.predictions import (
 
 def predictions_table(predictions: Predictions, *, k: int = 3, limit: int = 50) -> Table:
     """The `k` most probable classes of the first `limit` images for a terminal; wrong ones are marked."""
-    table = Table(title="Predictions", caption=_caption(len(predictions.names), limit, accuracy(predictions)))
+    left_out = len(predictions.names) - limit
+    table = Table(title="Predictions", caption=f"{left_out} more images not shown." if left_out > 0 else None)
     table.add_column("image", overflow="fold")
     has_labels = bool(predictions.labelled.size)
     if has_labels:
@@ -80,7 +80,7 @@ def class_table(predictions: Predictions, *, limit: int = 50) -> Table:
     if len(scores) > limit:
         shown = sorted((score for score in scores if score.support), key=lambda score: score.f1)[:limit]
     title = "Classes" if len(scores) <= limit else f"The {len(shown)} weakest of {len(scores)} classes"
-    table = Table(title=title, caption=_caption(0, 0, accuracy(predictions)))
+    table = Table(title=title)
     table.add_column("class", overflow="fold")
     for name in ("images", "precision", "recall", "F1"):
         table.add_column(name, justify="right")
@@ -89,6 +89,15 @@ def class_table(predictions: Predictions, *, limit: int = 50) -> Table:
         cells = ("-" if math.isnan(share) else f"{share:.1%}" for share in shares)
         table.add_row(escape(score.name), str(score.support), *cells)
     return table
+
+
+def accuracy_text(predictions: Predictions) -> str:
+    """How many of the labelled images were right, in a line; empty when no label is known."""
+    score = accuracy(predictions)
+    if score is None:
+        return ""
+    noun = "image" if score.num_images == 1 else "images"
+    return f"{score.num_images} labelled {noun}: top-1 {score.top_1:.2%}, top-5 {score.top_5:.2%}"
 
 
 def class_csv(predictions: Predictions) -> str:
@@ -134,14 +143,6 @@ def write_report(
     for name, figure in figures.items():
         style.write_png(figure, storage.join(folder, name))
     return [storage.join(folder, name) for name in (*texts, *figures)]
-
-
-def _caption(num_images: int, limit: int, score: Accuracy | None) -> str | None:
-    parts = [f"{num_images - limit} more images not shown."] if num_images > limit else []
-    if score:
-        noun = "image" if score.num_images == 1 else "images"
-        parts.append(f"{score.num_images} labelled {noun}: top-1 {score.top_1:.2%}, top-5 {score.top_5:.2%}.")
-    return " ".join(parts) or None
 
 
 def _rank(predictions: Predictions, k: int) -> list[list[tuple[str, float]]]:
