@@ -93,7 +93,7 @@ def transfer(
         if theirs is None or theirs.shape != ours.shape:
             skipped.append(Skipped(name, ours.shape, None if theirs is None else theirs.shape))
         else:
-            parent[path[-1]] = jnp.asarray(theirs, ours.dtype)
+            parent[path[-1]] = jnp.array(theirs, ours.dtype)
             loaded.append(name)
     if len(skipped) > len(loaded):
         got = f"{len(loaded)} of {len(names)} variables that fit (the first that does not is {skipped[0]})"

@@ -1,12 +1,30 @@
 """The layers of a ResNet: convolution, batch norm, pooling, dense. Images are NHWC, kernels HWIO."""
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-_KERNEL_INIT = nnx.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-_DENSE_INIT = nnx.initializers.normal(0.01)
+_CUT_DEVIATION = 0.87962566103423978
+"""Standard deviation of a standard normal distribution cut at -2 and 2."""
+
+DENSE_DEVIATION = 0.01
+
+
+def draw_kernel(rng: np.random.Generator | None, shape: tuple[int, ...]) -> np.ndarray:
+    """A convolution's initial kernel, float32: normal cut at two deviations, variance 1/fan_in. Zeros without `rng`.
+
+    Drawn on the host: the same on any device, and no program to compile for each shape.
+    """
+    if rng is None:
+        return np.zeros(shape, np.float32)
+    values = rng.standard_normal(shape, np.float32)
+    while (outside := np.abs(values) > 2).any():
+        values[outside] = rng.standard_normal(int(outside.sum()), np.float32)
+    return values * np.float32(1 / (math.sqrt(math.prod(shape[:-1])) * _CUT_DEVIATION))
 
 
 class Conv(nnx.Module):
@@ -14,13 +32,19 @@ class Conv(nnx.Module):
 
     Stride 1 pads SAME. A larger stride pads k-1 in total whatever the input size, (k-1)//2 of it before, as the
     original does (TensorFlow's SAME would pad even sizes unevenly).
-    Initial kernel: normal cut at two deviations, variance 1/fan_in.
     """
 
     def __init__(
-        self, in_features: int, out_features: int, size: int, stride: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+        self,
+        in_features: int,
+        out_features: int,
+        size: int,
+        stride: int,
+        *,
+        dtype: DTypeLike,
+        rng: np.random.Generator | None,
     ) -> None:
-        self.kernel = nnx.Param(_KERNEL_INIT(rngs.params(), (size, size, in_features, out_features), jnp.float32))
+        self.kernel = nnx.Param(jnp.array(draw_kernel(rng, (size, size, in_features, out_features))))
         self.stride = stride
         self.dtype = dtype
 
@@ -50,10 +74,11 @@ class BatchNorm(nnx.Module):
     def __init__(
         self, features: int, *, momentum: float, num_groups: int, zero_scale: bool = False, epsilon: float = 1e-5
     ) -> None:
-        self.scale = nnx.Param(jnp.zeros(features) if zero_scale else jnp.ones(features))
-        self.bias = nnx.Param(jnp.zeros(features))
-        self.mean = nnx.BatchStat(jnp.zeros(features))
-        self.var = nnx.BatchStat(jnp.ones(features))
+        zeros, ones = np.zeros(features, np.float32), np.ones(features, np.float32)
+        self.scale = nnx.Param(jnp.array(zeros if zero_scale else ones))
+        self.bias = nnx.Param(jnp.array(zeros))
+        self.mean = nnx.BatchStat(jnp.array(zeros))
+        self.var = nnx.BatchStat(jnp.array(ones))
         self.momentum, self.num_groups, self.epsilon = momentum, num_groups, epsilon
 
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -64,7 +89,10 @@ class BatchNorm(nnx.Module):
         grouped = x.reshape(self.num_groups, n // self.num_groups, height, width, features)
         wide = grouped.astype(jnp.float32)
         mean = wide.mean((1, 2, 3), keepdims=True)
-        var = jnp.maximum(jnp.square(wide).mean((1, 2, 3), keepdims=True) - jnp.square(mean), 0.0)
+        if x.dtype == jnp.float32:
+            var = jnp.square(wide - mean).mean((1, 2, 3), keepdims=True)
+        else:  # one pass less over the activations; what it rounds is below what half-precision activations have lost
+            var = jnp.maximum(jnp.square(wide).mean((1, 2, 3), keepdims=True) - jnp.square(mean), 0.0)
         count = grouped[0, ..., 0].size
         self._move(mean.mean(0).reshape(features), var.mean(0).reshape(features) * (count / max(count - 1, 1)))
         return self._normalize(grouped, mean, var).reshape(x.shape)
@@ -93,9 +121,11 @@ class ConvNorm(nnx.Module):
 class Dense(nnx.Module):
     """The classifier: float32 whatever the network computes in, kernel [in, out] drawn with deviation 0.01."""
 
-    def __init__(self, in_features: int, out_features: int, *, rngs: nnx.Rngs) -> None:
-        self.kernel = nnx.Param(_DENSE_INIT(rngs.params(), (in_features, out_features), jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(out_features))
+    def __init__(self, in_features: int, out_features: int, *, rng: np.random.Generator | None) -> None:
+        shape = (in_features, out_features)
+        kernel = np.zeros(shape, np.float32) if rng is None else rng.standard_normal(shape, np.float32)
+        self.kernel = nnx.Param(jnp.array(kernel * np.float32(DENSE_DEVIATION)))
+        self.bias = nnx.Param(jnp.array(np.zeros(out_features, np.float32)))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [n, in] -> float32 [n, out]."""

@@ -29,7 +29,7 @@ class Network:
         """The network that the options ask for; see `models.registry.build_model`. Computes nothing."""
         module = nnx.eval_shape(
             lambda: build_model(
-                model, num_classes=num_classes, image_size=image_size, batch_norm_groups=batch_norm_groups
+                model, num_classes=num_classes, image_size=image_size, seed=None, batch_norm_groups=batch_norm_groups
             )
         )
         graph, params, batch_stats = nnx.split(module, nnx.Param, nnx.BatchStat)

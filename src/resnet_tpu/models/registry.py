@@ -1,7 +1,7 @@
 """Which networks there are, by depth."""
 
 import jax.numpy as jnp
-from flax import nnx
+import numpy as np
 
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
@@ -40,8 +40,9 @@ def find_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups:
 
 
 def build_model(
-    model: ModelConfig, *, num_classes: int, image_size: int, seed: int = 0, batch_norm_groups: int = 1
+    model: ModelConfig, *, num_classes: int, image_size: int, seed: int | None = 0, batch_norm_groups: int = 1
 ) -> ResNet:
-    """A new network with initial weights drawn from `seed`. The same seed gives the same weights on any device."""
+    """A new network with initial weights drawn from `seed`: the same on any device. With None, kernels are zeros."""
     architecture = find_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
-    return ResNet(architecture, num_classes, dtype=jnp.dtype(model.precision), rngs=nnx.Rngs(seed))
+    rng = None if seed is None else np.random.default_rng(seed)
+    return ResNet(architecture, num_classes, dtype=jnp.dtype(model.precision), rng=rng)

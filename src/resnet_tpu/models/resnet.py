@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
@@ -29,14 +30,14 @@ class _Maker:
 
     architecture: Architecture
     dtype: DTypeLike
-    rngs: nnx.Rngs
+    rng: np.random.Generator | None
 
     def __call__(
         self, in_features: int, out_features: int, size: int, stride: int = 1, *, last: bool = False
     ) -> ConvNorm:
         settings = self.architecture
         return ConvNorm(
-            Conv(in_features, out_features, size, stride, dtype=self.dtype, rngs=self.rngs),
+            Conv(in_features, out_features, size, stride, dtype=self.dtype, rng=self.rng),
             BatchNorm(
                 out_features,
                 momentum=settings.bn_momentum,
@@ -90,11 +91,13 @@ class ResNet(nnx.Module):
     """Normalised images in, logits out.
 
     Parameters lie under stem, group1/block1 ... and dense. The first block of every group has a projection shortcut,
-    in all depths; groups after the first halve the image.
+    in all depths; groups after the first halve the image. Kernels come from `rng`; without it they are zeros.
     """
 
-    def __init__(self, architecture: Architecture, num_classes: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        conv = _Maker(architecture, dtype, rngs)
+    def __init__(
+        self, architecture: Architecture, num_classes: int, *, dtype: DTypeLike, rng: np.random.Generator | None
+    ) -> None:
+        conv = _Maker(architecture, dtype, rng)
         block_type = BottleneckBlock if architecture.bottleneck else BasicBlock
         self.pool = not architecture.small_stem
         self.stem = conv(
@@ -110,7 +113,7 @@ class ResNet(nnx.Module):
                 members[f"block{block + 1}"] = block_type(features, width, stride, project=block == 0, conv=conv)
                 features = width * block_type.expansion
             setattr(self, f"group{group + 1}", members)
-        self.dense = Dense(features, num_classes, rngs=rngs)
+        self.dense = Dense(features, num_classes, rng=rng)
 
     def __call__(self, images: jax.Array, *, train: bool) -> jax.Array:
         """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]. `train` moves the batch statistics."""

@@ -1,0 +1,110 @@
+"""A writer of tensor bundles, made from the descriptions of the formats and apart from the reader it tests."""
+
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import google_crc32c
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+WriteBundle = Callable[..., str]
+_TYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "bfloat16": 14, "float16": 19}
+
+
+@pytest.fixture
+def write_bundle(tmp_path: Path) -> WriteBundle:
+    """write_bundle(arrays, name="model.ckpt-7", num_shards=1, snappy=False, dtypes=None) -> the bundle's prefix.
+
+    Array i of `arrays` goes to shard i modulo `num_shards`. `dtypes` maps names to numbers of types to lie about.
+    """
+
+    def write(
+        arrays: Mapping[str, np.ndarray],
+        *,
+        name: str = "model.ckpt-7",
+        num_shards: int = 1,
+        snappy: bool = False,
+        dtypes: Mapping[str, int] | None = None,
+    ) -> str:
+        prefix = tmp_path / name
+        shards = [b""] * num_shards
+        entries = {b"": _field(1, num_shards) + _field(3, b"\x08\x01")}
+        for i, (key, array) in enumerate(arrays.items()):
+            shard, data = i % num_shards, array.tobytes()
+            shape = b"".join(_field(2, _field(1, size)) for size in array.shape)
+            dtype = (dtypes or {}).get(key) or _TYPES[jnp.dtype(array.dtype).name]
+            place = _field(3, shard) + _field(4, len(shards[shard])) + _field(5, len(data))
+            entries[key.encode()] = _field(1, dtype) + _field(2, shape) + place + b"\x35" + _masked_crc(data)
+            shards[shard] += data
+        for shard, data in enumerate(shards):
+            Path(f"{prefix}.data-{shard:05d}-of-{num_shards:05d}").write_bytes(data)
+        Path(f"{prefix}.index").write_bytes(_table(dict(sorted(entries.items())), snappy))
+        return str(prefix)
+
+    return write
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    """A protobuf field; zeros are left out, as proto3 does."""
+    if isinstance(value, bytes):
+        return _varint(number << 3 | 2) + _varint(len(value)) + value
+    return _varint(number << 3) + _varint(value) if value else b""
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32)
+
+
+def _table(pairs: Mapping[bytes, bytes], snappy: bool, entries_per_block: int = 5) -> bytes:
+    out, handles = b"", {}
+
+    def add(entries: Mapping[bytes, bytes]) -> bytes:
+        nonlocal out
+        data = _compress(_block(entries)) if snappy else _block(entries)
+        handle = _varint(len(out)) + _varint(len(data))
+        kind = b"\x01" if snappy else b"\x00"
+        out += data + kind + _masked_crc(data + kind)
+        return handle
+
+    keys = list(pairs)
+    for start in range(0, len(keys), entries_per_block):
+        block = {key: pairs[key] for key in keys[start : start + entries_per_block]}
+        handles[max(block)] = add(block)
+    footer = add({}) + add(handles)
+    return out + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+
+
+def _block(entries: Mapping[bytes, bytes], restart_interval: int = 3) -> bytes:
+    out, restarts, last = b"", [], b""
+    for i, (key, value) in enumerate(entries.items()):
+        shared = 0
+        if i % restart_interval == 0:
+            restarts.append(len(out))
+        else:
+            while shared < min(len(key), len(last)) and key[shared] == last[shared]:
+                shared += 1
+        out += _varint(shared) + _varint(len(key) - shared) + _varint(len(value)) + key[shared:] + value
+        last = key
+    restarts = restarts or [0]
+    return out + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+
+
+def _compress(data: bytes) -> bytes:
+    """Snappy with literals of one byte and copies of eight."""
+    out, position = _varint(len(data)), 0
+    while position < len(data):
+        found = data.rfind(data[position : position + 8], 0, position + 7) if position + 8 <= len(data) else -1
+        if found >= 0:
+            out += bytes([7 << 2 | 2]) + struct.pack("<H", position - found)
+            position += 8
+        else:
+            out += b"\x00" + data[position : position + 1]
+            position += 1
+    return out
