@@ -46,7 +46,11 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
 
 @contextlib.contextmanager
 def _log_to_stderr() -> Iterator[None]:
-    """Shows this package's own log lines, and of other packages only warnings, as Python does."""
+    """Shows this package's own log lines, and of other packages only warnings, as Python does.
+
+    Nothing of Orbax's: it logs every error with its traceback, and raises it as well.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     logger, handler = logging.getLogger("resnet_tpu"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     before = logger.level, logger.propagate

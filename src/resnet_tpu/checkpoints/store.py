@@ -69,7 +69,7 @@ class CheckpointStore:
         always: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
         policy: Any = _KeepNewestAndBest(keep, self.scores)
         self._checkpointer = ocp.training.Checkpointer(
-            self.directory, save_decision_policy=always, preservation_policy=policy
+            self.directory, context=_context(), save_decision_policy=always, preservation_policy=policy
         )
 
     def __enter__(self) -> "CheckpointStore":
@@ -153,6 +153,16 @@ def find(path: str) -> str:
     raise UserError("Checkpoint", path, "a model_dir or a checkpoint in it", "Train first, or check the path.")
 
 
+def _context() -> ocp.Context:
+    """How Orbax reads and writes here: `meta` as JSON, and only those arrays that are asked for."""
+    registry = ocp.handlers.local_registry()
+    registry.add(ocp.handlers.JsonHandler, checkpointable_name="meta")
+    context = ocp.Context()
+    context.checkpointables.registry = registry
+    context.pytree.loading.partial_load = True
+    return context
+
+
 def step_of(path: str) -> int:
     """The optimizer step of the checkpoint at `path`."""
     return int(path.rstrip("/").rsplit("/", 1)[-1])
@@ -160,7 +170,7 @@ def step_of(path: str) -> int:
 
 def read_meta(path: str) -> dict[str, Any]:
     """The `meta` of the checkpoint at `path`. Raises DamagedCheckpointError."""
-    with _reading(path):
+    with _reading(path), _context():
         return ocp.load_checkpointables(path, {"meta": None})["meta"]
 
 
@@ -171,9 +181,7 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     DamagedCheckpointError.
     """
     _check_shapes(path, shapes)
-    context = ocp.Context()
-    context.pytree.loading.partial_load = True
-    with _reading(path), context, warnings.catch_warnings():
+    with _reading(path), _context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
         loaded = ocp.load_checkpointables(path, {"arrays": shapes, "meta": None})
     return Checkpoint(step_of(path), loaded["arrays"], loaded["meta"])
@@ -191,7 +199,7 @@ def load_named(path: str, collections: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _stored_shapes(path: str) -> Arrays:
-    with _reading(path):
+    with _reading(path), _context():
         metadata: Any = ocp.metadata(path, "arrays").metadata
         if metadata is None:  # Orbax logs what is wrong and goes on
             raise OSError("the description of its arrays cannot be read")

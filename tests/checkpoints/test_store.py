@@ -1,0 +1,111 @@
+"""Our checkpoints: whole or not there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
+
+ARRAYS = {"params": {"dense": {"kernel": jnp.arange(6.0).reshape(2, 3)}}, "step": jnp.int32(5)}
+OPTIONS = (
+    "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=18,resnet_width=4,"
+    "precision=float32,train_batch_size=16,iterations_per_loop=2,learning_rate_schedule=constant,num_cores=1,mode=train"
+)
+
+
+LIMITED = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+del sys.argv[1]
+runpy.run_module("resnet_tpu", run_name="__main__", alter_sys=True)
+"""
+
+
+def train(model_dir: Path, train_steps: int, *, file_limit: int = -1) -> "subprocess.CompletedProcess[str]":
+    """Trains in a process of its own, in which no file can grow beyond `file_limit` bytes (-1: any size)."""
+    options = [f"--params_override={OPTIONS},train_steps={train_steps}", f"--model_dir={model_dir}"]
+    return subprocess.run(
+        [sys.executable, "-c", LIMITED, str(file_limit), "train", *options],
+        capture_output=True, text=True, check=False, env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
+    )  # fmt: skip
+
+
+def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path: Path) -> None:
+    assert train(tmp_path, 2).returncode == 0
+    failed = train(tmp_path, 4, file_limit=60_000)  # enough for metrics, not for arrays
+    assert failed.returncode == 2
+    assert "Traceback" not in failed.stderr
+    assert f"Writing a checkpoint to {tmp_path}" in failed.stderr
+    assert "the checkpoints before it are whole" in failed.stderr
+    assert store.step_of(store.find(str(tmp_path))) == 2
+    assert train(tmp_path, 4).returncode == 0
+    assert store.step_of(store.find(str(tmp_path))) == 4
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    with store.CheckpointStore(str(tmp_path / store.FOLDER), keep=2) as checkpoints:
+        for step in (5, 6, 7):
+            checkpoints.save(step, ARRAYS, {"position": step, "flag": True, "nothing": None, "names": ["a"]})
+    return tmp_path
+
+
+def test_what_was_saved_is_read_back_and_only_the_newest_kept(saved: Path) -> None:
+    path = store.find(str(saved))
+    assert store.step_of(path) == 7
+    assert store.read_meta(path) == {"position": 7, "flag": True, "nothing": None, "names": ["a"]}
+    named = store.load_named(path, ("params",))
+    assert list(named) == ["params/dense/kernel"]
+    np.testing.assert_array_equal(named["params/dense/kernel"], ARRAYS["params"]["dense"]["kernel"])
+    with store.CheckpointStore(str(saved / store.FOLDER), keep=2) as checkpoints:
+        assert checkpoints.steps() == [6, 7]
+
+
+def test_the_best_outlives_the_newest(tmp_path: Path) -> None:
+    with store.CheckpointStore(str(tmp_path), keep=1) as checkpoints:
+        for step, score in ((1, 0.5), (2, 0.9), (3, 0.7), (4, 0.6)):
+            checkpoints.save(step, ARRAYS, {})
+            checkpoints.wait()
+            checkpoints.scores[step] = score
+        assert checkpoints.steps() == [2, 4]
+
+
+def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) -> None:
+    expected = str(saved / store.FOLDER / "7")
+    assert store.find(str(saved)) == store.find(str(saved / store.FOLDER)) == store.find(expected) == expected
+    assert store.find(str(saved / store.FOLDER / "6")) == str(saved / store.FOLDER / "6")
+    with pytest.raises(
+        UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it\. Train first"
+    ):
+        store.find(str(saved / "nowhere"))
+
+
+def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(saved: Path) -> None:
+    (saved / store.FOLDER / "7").rename(saved / store.FOLDER / "8.orbax-checkpoint-tmp")
+    assert store.find(str(saved)).endswith("/6")
+    with store.CheckpointStore(str(saved / store.FOLDER), keep=2) as checkpoints:
+        assert checkpoints.steps() == [6]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves tasks behind
+def test_when_all_are_damaged_nothing_starts_over_silently(saved: Path) -> None:
+    for path in (saved / store.FOLDER).glob("*/arrays/**/d/*"):
+        path.write_bytes(b"")
+    with store.CheckpointStore(str(saved / store.FOLDER), keep=2) as checkpoints:
+        with pytest.raises(UserError, match=r"Checkpoints: got 2 damaged .*, expected one that can be read"):
+            checkpoints.restore(ARRAYS)
+        assert checkpoints.steps() == [6, 7]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_damaged_description_is_named(saved: Path) -> None:
+    for path in (saved / store.FOLDER / "7" / "meta").iterdir():
+        path.write_bytes(b"{")
+    with pytest.raises(store.DamagedCheckpointError, match="expected a whole checkpoint of resnet_tpu"):
+        store.read_meta(str(saved / store.FOLDER / "7"))
