@@ -75,6 +75,10 @@ def put_replicated(tree: Any, mesh: Mesh) -> Any:
     return jax.device_put(tree, replicated(mesh))
 
 
-def must_wait_each_step(mesh: Mesh) -> bool:
-    """Whether steps may not be dispatched ahead: several collectives in flight can deadlock virtual CPU devices."""
-    return mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu"
+def steps_ahead(mesh: Mesh) -> int:
+    """How many steps the host may be ahead of the devices.
+
+    Enough that they never wait for Python, not so many that batches fill their memory. Virtual CPU devices deadlock
+    when several collectives are in flight: none there.
+    """
+    return 0 if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu" else 4

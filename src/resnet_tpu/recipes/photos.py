@@ -6,8 +6,8 @@ from resnet_tpu.config import Config
 def flowers() -> Config:
     """`resnet-tpu train --recipe=flowers --data_dir=flower_photos --model_dir=runs/flowers`.
 
-    ResNet-50 on 224 px photos, from scratch, 90 epochs: minutes on one GPU or TPU. Starting from a network trained on
-    ImageNet (--resnet_checkpoint=PATH --train_steps=15epochs) is both quicker and better.
+    ResNet-50 on 224 px photos, from scratch, 90 epochs: for one GPU or TPU. Starting from a network trained on
+    ImageNet (--resnet_checkpoint=PATH --train_steps=15epochs) is quicker, and as a rule better.
     """
     return Config().replace(
         resnet_depth=50,

@@ -232,8 +232,9 @@ class Trainer:
             on_device.append(metrics)
             self.step += 1
             self.position += self.config.train.train_batch_size
-            if self._is_cold or distributed.must_wait_each_step(self.mesh):
-                jax.block_until_ready(metrics)
+            ahead = 0 if self._is_cold else distributed.steps_ahead(self.mesh)
+            if len(on_device) > ahead:
+                jax.block_until_ready(on_device[-1 - ahead])
             if self._is_cold:  # the first step compiles: it says nothing of the speed
                 self._is_cold = False
                 log.info("First step after %.1f s", time.perf_counter() - start)
