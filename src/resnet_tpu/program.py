@@ -44,6 +44,13 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
     return 0
 
 
+class _StderrHandler(logging.Handler):
+    """Writes to what sys.stderr is at the time: a progress bar puts itself there, to keep below the lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def _log_to_stderr() -> Iterator[None]:
     """Shows this package's own log lines, and of other packages only warnings, as Python does.
@@ -51,7 +58,7 @@ def _log_to_stderr() -> Iterator[None]:
     Nothing of Orbax's: it logs every error with its traceback, and raises it as well.
     """
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    logger, handler = logging.getLogger("resnet_tpu"), logging.StreamHandler()
+    logger, handler = logging.getLogger("resnet_tpu"), _StderrHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     before = logger.level, logger.propagate
     logger.addHandler(handler)
