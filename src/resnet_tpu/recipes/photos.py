@@ -28,7 +28,8 @@ def flowers() -> Config:
 def flowers_cpu() -> Config:
     """`resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers`.
 
-    ResNet-18 on 96 px photos, from scratch, 20 epochs: for a few CPU cores.
+    ResNet-18 on 96 px photos, from scratch, 20 epochs: for a few CPU cores. On 800 photos of five kinds of flowers it
+    took 4 to 5 minutes on 2 cores, to a test accuracy of 66 %.
     """
     return Config().replace(
         resnet_depth=18,
