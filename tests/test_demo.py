@@ -18,8 +18,10 @@ def test_digits_are_read_with_at_least_97_percent(tmp_path: Path, capsys: pytest
     assert "test accuracy" in shown
     assert "resnet-tpu prepare PHOTOS data" in shown
     report = tmp_path / "model" / "report"
-    for picture in (report / "curves.png", report / "test" / "confusion_matrix.png", report / "test" / "mistakes.png"):
-        assert min(Image.open(picture).size) > 200
+    for path in (report / "curves.png", report / "test" / "confusion_matrix.png"):
+        with Image.open(path) as picture:
+            assert min(picture.size) > 200
+    assert (report / "test" / "mistakes.png").exists()  # of any size: there may be no mistake
     with (report / "test" / "predictions.csv").open() as file:
         assert len(list(csv.reader(file))) == 1 + 188  # the shares of 1797 scans in ten classes
 

@@ -82,7 +82,8 @@ def test_predictions_as_json_and_as_a_table(
 def test_rotated_photos_are_turned_upright(asked: Config, coloured_photos: Path, tmp_path: Path) -> None:
     from PIL import Image
 
-    photo = Image.open(coloured_photos / "red" / "03.jpg")
+    with Image.open(coloured_photos / "red" / "03.jpg") as file:
+        photo = file.copy()
     exif = Image.Exif()
     exif[0x0112] = 6  # shown after a quarter turn to the right
     photo.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)

@@ -63,7 +63,7 @@ class EventFile:
         storage.make_dir(folder)
         if storage.is_remote(folder):
             register_writer_factory(folder.split("://")[0], _RemoteFiles())
-        self._file = EventsWriter(storage.join(folder, "events"), f".{os.getpid()}.{next(_FILE_NUMBER)}")
+        self._file = EventsWriter(storage.join(folder, "events"), f".{os.getpid()}.{next(_FILE_NUMBER):06d}")
         if purge_step is not None:
             start = _events.SessionLog(status=_events.SessionLog.START)
             for _ in range(2):  # TensorBoard takes the first start in a folder for no restart
