@@ -1,6 +1,7 @@
 """What all tests share: 8 virtual CPU devices, one compilation cache, and where reference data lies."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,9 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ.setdefault("XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / f"resnet_tpu_tests_{os.getuid()}"))
 
 import pytest
+
+# Started in the background, a shell's child ignores Ctrl-C, and so would the programs that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -16,7 +16,7 @@ def test_digits_are_read_with_at_least_97_percent(tmp_path: Path, capsys: pytest
     assert demo("", str(tmp_path)) >= 0.97
     shown = capsys.readouterr().out
     assert "test accuracy" in shown
-    assert "resnet-tpu prepare PHOTOS data" in shown
+    assert "prepare PHOTOS data" in shown
     report = tmp_path / "model" / "report"
     for path in (report / "curves.png", report / "test" / "confusion_matrix.png"):
         with Image.open(path) as picture:

@@ -1,12 +1,15 @@
 """The whole way on data at hand: photos, prepare, train, evaluate, predict, pictures."""
 
 import logging
+import shutil
+import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from resnet_tpu.data.prepare import PrepareOptions, prepare
+from resnet_tpu.data.report import render_report
 from resnet_tpu.errors import UserError, missing_extra
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.train.loop import train
@@ -34,7 +37,8 @@ def demo(photos: str, output_dir: str) -> float:
         write_digits(raw)
         recipe = "digits"
     log.info("1. prepare %s", raw)
-    manifest = prepare(raw, data, PrepareOptions())
+    console = Console()
+    console.print(render_report(prepare(raw, data, PrepareOptions())))
     log.info("2. train, recipe %s", recipe)
     config = find_recipe(recipe).replace(data_dir=data, model_dir=model)
     train(config)
@@ -45,8 +49,6 @@ def demo(photos: str, output_dir: str) -> float:
         raise UserError("Test images", "none", "at least one", "Give more photos per class.")
     table = Table(title="Demo", show_header=False)
     for name, value in {
-        "classes": ", ".join(manifest.class_names),
-        **{f"{split} images": str(entry.num_images) for split, entry in manifest.splits.items()},
         "test accuracy": f"{score.top_1:.2%}",
         "data": data,
         "checkpoints, metrics": model,
@@ -55,13 +57,13 @@ def demo(photos: str, output_dir: str) -> float:
         "worst mistakes": str(pictures / "test" / "mistakes.png"),
     }.items():
         table.add_row(name, value)
-    console = Console()
     console.print(table)
+    command = "resnet-tpu" if shutil.which("resnet-tpu") else sys.argv[0]  # in an environment that is not activated
     console.print(
         "With your own photos, one folder per class:\n"
-        "  resnet-tpu prepare PHOTOS data\n"
-        "  resnet-tpu train --recipe=flowers_cpu --data_dir=data --model_dir=model\n"
-        "  resnet-tpu predict model PHOTO.jpg",
+        f"  {command} prepare PHOTOS data\n"
+        f"  {command} train --recipe=flowers_cpu --data_dir=data --model_dir=model\n"
+        f"  {command} predict model PHOTO.jpg",
         markup=False,
         highlight=False,
     )

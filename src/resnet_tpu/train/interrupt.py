@@ -17,7 +17,8 @@ class Interruption:
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) != signal.SIG_IGN:  # what was started to run in the background stays so
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -26,7 +27,8 @@ class Interruption:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self._signal = number
-        signal.signal(signal.SIGINT, self._before[signal.SIGINT])
+        if signal.SIGINT in self._before:
+            signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
     @property
     def is_requested(self) -> bool:
