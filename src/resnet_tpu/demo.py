@@ -66,6 +66,7 @@ def demo(photos: str, output_dir: str) -> float:
         f"  {command} predict model PHOTO.jpg",
         markup=False,
         highlight=False,
+        soft_wrap=True,  # commands are to be copied whole
     )
     return score.top_1
 
