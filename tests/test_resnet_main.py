@@ -1,5 +1,6 @@
 """The original's flags: all there, merged in its order, acting or saying why not."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def test_command_of_the_fine_tuning_tutorial() -> None:
 def test_command_of_its_prediction(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     run = Config().replace(resnet_depth=18, data_dir="old", train_batch_size=32)
-    (tmp_path / "config.json").write_text(run.to_json())
+    (tmp_path / "config.json").write_text(json.dumps(run.flat()))
     arguments = ["--tpu=", "--data_dir=data", f"--model_dir={tmp_path}", "--mode=predict"]
     config, origins = parse([*arguments, "--predict_batch_size=360", "--num_test_images=372"])
     assert config == run.replace(

@@ -6,7 +6,6 @@ of the frozen groups below: `config.train.train_batch_size`. Names and defaults 
 """
 
 import dataclasses
-import json
 import math
 import re
 import types
@@ -200,10 +199,6 @@ class Config:
             group = groups.get(found.group, getattr(self, found.group))
             groups[found.group] = dataclasses.replace(group, **{name: found.convert(value)})
         return dataclasses.replace(self, **groups)
-
-    def to_json(self) -> str:
-        """All options as a JSON object, for `config.json`."""
-        return json.dumps(self.flat(), indent=2)
 
 
 @dataclass(frozen=True)
