@@ -18,7 +18,7 @@ from resnet_tpu.data.folders import Found, Photo, find_photos
 from resnet_tpu.data.manifest import MANIFEST, read_manifest
 from resnet_tpu.data.shards import STATE_FOLDER
 from resnet_tpu.data.split import SPLITS, Split, split_files
-from resnet_tpu.data.tfrecord import RecordError, RecordFile, load_index
+from resnet_tpu.data.tfrecord import RecordError, RecordFile
 from resnet_tpu.errors import UserError
 
 UNKNOWN_LABEL = -1
@@ -138,22 +138,18 @@ class RecordSource:
         except RecordError:
             raise
         except UserError as error:
-            raise RecordError(file.path, record, self._offset(file, record), str(error.got), error.expected) from None
+            raise RecordError(file.path, record, file.offset(record), str(error.got), error.expected) from None
         return Sample(
             example.encoded, self._label(i, example.label), example.filename or f"{Path(file.path).name}:{record}"
         )
 
     def where(self, i: int) -> str:
         file, record = self._locate(i)
-        return f"in record {record} of {file.path} at byte {self._offset(file, record)}"
+        return f"in record {record} of {file.path} at byte {file.offset(record)}"
 
     def _locate(self, i: int) -> tuple[RecordFile, int]:
         number = bisect.bisect_right(self._ends, i)
         return self._files[number], i - (self._ends[number - 1] if number else 0)
-
-    def _offset(self, file: RecordFile, record: int) -> int:
-        header_size = 12
-        return int(load_index(file.path, on_bad=[].append)[record, 0]) - header_size
 
     def _label(self, i: int, stored: int) -> int:
         if stored == -1 and self._allow_unknown:

@@ -129,6 +129,10 @@ class RecordFile:
             raise error
         return data[:length]
 
+    def offset(self, i: int) -> int:
+        """Where record `i` begins in the file, its header included, in bytes."""
+        return int(self._index[i, 0]) - _HEADER.size
+
     def __iter__(self) -> Iterator[bytes]:
         return (self[i] for i in range(len(self)))
 
