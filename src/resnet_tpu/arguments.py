@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from resnet_tpu.config import Option
+from resnet_tpu.config import Option, Rgb
 from resnet_tpu.errors import UserError, nearest
 
 Flags = Mapping[str, bool]
@@ -107,7 +107,7 @@ def metavar(option: Option) -> str:
         return "{" + ",".join(option.choices) + "}"
     if option.is_length:
         return "STEPS|EPOCHS"
-    return {bool: "[BOOL]", int: "N", float: "X"}.get(option.kinds[0], "TEXT")
+    return {bool: "[BOOL]", int: "N", float: "X", Rgb: "R,G,B"}.get(option.kinds[0], "TEXT")
 
 
 def describe(option: Option) -> str:

@@ -19,6 +19,9 @@ from resnet_tpu.errors import UserError, nearest
 Length = int | str
 """How long: optimizer steps as a number, or epochs over the training images as text: `15epochs`, `0.5epochs`."""
 
+Rgb = tuple[float, float, float]
+"""One value for red, green and blue each."""
+
 _EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
 
 
@@ -51,6 +54,21 @@ class DataConfig:
         at_least=0,
     )
     random_flip: bool = option(True, "Mirror half of the training images. Not for what has a reading direction.")
+    augment_name: Literal["autoaugment", "randaugment"] | None = option(
+        None, "Change training images at random after the crop: by learned policies, or randaug_num_layers operations."
+    )
+    randaug_num_layers: int | None = option(None, "Operations on each image by randaugment. Default: 2.", at_least=0)
+    randaug_magnitude: int | None = option(
+        None, "Strength of randaugment's operations, 0 to 10 (more is possible). Default: 9.", at_least=0
+    )
+    augment_flavor: Literal["tf", "corrected"] = option(
+        "tf",
+        "tf: operations as the original computes them. corrected: Contrast around the mean grey, no wrap-around in "
+        "Solarize and Posterize.",
+    )
+    random_erasing: float = option(
+        0.0, "Share of the training images in which a random rectangle is replaced by noise.", at_least=0
+    )
     num_parallel_calls: int | None = option(None, "Threads that decode images. Default: one per CPU core.", at_least=1)
     skip_bad_records: bool = option(
         False, "Count damaged records and undecodable images and go on with others, instead of stopping at the first."
@@ -62,7 +80,7 @@ class ModelConfig:
     """The network."""
 
     resnet_depth: int = option(
-        50, "18, 34, 50, 101, 152 or 200; for 32 px images also 20, 56, 110 (the CIFAR networks)."
+        50, "18, 34, 50, 101, 152, 200, 270, 350 or 420; for 32 px images also 20, 56, 110 (the CIFAR networks)."
     )
     resnet_width: int | None = option(
         None, "Channels after the stem. Default: 64 (16 for the CIFAR networks).", at_least=1
@@ -83,6 +101,44 @@ class ModelConfig:
         "Decay of the running batch-norm statistics per step. Default: 0.9 (0.997 for the CIFAR networks).",
         at_least=0,
     )
+    freeze_batch_norm: bool = option(
+        False, "Train with the running batch-norm statistics, and change neither them nor batch norm's parameters."
+    )
+    pre_activation: bool = option(False, "Batch norm and ReLU before each convolution instead of after (version 2).")
+    norm_act_layer: Literal["bn_relu", "evonorm_b0", "evonorm_s0"] = option(
+        "bn_relu", "Normalisation and activation. The EvoNorms need pre_activation."
+    )
+    use_resnetd_stem: bool = option(False, "Three 3x3 convolutions instead of the 7x7 of the stem (ResNet-D).")
+    resnetd_shortcut: bool = option(
+        False, "Average pooling before the projections of stride 2 (ResNet-D). From depth 50."
+    )
+    replace_stem_max_pool: bool = option(False, "A 3x3 convolution of stride 2 instead of the stem's max-pool.")
+    se_ratio: float | None = option(
+        None, "Squeeze-and-excite in each block, with this share of its channels. From depth 50.", at_least=0
+    )
+    dropblock_groups: str = option(
+        "", "Groups of blocks in which DropBlock acts in training, such as 3,4. From depth 50."
+    )
+    dropblock_keep_prob: float | None = option(
+        None, "Share of activations that DropBlock keeps at the end of the training.", at_least=0
+    )
+    dropblock_size: int = option(7, "Side of the squares that DropBlock drops.", at_least=1)
+    drop_connect_rate: float | None = option(
+        None,
+        "Share of images that skip the branch of a block in training, in the last group. From depth 50.",
+        at_least=0,
+    )
+    dropout_rate: float | None = option(None, "Share of features dropped before the classifier.", at_least=0)
+    pool_padding: Literal["same", "symmetric"] = option(
+        "same", "Padding of the stem's max-pool: same as TensorFlow's, which is uneven, or symmetric as PyTorch's."
+    )
+    project_first_group: bool = option(
+        True, "Whether the first group's shortcut is a projection in depths 18 and 34 too; PyTorch's has none."
+    )
+    mean_rgb: Rgb = option(
+        (0.485, 0.456, 0.406), "Mean that is subtracted from the images, of colours from 0 to 1. Default: ImageNet's."
+    )
+    stddev_rgb: Rgb = option((0.229, 0.224, 0.225), "Deviation by which they are divided then. Default: ImageNet's.")
 
 
 @dataclass(frozen=True)
@@ -114,6 +170,26 @@ class OptimizerConfig:
     )
     poly_rate: float = option(0.0, "Peak learning rate of LARS. Default 0: by train_batch_size.", at_least=0)
     label_smoothing: float = option(0.0, "Share of the target spread evenly over all classes.", at_least=0)
+    mixup_alpha: float = option(
+        0.0, "Blend pairs of images and their labels, by a share drawn from Beta(alpha, alpha). 0: no.", at_least=0
+    )
+    cutmix_alpha: float = option(
+        0.0,
+        "Paste a rectangle of another image, and mix the labels by its area. With mixup: one or the other.",
+        at_least=0,
+    )
+    moving_average_decay: float = option(
+        0.0, "Keep a moving average of the weights with this decay, and evaluate with it. 0: no.", at_least=0
+    )
+    gradient_accumulation_steps: int = option(
+        1, "Parts into which each batch is split, one after the other, to need less memory.", at_least=1
+    )
+    freeze: str = option(
+        "", "Parameters that keep their values: patterns of names such as stem/*,group[12]/*, see convert --inspect."
+    )
+    head_learning_rate_multiplier: float = option(
+        1.0, "The classifier learns so many times faster than the rest.", at_least=0
+    )
 
 
 @dataclass(frozen=True)
@@ -137,7 +213,8 @@ class TrainConfig:
     seed: int = option(0, "Decides initial weights, data order and crops.", at_least=0)
     resnet_checkpoint: str = option(
         "",
-        "Start from these weights when model_dir is empty: a TF1 checkpoint of the original, or a model_dir of ours.",
+        "Start from these weights when model_dir is empty: a TF1 checkpoint of the original, a .safetensors "
+        "or .pth file of torchvision or timm, or a model_dir of ours.",
     )
     profile_every_n_steps: int = option(
         0, "Steps between two captures for TensorBoard's Profile tab. 0: none.", at_least=0
@@ -155,6 +232,9 @@ class EvalConfig:
     predict_batch_size: int | None = option(None, "Images per prediction step. Default: eval_batch_size.", at_least=1)
     eval_timeout: int | None = option(
         None, "Seconds to wait for the next checkpoint when following a training. Default: for ever.", at_least=0
+    )
+    export_moving_average: bool = option(
+        True, "Predict with and export the moving average of the weights, where the training kept one."
     )
     export_dir: str = option("", "Write the trained model here, under a time-stamped folder. Default: no export.")
 
@@ -237,7 +317,7 @@ class Option:
                 continue
             if self.is_length:
                 steps(self.name, converted, num_train_images=1, train_batch_size=1)
-            if self.at_least is not None and not isinstance(converted, str) and converted < self.at_least:
+            if self.at_least is not None and not isinstance(converted, str | tuple) and converted < self.at_least:
                 raise UserError(self.name, value, f"at least {self.at_least:g}", "Change the value.")
             return converted
         raise self._wrong(value)
@@ -253,6 +333,8 @@ class Option:
         words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "null"}
         if self.is_length:
             words |= {int: "steps", str: "epochs such as 15epochs"}
+        if Rgb in self.kinds:
+            return "three numbers such as 0.5,0.5,0.5"
         return " or ".join(words[kind] for kind in self.kinds)
 
 
@@ -281,12 +363,18 @@ def _parse_str(value: Any) -> str:
     return str(value)
 
 
+def _parse_rgb(value: Any) -> Rgb:
+    red, green, blue = (_parse_float(part) for part in (value.split(",") if isinstance(value, str) else value))
+    return red, green, blue
+
+
 def _parse_none(value: Any) -> None:
     raise ValueError(value)  # None itself never comes this far
 
 
 _PARSERS: dict[type, Callable[[Any], Any]] = {
-    bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_str, types.NoneType: _parse_none
+    bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_str, Rgb: _parse_rgb,
+    types.NoneType: _parse_none,
 }  # fmt: skip
 
 

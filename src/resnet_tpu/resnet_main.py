@@ -85,7 +85,6 @@ class NotYet:
 
 
 _BIGTABLE, _PRUNING, _EXPORT = "reading from Bigtable", "pruning and rewinding", "serving from an export"
-_DROPBLOCK, _RANDAUGMENT, _NETWORK = "DropBlock", "RandAugment", "this variant of the network"
 _EVERY_1251_STEPS = ",".join(str(step) for step in range(0, 112591, 1251))
 
 NOT_YET = {
@@ -107,22 +106,6 @@ NOT_YET = {
     "lth_use_random_label": NotYet(bool, (False,), "training on random labels"),
     "lth_no_pruning": NotYet(bool, (False,), _PRUNING),
     "lth_prediction_result_dir": NotYet(str, ("",), "writing predictions as the pruning program did"),
-    "dropblock_groups": NotYet(str, ("",), _DROPBLOCK),
-    "dropblock_keep_prob": NotYet(float, (0.9, 1.0), _DROPBLOCK),
-    "dropblock_size": NotYet(int, (7,), _DROPBLOCK),
-    "pre_activation": NotYet(bool, (False,), _NETWORK),
-    "norm_act_layer": NotYet(str, ("bn_relu",), _NETWORK),
-    "use_resnetd_stem": NotYet(bool, (False,), _NETWORK),
-    "resnetd_shortcut": NotYet(bool, (False,), _NETWORK),
-    "replace_stem_max_pool": NotYet(bool, (False,), _NETWORK),
-    "se_ratio": NotYet(float, (0.0,), _NETWORK),
-    "drop_connect_rate": NotYet(float, (0.0,), "dropping residual branches"),
-    "dropout_rate": NotYet(float, (0.0,), "dropout"),
-    "augment_name": NotYet(str, ("",), "AutoAugment and RandAugment"),
-    "randaug_num_layers": NotYet(int, (), _RANDAUGMENT),
-    "randaug_magnitude": NotYet(int, (), _RANDAUGMENT),
-    "moving_average_decay": NotYet(float, (0.0,), "averaging weights over time"),
-    "export_moving_average": NotYet(bool, (False,), "averaging weights over time"),
     "export_to_tpu": NotYet(bool, (False,), _EXPORT),
     "add_warmup_requests": NotYet(bool, (False,), _EXPORT),
     "inference_with_all_cores": NotYet(bool, (False,), _EXPORT),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import tf1
+from resnet_tpu.checkpoints import tf1, tf1_names
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays, Network
@@ -26,7 +26,7 @@ def make_network(depth: int, *, width: int | None = None, num_classes: int = 100
     return Network.create(config.model, num_classes=num_classes, image_size=224)
 
 
-def leaf(trees: dict[str, Arrays], place: tf1.Leaf) -> Any:
+def leaf(trees: dict[str, Arrays], place: tf1_names.Leaf) -> Any:
     collection, path = place
     node: Any = trees[collection]
     for key in path:
@@ -41,7 +41,7 @@ def variables_of(network: Network, seed: int) -> dict[str, np.ndarray]:
     trees = {"params": params, "batch_stats": batch_stats}
     return {
         name: rng.normal(size=leaf(trees, place).shape).astype(np.float32)
-        for name, place in tf1.tf_names(network).items()
+        for name, place in tf1_names.tf_names(network).items()
     }
 
 
@@ -52,7 +52,7 @@ def test_names_shapes_and_order_are_the_originals(golden: Path, depth: int) -> N
     trees = {"params": params, "batch_stats": batch_stats}
     ours = [
         [name, list(leaf(trees, place).shape), str(leaf(trees, place).dtype), place[0] == "params"]
-        for name, place in tf1.tf_names(network).items()
+        for name, place in tf1_names.tf_names(network).items()
     ]
     assert ours == json.loads((golden / "model/variables_full_width.json").read_text())[str(depth)]
 
@@ -69,7 +69,7 @@ def test_names_shapes_and_order_are_the_originals(golden: Path, depth: int) -> N
     ],
 )
 def test_layers_are_numbered_in_order_of_creation(depth: int, projections: tuple[int, ...], last: int) -> None:
-    names = tf1.tf_names(make_network(depth))
+    names = tf1_names.tf_names(make_network(depth))
     found = [name for name, (_, path) in names.items() if "projection" in path and path[-1] == "kernel"]
     assert found == [f"conv2d_{number}/kernel" for number in projections]
     assert [name for name in names if name.endswith("/gamma")][-1] == f"batch_normalization_{last}/gamma"
@@ -82,7 +82,7 @@ def test_layers_are_numbered_in_order_of_creation(depth: int, projections: tuple
 
 def test_every_array_of_the_network_has_a_name() -> None:
     network = make_network(101, width=8)
-    named = {(collection, *path) for collection, path in tf1.tf_names(network).values()}
+    named = {(collection, *path) for collection, path in tf1_names.tf_names(network).values()}
     trees = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
     assert named == {tuple(key.key for key in path) for path, _ in jax.tree.leaves_with_path(trees)}
 
@@ -90,7 +90,7 @@ def test_every_array_of_the_network_has_a_name() -> None:
 def test_restores_every_array(write_bundle: WriteBundle) -> None:
     network = make_network(18, width=4, num_classes=3)
     variables = variables_of(network, 0)
-    names = tf1.tf_names(network)
+    names = tf1_names.tf_names(network)
     momentum = {f"{name}/Momentum": 2 * variables[name] for name, place in names.items() if place[0] == "params"}
     everything = variables | momentum | {"global_step": np.array(7, np.int64)}
     restored = tf1.from_tf1(network, tf1.read_checkpoint(write_bundle(everything)))
@@ -130,7 +130,7 @@ def test_another_shape_names_the_variable_and_both_shapes() -> None:
 def test_a_missing_variable_is_named(missing: str) -> None:
     network = make_network(18, width=4, num_classes=3)
     variables = variables_of(network, 0)
-    slots = [name for name, (collection, _) in tf1.tf_names(network).items() if collection == "params"]
+    slots = [name for name, (collection, _) in tf1_names.tf_names(network).items() if collection == "params"]
     variables |= {f"{name}/Momentum": variables[name] for name in slots}
     del variables[missing]
     with pytest.raises(UserError, match=f"Checkpoint variable {missing}: got nothing"):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import tf1
+from resnet_tpu.checkpoints import tf1_names
 from resnet_tpu.checkpoints.transfer import start_from
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
@@ -32,7 +32,7 @@ def variables_of(network: Network, params: Arrays, batch_stats: Arrays) -> dict[
     """The arrays of a network under the original's names, with momentum, average and step as a training saves them."""
     trees = {"params": params, "batch_stats": batch_stats}
     variables: dict[str, np.ndarray] = {"global_step": np.array(5, np.int64)}
-    for name, (collection, path) in tf1.tf_names(network).items():
+    for name, (collection, path) in tf1_names.tf_names(network).items():
         node = trees[collection]
         for key in path:
             node = node[key]
@@ -55,7 +55,7 @@ def test_equal_networks_take_over_everything_but_the_optimizers(write_bundle: Wr
     params, batch_stats, report = start_from(network, path, *new)
     assert_equal(params, old[0])
     assert_equal(batch_stats, old[1])
-    assert set(report.loaded) == set(tf1.tf_names(network))
+    assert set(report.loaded) == set(tf1_names.tf_names(network))
     assert report.skipped == ()
     assert set(report.left_over) == {name for name in variables_of(network, *old) if name not in report.loaded}
     assert str(report).splitlines() == [

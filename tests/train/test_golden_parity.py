@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import tf1
+from resnet_tpu.checkpoints import tf1, tf1_names
 from resnet_tpu.config import Config
 from resnet_tpu.models.network import Arrays, Network
 from resnet_tpu.train.loss import cross_entropy, l2
@@ -44,7 +44,7 @@ class Case:
         )
         self.config = config.optimizer
         self.network = Network.create(config.model, num_classes=10, image_size=64)
-        self.names = tf1.tf_names(self.network)
+        self.names = tf1_names.tf_names(self.network)
         self.optimizer = make_optimizer(config.optimizer)
         self.step = make_train_step(self.network, self.optimizer, constant(LEARNING_RATE), config.optimizer)
         self.eval_logits = jax.jit(lambda *arrays: self.network.apply(*arrays, train=False)[0])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints.tf1 import tf_names
+from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.config import Config
 from resnet_tpu.models.network import Network
 from resnet_tpu.train.loss import cross_entropy, decaying, l2

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints.tf1_names import Leaf, tf_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays, Network
 
@@ -67,16 +68,16 @@ def start_from(
         return transfer(path, variables, _own_names(params, batch_stats), params, batch_stats)
     variables = tf1.read_checkpoint(path)
     tf1.check_depth(network, variables)
-    return transfer(path, variables, tf1.tf_names(network), params, batch_stats)
+    return transfer(path, variables, tf_names(network), params, batch_stats)
 
 
-def _own_names(params: Arrays, batch_stats: Arrays) -> dict[str, tf1.Leaf]:
+def _own_names(params: Arrays, batch_stats: Arrays) -> dict[str, Leaf]:
     names = (name for name, _ in store.leaves({"params": params, "batch_stats": batch_stats}))
     return {name: (name.split("/")[0], tuple(name.split("/")[1:])) for name in names}
 
 
 def transfer(
-    source: str, variables: Mapping[str, np.ndarray], names: Mapping[str, tf1.Leaf], params: Arrays, batch_stats: Arrays
+    source: str, variables: Mapping[str, np.ndarray], names: Mapping[str, Leaf], params: Arrays, batch_stats: Arrays
 ) -> tuple[Arrays, Arrays, TransferReport]:
     """The arrays with those of `variables` that fit, and what fitted. `names` says where each variable belongs.
 
