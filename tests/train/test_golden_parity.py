@@ -24,6 +24,14 @@ from resnet_tpu.train.schedule import constant
 from resnet_tpu.train.state import TrainState
 from resnet_tpu.train.step import make_train_step, normalize
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "r18": {"resnet_depth": 18},
+    "r34": {"resnet_depth": 34},
+    "r50": {"resnet_depth": 50},
+    "r101": {"resnet_depth": 101},
+    "r50_preact": {"resnet_depth": 50, "pre_activation": True},
+    "r50_d_se": {"resnet_depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
+}
 MULTIPLE = 20
 LEARNING_RATE = 0.05
 Values = Mapping[str, np.ndarray]
@@ -38,10 +46,8 @@ class Case:
         self.results = np.load(self.folder / "results.npz")
         inputs = np.load(golden / "model/inputs.npz")
         self.images, self.labels = inputs["images"], inputs["labels"]
-        depth = int(name.removeprefix("r"))
-        config = Config().replace(
-            resnet_depth=depth, resnet_width=8, stem="imagenet", precision="float32", label_smoothing=0.1
-        )
+        config = Config().replace(resnet_width=8, stem="imagenet", precision="float32", label_smoothing=0.1)
+        config = config.replace(**OPTIONS[name])
         self.config = config.optimizer
         self.network = Network.create(config.model, num_classes=10, image_size=64)
         self.names = tf1_names.tf_names(self.network)
@@ -122,7 +128,7 @@ def _samples(values: Sequence[np.ndarray]) -> np.ndarray:
     return rows
 
 
-@pytest.fixture(scope="module", params=["r18", "r34", "r50", "r101"])
+@pytest.fixture(scope="module", params=OPTIONS)
 def case(golden: Path, request: pytest.FixtureRequest) -> Case:
     return Case(golden, request.param)
 
@@ -141,7 +147,7 @@ def run(case: Case, start: tf1.Restored) -> tuple[list[TrainState], list[float]]
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_logits_and_loss(case: Case, start: tf1.Restored, mode: str) -> None:
     forward = case.eval_logits if mode == "eval" else case.train_logits
-    logits = forward(start.params, start.batch_stats, normalize(case.images[:4]))
+    logits = forward(start.params, start.batch_stats, normalize(case.images[:4], case.network.model))
     case.assert_close(f"{mode}_logits", logits)
     loss = cross_entropy(logits, jnp.asarray(case.labels[:4]), label_smoothing=0.1).mean()
     case.assert_close(f"{mode}_cross_entropy", loss)
@@ -178,7 +184,7 @@ def test_three_steps(case: Case, start: tf1.Restored, run: tuple[list[TrainState
 
 def test_evaluation_after_three_steps(case: Case, run: tuple[list[TrainState], list[float]]) -> None:
     state = run[0][-1]
-    logits = case.eval_logits(state.params, state.batch_stats, normalize(case.images[:4]))
+    logits = case.eval_logits(state.params, state.batch_stats, normalize(case.images[:4], case.network.model))
     case.assert_close("after_eval_logits", logits)
     loss = cross_entropy(logits, jnp.asarray(case.labels[:4]), label_smoothing=0.1).mean()
     case.assert_close("after_eval_cross_entropy", loss)

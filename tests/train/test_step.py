@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from resnet_tpu import distributed
-from resnet_tpu.config import Config, OptimizerConfig
+from resnet_tpu.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.models.network import Arrays, Network
 from resnet_tpu.train.loss import cross_entropy, l2
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.schedule import step_decay
 from resnet_tpu.train.state import TrainState, create_state
 from resnet_tpu.train.step import (
-    MEAN_RGB,
-    STDDEV_RGB,
     DeviceBatch,
     make_eval_step,
     make_predict_step,
@@ -119,7 +117,7 @@ def test_statistics_of_a_replica_need_no_other_device() -> None:
         network = make_network(batch_norm_groups=groups)
         arrays = distributed.put_replicated(make_state(), mesh)
         images = distributed.put_batch({"image": np.asarray(make_batch()["image"])}, mesh)["image"]
-        apply = jax.jit(lambda p, s, x: network.apply(p, s, normalize(x), train=True)[0])
+        apply = jax.jit(lambda p, s, x: network.apply(p, s, normalize(x, network.model), train=True)[0])
         text = apply.lower(arrays.params, arrays.batch_stats, images).compile().as_text() or ""
         return sum(text.count(f"{name}(") for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"))
 
@@ -131,7 +129,7 @@ def test_metrics_and_update_are_those_of_the_formula() -> None:
     network, batch, state = make_network(), make_batch(), make_state()
 
     def loss_of(params: Arrays) -> tuple[jax.Array, jax.Array]:
-        logits, _ = network.apply(params, state.batch_stats, normalize(batch["image"]), train=True)
+        logits, _ = network.apply(params, state.batch_stats, normalize(batch["image"], network.model), train=True)
         loss = cross_entropy(logits, batch["label"], 0.1).mean() + 0.01 * l2(params)
         return loss, (logits.argmax(-1) == batch["label"]).mean()
 
@@ -170,7 +168,7 @@ def test_the_loss_of_lars_is_without_decay() -> None:
     config = CONFIG.replace(enable_lars=True, weight_decay=0.5).optimizer
     batch, state = make_batch(), make_state(config)
     logits = jax.jit(lambda *arrays: make_network().apply(*arrays, train=True)[0])(
-        state.params, state.batch_stats, normalize(batch["image"])
+        state.params, state.batch_stats, normalize(batch["image"], CONFIG.model)
     )
     _, metrics = make_step(config)(state, batch)
     assert float(metrics["loss"]) == pytest.approx(float(cross_entropy(logits, batch["label"], 0.1).mean()), rel=1e-5)
@@ -240,6 +238,10 @@ def test_prediction_and_evaluation_do_not_depend_on_the_rest_of_the_batch(mode: 
 def test_images_are_normalised_by_the_statistics_of_imagenet() -> None:
     images = np.array([[[[0, 255, 128]]]], np.uint8)
     expected = (images - np.array([123.675, 116.28, 103.53])) / np.array([58.395, 57.12, 57.375])
-    np.testing.assert_allclose(normalize(jnp.asarray(images)), expected, rtol=1e-5)
-    np.testing.assert_allclose(MEAN_RGB, [123.675, 116.28, 103.53])
-    np.testing.assert_allclose(STDDEV_RGB, [58.395, 57.12, 57.375])
+    np.testing.assert_allclose(normalize(jnp.asarray(images), ModelConfig()), expected, rtol=1e-5)
+
+
+def test_images_are_normalised_by_the_statistics_of_the_options() -> None:
+    model = ModelConfig(mean_rgb=(0.5, 0.5, 0.5), stddev_rgb=(0.5, 0.25, 1.0))
+    values = normalize(jnp.array([[[[0, 255, 255]]]], jnp.uint8), model)
+    np.testing.assert_allclose(values, [[[[-1, 2, 0.5]]]], rtol=1e-6)

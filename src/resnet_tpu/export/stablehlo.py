@@ -56,9 +56,12 @@ def export_model(trained: Trained, export_dir: str) -> str:
 
 def export_run(config: Config) -> str:
     """Exports the newest checkpoint of `model_dir` to `export_dir`; see `export_model`."""
-    path = export_model(
-        load_trained(config.run.model_dir, distributed.make_mesh(config.run.num_cores)), config.eval.export_dir
+    trained = load_trained(
+        config.run.model_dir,
+        distributed.make_mesh(config.run.num_cores),
+        moving_average=config.eval.export_moving_average,
     )
+    path = export_model(trained, config.eval.export_dir)
     log.info("Exported to %s", path)
     return path
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from resnet_tpu import distributed, storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import store, tf1
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.transfer import start_from
+from resnet_tpu.checkpoints.weights import open_weights
 from resnet_tpu.config import Config
 from resnet_tpu.data.loader import Batches, train_batches
 from resnet_tpu.data.source import Source, open_source
@@ -38,7 +40,7 @@ from resnet_tpu.train.run import (
     write_description,
 )
 from resnet_tpu.train.schedule import make_schedule
-from resnet_tpu.train.state import TrainState, create_state
+from resnet_tpu.train.state import TrainState, create_state, start_state
 from resnet_tpu.train.step import DeviceBatch, make_eval_step, make_train_step
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,8 @@ def train(config: Config) -> Summary:
         check_classes(config.data.data_dir, validation.class_names, class_names)
     config = resolve(config, source)
     mesh = distributed.make_mesh(config.run.num_cores)
-    distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size)
+    parts = config.optimizer.gradient_accumulation_steps
+    distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size * parts)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(
             CheckpointStore(storage.join(config.run.model_dir, store.FOLDER), keep=config.train.keep_checkpoint_max)
@@ -115,7 +118,15 @@ class Trainer:
             batch_norm_groups=groups,
         )
         self.optimizer = make_optimizer(config.optimizer)
-        self.train_step = make_train_step(self.network, self.optimizer, make_schedule(config), config.optimizer)
+        self.train_step = make_train_step(
+            self.network,
+            self.optimizer,
+            make_schedule(config),
+            config.optimizer,
+            seed=config.train.seed,
+            total_steps=plan.total,
+            num_devices=mesh.devices.size,
+        )
         self.eval_step: EvalStep = make_eval_step(self.network, config.optimizer)
         self.evaluation: dict[str, float] | None = None
         self._is_cold = True
@@ -123,7 +134,10 @@ class Trainer:
 
     def _first_state(self) -> tuple[TrainState, int, int]:
         """The state to go on from, its step, and the training images consumed: of `model_dir`, else a new one."""
-        new_state = functools.partial(create_state, self.network, self.optimizer, self.config.train.seed)
+        average = self.config.optimizer.moving_average_decay > 0
+        new_state = functools.partial(
+            create_state, self.network, self.optimizer, self.config.train.seed, average=average
+        )
         shapes: TrainState = jax.eval_shape(new_state)
         everywhere = distributed.replicated(self.mesh)
         checkpoint = self.checkpoints.restore(
@@ -132,20 +146,41 @@ class Trainer:
             )
         )
         if checkpoint is None:
-            state = new_state()
-            if self.config.train.resnet_checkpoint:
-                state = self._start_from(self.config.train.resnet_checkpoint, state)
-            return distributed.put_replicated(state, self.mesh), 0, 0
+            if original := tf1.find_checkpoint(self.config.run.model_dir):
+                state = self._continue_original(original)
+            elif self.config.train.resnet_checkpoint:
+                state = self._start_from(self.config.train.resnet_checkpoint)
+            else:
+                state = new_state()
+            step = int(state.step)
+            return distributed.put_replicated(state, self.mesh), step, step * self.config.train.train_batch_size
         check_classes(self.config.data.data_dir, self.class_names, checkpoint.meta["class_names"])
         if changed := changed_options(config_of(checkpoint.meta), self.config):
             log.warning("Going on with other options than before: %s", ", ".join(changed))
         log.info("Going on from step %d of %s", checkpoint.step, self.checkpoints.directory)
         return shapes.with_arrays(checkpoint.arrays), checkpoint.step, checkpoint.meta["position"]
 
-    def _start_from(self, path: str, state: TrainState) -> TrainState:
-        params, batch_stats, report = start_from(self.network, path, state.params, state.batch_stats)
+    def _start_from(self, path: str) -> TrainState:
+        """The state of a new training with the weights of another."""
+        params, batch_stats, report = start_from(
+            self.network, open_weights(path), *self.network.init(self.config.train.seed)
+        )
         log.info("%s", report)
-        return TrainState(state.step, params, batch_stats, state.opt_state)
+        average = self.config.optimizer.moving_average_decay > 0
+        return start_state(self.optimizer, params, batch_stats, average=average)
+
+    def _continue_original(self, prefix: str) -> TrainState:
+        """The state that a training of the original program left in `model_dir`, step and optimizer included."""
+        restored = tf1.from_tf1(self.network, tf1.read_checkpoint(prefix))
+        log.info("Going on from step %d of the original's checkpoint %s", restored.global_step or 0, prefix)
+        average = self.config.optimizer.moving_average_decay > 0
+        state = start_state(self.optimizer, restored.params, restored.batch_stats, average=average)
+        arrays = state.to_arrays() | {"step": jnp.int32(restored.global_step or 0)}
+        if restored.momentum is not None:
+            arrays["momentum"] = restored.momentum
+        if average and restored.ema is not None:
+            arrays["ema"] = restored.ema
+        return state.with_arrays(arrays)
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
         """Trains from the present step to the last. `stack` closes what this opens."""
@@ -283,9 +318,7 @@ class Trainer:
     def _evaluate(self, writer: MetricsWriter) -> None:
         start = time.perf_counter()
         assert self.validation is not None
-        self.evaluation = evaluate(
-            self.eval_step, self.state.params, self.state.batch_stats, self.validation, self.config, self.mesh
-        )
+        self.evaluation = evaluate(self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh)
         self.checkpoints.scores[self.step] = self.evaluation[BEST_METRIC]
         if jax.process_index() == 0:
             writer.write("eval", {self.step: self.evaluation})

@@ -24,7 +24,7 @@ def l2(params: Arrays) -> jax.Array:
 
 
 def decaying(params: Arrays) -> Arrays:
-    """For each leaf whether weight decay acts on it: all but batch norm's (the classifier's bias decays too)."""
+    """For each leaf whether weight decay acts on it: all but those of norms (other layers' biases decay too)."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: not any(getattr(key, "key", "") == "norm" for key in path), params
+        lambda path, _: not any(str(getattr(key, "key", "")).startswith("norm") for key in path), params
     )

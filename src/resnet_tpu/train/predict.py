@@ -46,7 +46,11 @@ def predict(
     Raises UserError.
     """
     distributed.start(use_tpu=config.run.use_tpu)
-    trained = load_trained(config.run.model_dir, distributed.make_mesh(config.run.num_cores))
+    trained = load_trained(
+        config.run.model_dir,
+        distributed.make_mesh(config.run.num_cores),
+        moving_average=config.eval.export_moving_average,
+    )
     data = trained.data_config(config.data)
     if images:
         source: Source = FileSource(images, trained.class_names)

@@ -8,7 +8,6 @@ from resnet_tpu import __version__, storage
 from resnet_tpu.config import OPTIONS, Config, steps
 from resnet_tpu.data.source import Source
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.step import MEAN_RGB, STDDEV_RGB
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,11 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
         "version": __version__,
         "config": config.flat(),
         "class_names": class_names or [str(label) for label in range(config.data.num_label_classes or 0)],
-        "preprocessing": {"image_size": config.data.image_size, "mean_rgb": MEAN_RGB, "stddev_rgb": STDDEV_RGB},
+        "preprocessing": {
+            "image_size": config.data.image_size,
+            "mean_rgb": [255 * value for value in config.model.mean_rgb],
+            "stddev_rgb": [255 * value for value in config.model.stddev_rgb],
+        },
         "position": position,
     }
 

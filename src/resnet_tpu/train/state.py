@@ -19,23 +19,49 @@ class TrainState:
     params: Arrays
     batch_stats: Arrays
     opt_state: Any
+    ema: Arrays | None = None  # moving averages: {"params": ..., "batch_stats": ...}
 
     def to_arrays(self) -> Arrays:
-        """The state as a checkpoint holds it: step, params, batch_stats, momentum; no types of the optimizer's."""
-        return {
+        """The state as a checkpoint holds it: step, params, batch_stats, momentum, ema when there is one."""
+        arrays = {
             "step": self.step,
             "params": self.params,
             "batch_stats": self.batch_stats,
-            "momentum": optax.tree.get(self.opt_state, "trace"),
+            "momentum": optax.tree.get(self.opt_state, "trace"),  # no types of the optimizer's on disk
         }
+        return arrays if self.ema is None else arrays | {"ema": self.ema}
 
     def with_arrays(self, arrays: Arrays) -> "TrainState":
         """The state with the arrays of a checkpoint."""
         opt_state = optax.tree.set(self.opt_state, trace=arrays["momentum"])
-        return TrainState(arrays["step"], arrays["params"], arrays["batch_stats"], opt_state)
+        return TrainState(arrays["step"], arrays["params"], arrays["batch_stats"], opt_state, arrays.get("ema"))
+
+    def evaluated(self) -> tuple[Arrays, Arrays]:
+        """(params, batch_stats) to evaluate with: the moving averages when they are kept."""
+        return (self.params, self.batch_stats) if self.ema is None else (self.ema["params"], self.ema["batch_stats"])
 
 
-def create_state(network: Network, optimizer: optax.GradientTransformationExtraArgs, seed: int) -> TrainState:
-    """The state before the first step, decided by `seed`."""
-    params, batch_stats = network.init(seed)
-    return TrainState(jnp.zeros((), jnp.int32), params, batch_stats, optimizer.init(params))
+def create_state(
+    network: Network, optimizer: optax.GradientTransformationExtraArgs, seed: int, *, average: bool = False
+) -> TrainState:
+    """The state before the first step, decided by `seed`; with `average` it keeps moving averages."""
+    return start_state(optimizer, *network.init(seed), average=average)
+
+
+def start_state(
+    optimizer: optax.GradientTransformationExtraArgs, params: Arrays, batch_stats: Arrays, *, average: bool = False
+) -> TrainState:
+    """The state before the first step of a training that starts from these arrays."""
+    # copies, for the step reuses the memory of both
+    ema = jax.tree.map(jnp.copy, {"params": params, "batch_stats": batch_stats}) if average else None
+    return TrainState(jnp.zeros((), jnp.int32), params, batch_stats, optimizer.init(params), ema)
+
+
+def move_average(average: Arrays, values: Arrays, decay: float, updates: jax.Array) -> Arrays:
+    """`average` a step closer to `values`: a <- a - (1 - d) (a - v), d = min(decay, (1 + updates)/(10 + updates)).
+
+    updates: optimizer steps made, int32 []. The ramp keeps the initial weights from weighing on a young average;
+    it is TensorFlow's ExponentialMovingAverage with `num_updates`.
+    """
+    rate = 1 - jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
+    return jax.tree.map(lambda mean, value: mean - rate * (mean - value), average, values)

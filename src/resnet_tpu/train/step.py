@@ -7,23 +7,24 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from resnet_tpu.config import OptimizerConfig
+from resnet_tpu.config import ModelConfig, OptimizerConfig
 from resnet_tpu.models.network import Arrays, Network
 from resnet_tpu.train.loss import cross_entropy, l2
+from resnet_tpu.train.mixing import mix
 from resnet_tpu.train.schedule import Schedule
-from resnet_tpu.train.state import TrainState
+from resnet_tpu.train.state import TrainState, move_average
+from resnet_tpu.train.trainable import learning_rate_factors
 
 DeviceBatch = dict[str, jax.Array]
 """image uint8 [n, s, s, 3], label int32 [n], weight float32 [n] (0 for padding)."""
 
-MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
-"""Statistics of the ImageNet training images, by which the original normalises whatever the data."""
 
-
-def normalize(images: jax.Array) -> jax.Array:
-    """Pixels 0..255 of any type -> float32 of mean 0 and deviation 1 over ImageNet."""
-    return (images.astype(jnp.float32) - jnp.asarray(MEAN_RGB)) / jnp.asarray(STDDEV_RGB)
+def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
+    """Pixels 0..255 of any type -> float32, less the mean and divided by the deviation of the model's options."""
+    mean, deviation = (
+        jnp.asarray([255 * value for value in colours]) for colours in (model.mean_rgb, model.stddev_rgb)
+    )
+    return (images.astype(jnp.float32) - mean) / deviation
 
 
 def make_train_step(
@@ -31,31 +32,83 @@ def make_train_step(
     optimizer: optax.GradientTransformationExtraArgs,
     schedule: Schedule,
     config: OptimizerConfig,
+    *,
+    seed: int = 0,
+    total_steps: int = 1,
+    num_devices: int = 1,
 ) -> Callable[[TrainState, DeviceBatch], tuple[TrainState, dict[str, jax.Array]]]:
     """(state, batch) -> (next state, metrics), jitted; the given state's memory is reused.
 
     Metrics, float32 []: `loss` (cross-entropy and L2 of the whole batch, before the update), `learning_rate` of this
-    update, `top_1_accuracy` on the batch.
+    update, `top_1_accuracy` on the batch. Random numbers (mixup, dropout ...) come from `seed` and the step alone.
+    With `gradient_accumulation_steps` the batch, cut over `num_devices`, goes through in so many parts: the step is
+    that of the whole batch, with the batch-norm statistics of each part its own. `total_steps` is the length of the
+    training, for what grows along it.
     """
     # LARS adds the decay itself
     weight_decay = 0.0 if config.enable_lars else config.weight_decay
+    factors = learning_rate_factors(network, config)
+    is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
 
-    def loss_of(params: Arrays, batch_stats: Arrays, batch: DeviceBatch) -> tuple[jax.Array, Any]:
-        logits, batch_stats = network.apply(params, batch_stats, normalize(batch["image"]), train=True)
-        loss = cross_entropy(logits, batch["label"], config.label_smoothing).mean()
-        return loss + weight_decay * l2(params), (logits, batch_stats)
+    def loss_of(
+        params: Arrays, batch_stats: Arrays, batch: DeviceBatch, key: jax.Array, progress: jax.Array
+    ) -> tuple[jax.Array, tuple[Arrays, jax.Array]]:
+        # no gradient is computed for what is frozen
+        params = jax.tree.map(lambda leaf, rate: leaf if rate else jax.lax.stop_gradient(leaf), params, factors)
+        images = normalize(batch["image"], network.model)
+        logits, batch_stats = network.apply(params, batch_stats, images, train=True, key=key, progress=progress)
+        losses = cross_entropy(logits, batch["label"], config.label_smoothing)
+        correct = logits.argmax(-1) == batch["label"]
+        if is_mixed:
+            share = batch["share"]
+            losses = share * losses + (1 - share) * cross_entropy(logits, batch["partner"], config.label_smoothing)
+            correct = share * correct + (1 - share) * (logits.argmax(-1) == batch["partner"])
+        return losses.mean() + weight_decay * l2(params), (batch_stats, correct.mean())
+
+    gradient_of = jax.value_and_grad(loss_of, has_aux=True)
+    num_parts = config.gradient_accumulation_steps
+
+    def compute(state: TrainState, batch: DeviceBatch, key: jax.Array) -> Any:
+        """((loss, (batch statistics, share of correct predictions)), gradients) of the whole batch."""
+        progress = state.step / total_steps
+        if num_parts == 1:
+            return gradient_of(state.params, state.batch_stats, batch, key, progress)
+
+        def add(total: Any, part: tuple[jax.Array, DeviceBatch]) -> tuple[Any, None]:
+            number, images = part
+            found = gradient_of(state.params, state.batch_stats, images, jax.random.fold_in(key, number), progress)
+            return jax.tree.map(jnp.add, total, found), None
+
+        parts = jax.tree.map(lambda rows: _split(rows, num_parts, num_devices), batch)
+        first = jax.tree.map(lambda rows: rows[0], parts)
+        shapes = jax.eval_shape(gradient_of, state.params, state.batch_stats, first, key, progress)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
+        return jax.tree.map(lambda leaf: leaf / num_parts, total)
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
-        gradient_of = jax.value_and_grad(loss_of, has_aux=True)
-        (loss, (logits, batch_stats)), gradients = gradient_of(state.params, state.batch_stats, batch)
+        key, mixing_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step))
+        if is_mixed:
+            batch = mix(batch, mixing_key, config)
+        (loss, (batch_stats, correct)), gradients = compute(state, batch, key)
         rate = schedule(state.step)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params, learning_rate=rate)
+        updates = jax.tree.map(lambda update, factor: update if factor == 1 else factor * update, updates, factors)
         params: Any = optax.apply_updates(state.params, updates)
-        correct = (logits.argmax(-1) == batch["label"]).mean()
+        ema = state.ema
+        if ema is not None:
+            values = {"params": params, "batch_stats": batch_stats}
+            ema = move_average(ema, values, config.moving_average_decay, state.step + 1)
         metrics = {"loss": loss, "learning_rate": rate, "top_1_accuracy": correct}
-        return TrainState(state.step + 1, params, batch_stats, opt_state), metrics
+        return TrainState(state.step + 1, params, batch_stats, opt_state, ema), metrics
 
     return jax.jit(train_step, donate_argnums=0)
+
+
+def _split(rows: jax.Array, num_parts: int, num_devices: int) -> jax.Array:
+    """[n, ...] -> [num_parts, n / num_parts, ...], of which every device holds rows of its own in each part."""
+    by_device = rows.reshape(num_devices, num_parts, -1, *rows.shape[1:])
+    return by_device.swapaxes(0, 1).reshape(num_parts, -1, *rows.shape[1:])
 
 
 def make_eval_step(
@@ -67,7 +120,7 @@ def make_eval_step(
     """
 
     def eval_step(params: Arrays, batch_stats: Arrays, batch: DeviceBatch) -> dict[str, jax.Array]:
-        logits, _ = network.apply(params, batch_stats, normalize(batch["image"]), train=False)
+        logits, _ = network.apply(params, batch_stats, normalize(batch["image"], network.model), train=False)
         own = jnp.take_along_axis(logits, jnp.maximum(batch["label"], 0)[:, None], axis=1)
         per_example = {
             "examples": jnp.ones_like(batch["weight"]),
@@ -84,7 +137,7 @@ def make_predict_step(network: Network) -> Callable[[Arrays, Arrays, jax.Array],
     """(params, batch_stats, images uint8 [n, s, s, 3]) -> probabilities float32 [n, num_classes], jitted."""
 
     def predict_step(params: Arrays, batch_stats: Arrays, images: jax.Array) -> jax.Array:
-        logits, _ = network.apply(params, batch_stats, normalize(images), train=False)
+        logits, _ = network.apply(params, batch_stats, normalize(images, network.model), train=False)
         return jax.nn.softmax(logits)
 
     return jax.jit(predict_step)

@@ -37,8 +37,11 @@ class Trained:
         )
 
 
-def load_trained(path: str, mesh: Mesh) -> Trained:
-    """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none."""
+def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Trained:
+    """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none.
+
+    Its arrays are the moving averages where the training kept them, unless `moving_average` is off.
+    """
     path = store.find(path)
     meta = store.read_meta(path)
     config = config_of(meta)
@@ -49,8 +52,13 @@ def load_trained(path: str, mesh: Mesh) -> Trained:
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=distributed.replicated(mesh)),
         network.shapes(),
     )
-    checkpoint = store.load(path, {"params": params, "batch_stats": batch_stats})
-    arrays = checkpoint.arrays
+    shapes = {"params": params, "batch_stats": batch_stats}
+    if moving_average and config.optimizer.moving_average_decay:
+        checkpoint = store.load(path, {"ema": shapes})
+        arrays = checkpoint.arrays["ema"]
+    else:
+        checkpoint = store.load(path, shapes)
+        arrays = checkpoint.arrays
     return Trained(
         path, checkpoint.step, config, meta["class_names"], network, arrays["params"], arrays["batch_stats"], mesh
     )

@@ -1,0 +1,217 @@
+"""From one kind of weights to another: into a `model_dir` that every verb works on, and back out of it."""
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store, tf1, torch
+from resnet_tpu.checkpoints.inspection import summarize
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
+from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.checkpoints.transfer import check_structure, describe_left_over, start_from
+from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
+from resnet_tpu.config import Config, ModelConfig
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.train.run import make_meta, write_description
+
+log = logging.getLogger(__name__)
+
+Form = Literal["model_dir", "tf1", "safetensors"]
+
+IMAGE_SIZE = 224
+"""Side in pixels of the images that the original, torchvision and most of timm train on."""
+
+AVERAGE_DECAY = 0.9999
+"""Of the moving averages in all of the original's configurations that keep them; a checkpoint does not tell it."""
+
+_SUFFIX = ".safetensors"
+
+
+def convert(
+    source: str,
+    target: str,
+    *,
+    to: Form | None = None,
+    labels: str = "",
+    image_size: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the weights that `source` means (see `weights.locate`) anew at `target`, whole or not at all.
+
+    to: `model_dir`, a run of ours, with the step, momentum and averages that a training of the original left; `tf1`, a
+    folder with a checkpoint of the original, with the same; `safetensors`, a file with torchvision's names, in which
+    averages take the place of the weights unless export_moving_average is off. Default: `safetensors` when `target` is
+    called so, else `model_dir`.
+    labels: a text file with the name of each class on a line. image_size: default 224, or the run's own.
+    overrides: values of options that the source does not tell.
+    Raises UserError when the source is none or damaged, options contradict it, or there is something at `target`.
+    """
+    to = to or ("safetensors" if target.endswith(_SUFFIX) else "model_dir")
+    _check_target(target, to)
+    weights = open_weights(source)
+    if weights.kind == "ours" and to == "model_dir":
+        expected = "weights of another kind, or --to=tf1 or safetensors"
+        raise UserError("Source", f"{source}, a checkpoint of ours", expected, "Copy the folder instead.")
+    config = _configure(weights, image_size, overrides or {})
+    class_names = _read_labels(labels, config.data.num_label_classes or 0) if labels else weights.class_names
+    network = Network.create(
+        config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
+    )
+    check_structure(config.model, config.data.image_size, weights)
+    arrays = _arrays(weights, network)
+    if to == "model_dir":
+        _write_model_dir(target, config, arrays, class_names)
+    elif to == "tf1":
+        _write_tf1(target, config, network, arrays)
+    else:
+        _write_safetensors(target, config, network, arrays, class_names)
+    log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
+
+
+def _check_target(target: str, to: Form) -> None:
+    if to == "safetensors":
+        if not target.endswith(_SUFFIX):
+            raise UserError("Target", target, f"a file called *{_SUFFIX}", f"Write {target}{_SUFFIX}.")
+        taken = storage.exists(target)
+    else:
+        taken = bool(storage.list_dir(target)) or (storage.exists(target) and not storage.is_dir(target))
+    if taken:
+        raise UserError("Target", f"{target}, which is there", "a new place", "Choose another, or remove it.")
+
+
+def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str, Any]) -> Config:
+    """The options of the run that the weights come from, as far as they are told or given; else the defaults."""
+    config = Config().replace(**weights.options)
+    if weights.kind != "ours":
+        config = config.replace(image_size=IMAGE_SIZE, **_training_options(weights))
+    if image_size is not None:
+        config = config.replace(image_size=image_size)
+    config = config.replace(**overrides)
+    if config.data.num_label_classes is None:
+        do = "Start a training from it: resnet-tpu train --init_from=FILE."
+        raise UserError(f"Weights {weights.source}", "no classifier", "a whole network", do)
+    return config
+
+
+def _training_options(weights: Weights) -> dict[str, Any]:
+    """What optimizer slots and averages tell of the training."""
+    found = contents(weights.variables)
+    options: dict[str, Any] = {"enable_lars": True} if found.optimizer == LARS.strip("/") else {}
+    if found.averaged:
+        log.info(
+            "There are moving averages; their decay is taken to be %g, as a checkpoint does not tell", AVERAGE_DECAY
+        )
+        options |= {"moving_average_decay": AVERAGE_DECAY, "bn_momentum": 0.0}
+    return options
+
+
+def _read_labels(path: str, num_classes: int) -> list[str]:
+    """The class names in a text file. Raises UserError when they are not as many as the classes."""
+    if not storage.exists(path) or storage.is_dir(path):
+        raise UserError("Labels", path, "a text file with a class name on each line", "Check the path.")
+    names = [line.strip() for line in storage.read_text(path).splitlines() if line.strip()]
+    if len(names) != num_classes:
+        raise UserError("Labels", f"{len(names)} names in {path}", f"{num_classes}, one for each class", "Correct it.")
+    return names
+
+
+def _arrays(weights: Weights, network: Network) -> Arrays:
+    """The arrays as a checkpoint of ours holds them. Raises UserError when one is missing."""
+    if weights.kind == "ours":
+        return _nest(weights.variables)
+    if weights.kind == "tf1":
+        restored = tf1.from_tf1(network, weights.variables)
+        params, batch_stats, momentum, ema = restored[:4]
+        left_over = [name for name in weights.variables if not _is_used(name, tf_names(network))]
+    else:
+        params, batch_stats, report = start_from(network, weights, *network.shapes())
+        if report.skipped:
+            do = "Give a file of the whole network."
+            raise UserError(f"Weights {weights.source}", str(report.skipped[0]), "every array of the network", do)
+        momentum, ema, left_over = None, None, report.left_over
+    for line in describe_left_over(left_over, weights.variables):
+        log.info("Not used: %s", line)
+    if momentum is None:
+        momentum = jax.tree.map(jnp.zeros_like, params)
+    arrays = {"step": weights.step or 0, "params": params, "batch_stats": batch_stats, "momentum": momentum}
+    return arrays if ema is None else arrays | {"ema": ema}
+
+
+def _is_used(name: str, names: Collection[str]) -> bool:
+    variable, _, copy = name.rpartition("/")
+    return name in names or name == STEP or (variable in names and f"/{copy}" in (MOMENTUM, LARS, AVERAGE))
+
+
+def _nest(variables: Mapping[str, Any]) -> Arrays:
+    """{"a/b": 1} -> {"a": {"b": 1}}"""
+    arrays: Arrays = {}
+    for name, array in variables.items():
+        *parents, last = name.split("/")
+        node = arrays
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[last] = array
+    return arrays
+
+
+def _write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:
+    if class_names is None:
+        log.info("The classes have no names here and are called 0, 1, ...: --labels=FILE would name them")
+    config, step = config.replace(model_dir=target), int(arrays["step"])
+    # images that a training had seen after so many steps, as far as the options tell
+    meta = make_meta(config, class_names, step * config.train.train_batch_size)
+    arrays = jax.tree.map(jnp.asarray, arrays | {"step": jnp.int32(step)})
+    with _new_folder(target) as folder:
+        with CheckpointStore(storage.join(folder, store.FOLDER), keep=1) as checkpoints:
+            checkpoints.save(step, arrays, meta)
+        write_description(folder, config, meta["class_names"])
+
+
+def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) -> None:
+    defaults = ModelConfig()
+    for name in TRAVELLING:
+        theirs, own = getattr(defaults, name), getattr(config.model, name)
+        if theirs != own:
+            log.warning(
+                "The original has no %s=%s, only %s: it will compute other values with these weights", name, own, theirs
+            )
+    with _new_folder(target) as folder:
+        tf1.write_checkpoint(folder, network, arrays, lars=config.optimizer.enable_lars)
+
+
+def _write_safetensors(
+    target: str, config: Config, network: Network, arrays: Arrays, class_names: list[str] | None
+) -> None:
+    if "ema" in arrays and config.eval.export_moving_average:
+        log.info(
+            "The weights in %s are the moving averages; not with --params_override=export_moving_average=false", target
+        )
+        arrays = arrays["ema"]
+    torch.write_safetensors(target, network, arrays["params"], arrays["batch_stats"], class_names=class_names)
+
+
+@contextlib.contextmanager
+def _new_folder(target: str) -> Iterator[str]:
+    """A folder to write into, which becomes `target` when the block is done and is gone when it raises."""
+    if storage.is_remote(target):
+        yield target
+        return
+    place = Path(storage.absolute(target))
+    aside = place.with_name(f".{place.name}.partial-{os.getpid()}")
+    aside.mkdir(parents=True)
+    try:
+        yield str(aside)
+        aside.rename(place)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
