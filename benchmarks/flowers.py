@@ -36,8 +36,9 @@ def train_ours(changes: dict[str, Any], recipe: str) -> dict[str, float]:
     """Trains and predicts through the command line. Returns `test_accuracy` (top-1) and `train_secs`."""
     with tempfile.TemporaryDirectory() as model_dir:
         flags = [f"--{name}={value}" for name, value in changes.items()]
+        flags += [f"--recipe={recipe}"] if recipe else []
         start = time.perf_counter()
-        _resnet_tpu("train", f"--recipe={recipe}", f"--model_dir={model_dir}", "--mode=train", *flags)
+        _resnet_tpu("train", f"--model_dir={model_dir}", "--mode=train", *flags)
         train_secs = time.perf_counter() - start
         predictions = json.loads(_resnet_tpu("predict", model_dir, "--split=test", "--format=json"))
     return {"test_accuracy": predictions["accuracy"]["top_1"], "train_secs": train_secs}

@@ -159,6 +159,9 @@ def test_yaml_flags(name: str, tmp_path: Path) -> None:
         (["--use_tpu=False"], {"use_tpu": False}),
         (["--enable_lars", "--poly_rate=30"], {"enable_lars": True, "poly_rate": 30.0}),
         (["--bn_momentum=0"], {"bn_momentum": 0.0}),
+        (["--augment_name=None", "--randaug_magnitude=", "--se_ratio=null", "--dropblock_groups="], {}),
+        (["--noexport_moving_average", "--use_resnetd_stem"],
+         {"export_moving_average": False, "use_resnetd_stem": True}),
         (["--eval_timeout=10", "--mode=eval"], {"eval_timeout": 10, "mode": "eval"}),
     ],
 )  # fmt: skip
@@ -194,11 +197,14 @@ def test_flags_of_what_is_not_built_are_refused_unless_off(name: str, tmp_path: 
 
 
 def test_a_higher_layer_may_turn_off_what_is_not_built(tmp_path: Path) -> None:
-    (tmp_path / "on.yaml").write_text("se_ratio: 0.25\nseed: 3\n")
-    assert options(f"--config_file={tmp_path}/on.yaml", "--params_override=se_ratio=null") == {"seed": 3}
+    (tmp_path / "on.yaml").write_text("lottery_reset_to: run/checkpoint\nseed: 3\n")
+    assert options(f"--config_file={tmp_path}/on.yaml", "--params_override=lottery_reset_to=null") == {"seed": 3}
 
 
 def test_values_with_commas_in_flags_of_one_pair() -> None:
+    for name in ("hparams", "param_overrides"):
+        assert options(f"--{name}=dropblock_groups=3,4") == {"dropblock_groups": "3,4"}
+    assert options("--params_override=dropblock_groups='3,4',seed=1") == {"dropblock_groups": "3,4", "seed": 1}
     with pytest.raises(UserError, match=r"lottery_checkpoint_iters .* got '0,11259'"):
         parse(["--hparams", "lottery_checkpoint_iters=0,11259"])
     with pytest.raises(UserError, match="Override: got 'dropblock_groups=3,4'"):

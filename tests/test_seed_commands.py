@@ -56,7 +56,7 @@ def test_fine_tuning_then_predicting(folder: Path, golden: Path) -> None:
     shutil.copytree(golden / "model" / "r18" / "start", folder / "resnet-nhwc-2018-02-07")
     fine_tune, predict = seed_commands()
     said = run(folder, [*fine_tune, *SMALL.split(), "--stem=imagenet"]).stderr
-    assert "Started from resnet-nhwc-2018-02-07: 105 of 107 variables loaded." in said
+    assert "Started from resnet-nhwc-2018-02-07/model.ckpt-1251: 105 of 107 variables loaded." in said
     assert "dense/kernel: [64, 10] there, [64, 5] here" in said
     model_dir = folder / "resnet-tpu-model"
     assert store.step_of(store.find(str(model_dir))) == 42

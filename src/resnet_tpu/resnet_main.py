@@ -17,8 +17,7 @@ from resnet_tpu.config import OPTIONS, Config, Option
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_run, read_yaml
 from resnet_tpu.program import exit_code
-from resnet_tpu.recipes import find_recipe
-from resnet_tpu.recipes.imagenet import CLOUD
+from resnet_tpu.recipes import ORIGINAL
 
 log = logging.getLogger("resnet_tpu.resnet_main")  # not by __name__, which is __main__ in `python -m`
 
@@ -201,9 +200,9 @@ def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
 def _file_layer(name: str, path: str) -> Layer:
     """The options in a YAML file; a configuration file of the original that is not here is the recipe of its name."""
     recipe = path.rsplit("/", 1)[-1].removesuffix(".yaml")
-    if recipe in CLOUD and not storage.exists(path):
+    if recipe in ORIGINAL and not storage.exists(path):
         log.info("%s: %s is not here, its values are those of the recipe %s.", name, path, recipe)
-        values = find_recipe(recipe).flat()
+        values = ORIGINAL[recipe]().flat()
         return Layer(f"recipe {recipe}", {key: value for key, value in values.items() if value != OPTIONS[key].default})
     return Layer(path, read_yaml(path))
 

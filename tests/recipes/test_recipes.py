@@ -1,11 +1,22 @@
-"""Recipes are whole, valid configs; those for TPU slices hold the values of the original's files."""
+"""Recipes are whole, valid configs that train; those of the original hold the values of its files."""
 
+import functools
+import math
+from pathlib import Path
+
+import cv2
+import jax
+import numpy as np
 import pytest
 
+from resnet_tpu.checks import check
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Network
 from resnet_tpu.recipes import RECIPES, find_recipe
-from resnet_tpu.recipes.imagenet import cloud
+from resnet_tpu.recipes.imagenet import cloud, randaugment
+from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs
+from resnet_tpu.train.loop import train
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -14,54 +25,58 @@ def test_recipe_is_a_valid_config_made_anew(name: str) -> None:
     assert Config().replace(**config.flat()) == config
     assert find_recipe(name) == config
     assert (config.data.data_dir, config.run.model_dir, config.run.mode) == ("", "", "train_and_eval")
+    check(config)
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if "-" not in name])
-def test_docstring_opens_with_the_command(name: str) -> None:
-    assert (RECIPES[name].__doc__ or "").startswith(f"`resnet-tpu train --recipe={name} --data_dir=")
-
-
-def test_docstring_of_the_slices_opens_with_a_command() -> None:
-    assert (cloud.__doc__ or "").startswith("`resnet-tpu train --recipe=v3-32 --data_dir=")
+def test_docstrings_open_with_a_command() -> None:
+    functions = [made.func if isinstance(made, functools.partial) else made for made in RECIPES.values()]
+    names = ["imagenet", "flowers", "flowers_cpu", "digits", "cifar", "v3-32", "randaugment-8", "resnetrs50_i160"]
+    for function, name in zip(dict.fromkeys(functions), names, strict=True):
+        assert (function.__doc__ or "").startswith(f"`resnet-tpu train --recipe={name} --data_dir=")
 
 
 def test_imagenet_is_the_defaults() -> None:
     assert find_recipe("imagenet") == Config()
 
 
+def num_params(config: Config) -> int:
+    """Parameters of the recipe's network with the classes of ImageNet. Computes nothing."""
+    network = Network.create(config.model, num_classes=1000, image_size=config.data.image_size)
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(network.shapes()[0]))
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in RESNET_RS])
+def test_other_recipes_have_a_network_of_their_depth(name: str) -> None:
+    plain = {18: 11693736, 20: 337112, 50: 25557032}
+    assert num_params(find_recipe(name)) == plain[find_recipe(name).model.resnet_depth]
+
+
+@pytest.fixture(scope="module")
+def photos_of_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two class folders of ten JPEGs each: eight of each to train on."""
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        for number in range(10):
+            cv2.imwrite(str(folder / name / f"{number}.jpg"), rng.integers(0, 256, (70, 80, 3), np.uint8))
+    return folder
+
+
 @pytest.mark.parametrize(
-    ("name", "train_steps", "train_batch_size", "enable_lars", "label_smoothing"),
-    [
-        ("v2-8", 113854, 1024, False, 0.0),
-        ("v2-32", 28464, 4096, False, 0.0),
-        ("v2-128", 7116, 16384, True, 0.1),
-        ("v2-256", 3558, 32768, True, 0.1),
-        ("v2-512", 3558, 32768, True, 0.1),
-        ("v3-8", 113854, 1024, False, 0.0),
-        ("v3-32", 28464, 4096, False, 0.0),
-        ("v3-64", 14232, 8192, False, 0.0),
-        ("v3-128", 7116, 16384, True, 0.1),
-        ("v3-256", 3558, 32768, True, 0.1),
-        ("v3-512", 3558, 32768, True, 0.1),
-        ("v3-1024", 3558, 32768, True, 0.1),
-        ("v3-2048", 3558, 32768, True, 0.1),
-    ],
+    "name", ["v3-128", "randaugment-8", "cifar", pytest.param("resnetrs200_i256", marks=pytest.mark.slow)]
 )
-def test_tpu_slices(
-    name: str, train_steps: int, train_batch_size: int, enable_lars: bool, label_smoothing: float
-) -> None:
-    assert find_recipe(name).flat() == Config().flat() | {
-        "train_steps": train_steps,
-        "iterations_per_loop": train_steps,
-        "train_batch_size": train_batch_size,
-        "eval_batch_size": 1024,
-        "enable_lars": enable_lars,
-        "label_smoothing": label_smoothing,
-        "skip_host_call": True,
-        "num_cores": int(name.partition("-")[2]),
-    }
-    epochs = train_steps * train_batch_size / 1281167
-    assert 91 <= epochs < 91.1
+def test_one_recipe_of_each_kind_trains(name: str, photos_of_noise: Path, tmp_path: Path) -> None:
+    recipe = find_recipe(name)
+    small = recipe.replace(
+        data_dir=str(photos_of_noise), model_dir=str(tmp_path), num_cores=1, resnet_width=4,
+        image_size=min(recipe.data.image_size, 64), train_batch_size=8, eval_batch_size=8,
+        resnet_depth={50: 18, 200: 50}.get(recipe.model.resnet_depth, recipe.model.resnet_depth),
+        train_steps=2, iterations_per_loop=1, steps_per_eval=2, save_checkpoints_steps=2,
+    )  # fmt: skip
+    summary = train(small)
+    assert summary.step == 2
+    assert summary.evaluation is not None
+    assert math.isfinite(summary.evaluation["loss"])
 
 
 def test_unknown_recipe_names_the_nearest() -> None:
@@ -69,3 +84,7 @@ def test_unknown_recipe_names_the_nearest() -> None:
         find_recipe("flower")
     with pytest.raises(UserError, match=r"TPU slice: got v3-9, .* Did you mean v3-8"):
         cloud("v3-9")
+    with pytest.raises(UserError, match=r"got randaugment-9, .* Did you mean randaugment-8"):
+        randaugment("randaugment-9")
+    with pytest.raises(UserError, match=r"ResNet-RS: got resnetrs50_i161, .* Did you mean resnetrs50_i160"):
+        resnet_rs("resnetrs50_i161")

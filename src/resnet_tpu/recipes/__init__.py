@@ -4,10 +4,18 @@ import functools
 from collections.abc import Callable
 
 from resnet_tpu.config import Config
-from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.recipes.imagenet import CLOUD, cloud, imagenet
+from resnet_tpu.recipes.imagenet import CLOUD, RANDAUGMENT, cloud, imagenet, randaugment
 from resnet_tpu.recipes.photos import flowers, flowers_cpu
+from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs
 from resnet_tpu.recipes.small import cifar, digits
+from resnet_tpu.recipes.tables import look_up
+
+ORIGINAL: dict[str, Callable[[], Config]] = {
+    **{name: functools.partial(cloud, name) for name in CLOUD},
+    **{name: functools.partial(randaugment, name) for name in RANDAUGMENT},
+    **{name: functools.partial(resnet_rs, name) for name in RESNET_RS},
+}
+"""The recipes that have the values of a configuration file of the original, by the name of that file."""
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "imagenet": imagenet,
@@ -15,13 +23,10 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "flowers_cpu": flowers_cpu,
     "digits": digits,
     "cifar": cifar,
-    **{name: functools.partial(cloud, name) for name in CLOUD},
+    **ORIGINAL,
 }
 
 
 def find_recipe(name: str) -> Config:
     """The options of the recipe called `name`. Raises UserError with the nearest names when there is none."""
-    if name not in RECIPES:
-        hint = nearest(name, RECIPES)
-        raise UserError("Recipe", name, f"one of {', '.join(RECIPES)}", f"Choose one.{hint}")
-    return RECIPES[name]()
+    return look_up("Recipe", name, RECIPES)()

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from resnet_tpu.config import Config
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.recipes.tables import look_up
 
 
 def imagenet() -> Config:
@@ -40,6 +40,9 @@ CLOUD = {
 }
 """TPU slices by name, which ends in their number of cores. All train for 91 epochs, rounded up to whole steps."""
 
+RANDAUGMENT = {"randaugment-8": Slice(225216, 1024), "randaugment-32": Slice(56304, 4096)}
+"""Trainings with RandAugment by name, which ends in the number of TPU cores."""
+
 
 def cloud(name: str) -> Config:
     """`resnet-tpu train --recipe=v3-32 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
@@ -49,16 +52,30 @@ def cloud(name: str) -> Config:
     cut by steps_per_eval; the values of single steps are not recorded.
     Raises UserError for a slice that is not in `CLOUD`.
     """
-    if name not in CLOUD:
-        raise UserError("TPU slice", name, f"one of {', '.join(CLOUD)}", f"Choose one.{nearest(name, CLOUD)}")
-    own = CLOUD[name]
+    own = look_up("TPU slice", name, CLOUD)
+    return _on_slice(name, own).replace(
+        iterations_per_loop=own.train_steps,
+        enable_lars=own.enable_lars,
+        label_smoothing=0.1 if own.enable_lars else 0.0,
+    )
+
+
+def randaugment(name: str) -> Config:
+    """`resnet-tpu train --recipe=randaugment-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
+
+    ResNet-50 on ImageNet with two operations of RandAugment on each image: 180 epochs, for 8 or 32 TPU cores.
+    Raises UserError for a name that is not in `RANDAUGMENT`.
+    """
+    return _on_slice(name, look_up("RandAugment on a TPU slice", name, RANDAUGMENT)).replace(
+        iterations_per_loop=1000, augment_name="randaugment", randaug_num_layers=2, randaug_magnitude=9
+    )
+
+
+def _on_slice(name: str, own: Slice) -> Config:
     return imagenet().replace(
         train_steps=own.train_steps,
         train_batch_size=own.train_batch_size,
         eval_batch_size=1024,
-        iterations_per_loop=own.train_steps,
-        enable_lars=own.enable_lars,
-        label_smoothing=0.1 if own.enable_lars else 0.0,
         skip_host_call=True,
         num_cores=int(name.split("-")[1]),
     )

@@ -1,0 +1,84 @@
+"""Test accuracy of variants of a training: the same steps and seeds, some options changed.
+
+Each run is `resnet-tpu train`, then `resnet-tpu predict --split=test`, as a user would run them. The first variant is
+the peer of the others. What is randomly initialised or drawn goes by the seed, the same for all variants of a round.
+
+    python -m benchmarks.variants --recipe=flowers_cpu --options=data_dir=data/flowers \\
+        --variant=plain: --variant=smoothed:label_smoothing=0.2 --rounds=3
+"""
+
+import argparse
+import json
+import statistics
+from typing import Any
+
+from benchmarks import compare
+from benchmarks.flowers import train_ours
+from resnet_tpu.errors import UserError
+from resnet_tpu.overrides import parse_overrides
+
+QUICK = (
+    "data_dir=synthetic,num_train_images=320,num_label_classes=5,num_test_images=32,resnet_depth=18,resnet_width=4,"
+    "image_size=32,train_batch_size=32,train_steps=4,iterations_per_loop=4,precision=float32"
+)
+
+
+def main() -> None:
+    """The command line."""
+    parser = compare.make_parser("variants", __doc__, rounds=3)
+    parser.add_argument("--recipe", default="", help="What all variants start from.")
+    parser.add_argument("--options", default="", help="Options of all variants: a=1,b=2.")
+    parser.add_argument(
+        "--variant", action="append", default=[], metavar="NAME:OPTIONS", help="A variant and its options. Repeat it."
+    )
+    parser.add_argument("--worker", metavar="VARIANT", help="One run in this process, as JSON.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the worker's run. Rounds have seeds 0, 1, 2 ...")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.recipe, options.options = 1, "", QUICK
+        options.variant = options.variant or ["plain:", "smoothed:label_smoothing=0.1"]
+    variants = dict(_split(text) for text in options.variant)
+    if options.worker is not None:
+        changes = parse_overrides(options.options) | variants[options.worker] | {"seed": options.seed}
+        print(json.dumps(train_ours(changes, options.recipe)))
+        return
+    if len(variants) < 2:
+        parser.error("Give at least two --variant.")
+    _compare(options, list(variants))
+
+
+def _split(text: str) -> tuple[str, dict[str, Any]]:
+    name, colon, overrides = text.partition(":")
+    if not colon:
+        raise UserError("--variant", text, "NAME:OPTIONS", "For a variant without options write NAME: alone.")
+    return name, parse_overrides(overrides)
+
+
+def _compare(options: argparse.Namespace, names: list[str]) -> None:
+    given = [f"--recipe={options.recipe}", f"--options={options.options}"]
+    given += [f"--variant={text}" for text in options.variant]
+    contenders = [
+        compare.Contender(
+            name, lambda seed, name=name: compare.worker("variants", *given, f"--worker={name}", f"--seed={seed}")
+        )
+        for name in names
+    ]
+    outputs = compare.alternate(contenders, options)
+    lines = [f"| test top-1, seed | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    accuracies = {name: [run["test_accuracy"] for run in outputs[name]] for name in names}
+    for seed in range(options.rounds):
+        lines.append(_row(str(seed), [accuracies[name][seed] for name in names]))
+    means = [statistics.mean(accuracies[name]) for name in names]
+    lines.append(_row("mean", means))
+    seconds = " | ".join(f"{statistics.median(run['train_secs'] for run in outputs[name]):.0f} s" for name in names)
+    lines.append(f"| median time of a training | {seconds} |")
+    figures = {"recipe": options.recipe, "options": options.options, "variants": options.variant, "runs": outputs}
+    compare.report("variants", "\n".join(lines), figures, options)
+
+
+def _row(what: str, accuracies: list[float]) -> str:
+    return f"| {what} | {' | '.join(f'{accuracy:.1%}' for accuracy in accuracies)} |"
+
+
+if __name__ == "__main__":
+    compare.main(main)

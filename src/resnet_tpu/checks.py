@@ -1,0 +1,57 @@
+"""Options that fit one by one but cannot act together, found from the options alone, before any work."""
+
+from resnet_tpu.config import Config, DataConfig, OptimizerConfig
+from resnet_tpu.errors import UserError
+
+
+def check(config: Config) -> None:
+    """Raises UserError for options that cannot do what they say, before data are opened or a device is touched.
+
+    Those of the network are checked by finding it: see `models.registry.find_architecture`.
+    """
+    from resnet_tpu.models.registry import find_architecture  # takes jax along, which takes a while to load
+
+    find_architecture(config.model, image_size=config.data.image_size)
+    _check_images(config.data)
+    if min(config.model.stddev_rgb) <= 0:
+        raise UserError("stddev_rgb", config.model.stddev_rgb, "three numbers above 0", "Change the value.")
+    _check_optimizer(config.optimizer)
+    _check_average(config)
+    _check_accumulation(config.optimizer.gradient_accumulation_steps, config.train.train_batch_size)
+
+
+def _check_images(data: DataConfig) -> None:
+    for name in ("min_crop_area", "random_erasing"):
+        if (value := getattr(data, name)) > 1:
+            raise UserError(name, value, "at most 1", "Change the value.")
+    for name in ("randaug_num_layers", "randaug_magnitude"):
+        value = getattr(data, name)
+        if value is not None and data.augment_name != "randaugment":
+            got = f"{value} with augment_name {data.augment_name or 'null'}"
+            raise UserError(name, got, "augment_name randaugment", f"Set augment_name=randaugment or {name}=null.")
+
+
+def _check_optimizer(optimizer: OptimizerConfig) -> None:
+    for name in ("label_smoothing", "moving_average_decay"):
+        if (value := getattr(optimizer, name)) >= 1:
+            raise UserError(name, value, "less than 1", "Change the value.")
+    if optimizer.enable_lars and optimizer.learning_rate_schedule != "step":
+        name, got = "learning_rate_schedule", f"{optimizer.learning_rate_schedule} with enable_lars"
+        raise UserError(name, got, "step, for LARS has a schedule of its own", f"Set {name}=step.")
+
+
+def _check_average(config: Config) -> None:
+    """The moving average smooths the running batch-norm statistics too, which must not be averages already."""
+    decay, bn_momentum = config.optimizer.moving_average_decay, config.model.bn_momentum
+    if decay > 0 and bn_momentum != 0:
+        got = f"{decay} with bn_momentum {'left to its default' if bn_momentum is None else bn_momentum}"
+        expected = "bn_momentum 0, as running statistics are averaged like the weights"
+        raise UserError("moving_average_decay", got, expected, "Set bn_momentum=0.")
+
+
+def _check_accumulation(parts: int, batch_size: int) -> None:
+    if batch_size % parts:
+        near = [max(n for n in range(1, parts) if batch_size % n == 0)]
+        near += [n for n in range(parts, batch_size + 1) if batch_size % n == 0][:1]
+        expected = f"a divisor of train_batch_size {batch_size}"
+        raise UserError("gradient_accumulation_steps", parts, expected, f"Use {' or '.join(map(str, near))}.")

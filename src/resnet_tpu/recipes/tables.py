@@ -1,0 +1,15 @@
+"""Looking up a recipe in a table."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from resnet_tpu.errors import UserError, nearest
+
+T = TypeVar("T")
+
+
+def look_up(what: str, name: str, table: Mapping[str, T]) -> T:
+    """The entry called `name`. Raises UserError, about `what`, with the nearest names when there is none."""
+    if name not in table:
+        raise UserError(what, name, f"one of {', '.join(table)}", f"Choose one.{nearest(name, table)}")
+    return table[name]
