@@ -36,3 +36,9 @@ def golden() -> Path:
 def photos() -> Path:
     """Folder of real photos: flowers, ImageNet samples."""
     return _reference("data")
+
+
+@pytest.fixture(scope="session")
+def spec() -> Path:
+    """Folder of facts about the original, such as the names of its variables."""
+    return _reference("spec")

@@ -2,6 +2,7 @@
 
 from resnet_tpu.config import Config, DataConfig, OptimizerConfig
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.registry import find_architecture
 
 
 def check(config: Config) -> None:
@@ -9,8 +10,6 @@ def check(config: Config) -> None:
 
     Those of the network are checked by finding it: see `models.registry.find_architecture`.
     """
-    from resnet_tpu.models.registry import find_architecture  # takes jax along, which takes a while to load
-
     find_architecture(config.model, image_size=config.data.image_size)
     _check_images(config.data)
     if min(config.model.stddev_rgb) <= 0:

@@ -10,10 +10,11 @@ from flax import nnx
 
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.layers import global_average, max_pool
-from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.models.registry import build_model, find_architecture
-from resnet_tpu.models.resnet import Architecture, ResNet
+from resnet_tpu.models.network import Arrays, Network, build_model
+from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.models.resnet import ResNet
 
 
 def make_model(**options: Any) -> ModelConfig:
@@ -35,7 +36,8 @@ def leaves(arrays: Arrays) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("depth", "parameters"),
     [
-        (18, 11_693_736), (34, 21_801_896), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808), (200, 64_673_832)
+        (18, 11_693_736), (34, 21_801_896), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808), (200, 64_673_832),
+        (270, 89_599_272), (350, 112_786_216), (420, 131_784_488),
     ],
 )  # fmt: skip
 def test_parameter_counts_are_the_originals(depth: int, parameters: int) -> None:
@@ -112,15 +114,15 @@ def test_blocks_run_in_the_order_of_their_numbers(bottleneck: bool) -> None:
     model = nnx.merge(*nnx.split(model))  # as in a step
 
     def by_hand(x: jax.Array) -> jax.Array:
-        x = max_pool(jax.nn.relu(model.stem(x, train=False)))
+        x = max_pool(model.stem(x, None))
         for number in range(1, 12):
-            x = getattr(model, "group1")[f"block{number}"](x, train=False)  # noqa: B009
+            x = getattr(model, "group1")[f"block{number}"](x, None)  # noqa: B009
         return model.dense(global_average(x))
 
     x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 16, 16, 3)), jnp.float32)
     expected = jax.jit(by_hand)(x)
     assert np.ptp(expected) > 1e-3
-    np.testing.assert_array_equal(jax.jit(lambda x: model(x, train=False))(x), expected)
+    np.testing.assert_array_equal(jax.jit(lambda x: model(x, None))(x), expected)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +141,11 @@ def test_any_image_size_is_accepted_and_halved_five_times(size: int, depth: int,
     model = build_model(make_model(resnet_depth=depth, stem=stem), num_classes=7, image_size=size, seed=None)
 
     def shapes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        y = model.stem(x, train=False)
+        y = model.stem(x, None)
         y = y if stem == "small" else max_pool(y)
         for group in range(1, 5):
-            y = getattr(model, f"group{group}")["block1"](y, train=False)
-        return y, model(x, train=False)
+            y = getattr(model, f"group{group}")["block1"](y, None)
+        return y, model(x, None)
 
     features, logits = jax.eval_shape(shapes, jax.ShapeDtypeStruct((2, size, size, 3), jnp.float32))
     assert features.shape[1:3] == (last, last)
@@ -151,7 +153,9 @@ def test_any_image_size_is_accepted_and_halved_five_times(size: int, depth: int,
 
 
 def test_an_unknown_depth_names_the_known_ones() -> None:
-    with pytest.raises(UserError, match="resnet_depth: got 19, expected one of 18, 20, 34, 50, 56, 101, 110, 152, 200"):
+    with pytest.raises(
+        UserError, match="resnet_depth: got 19, expected one of 18, 20, 34, 50, 56, 101, 110, 152, 200, 270"
+    ):
         make_network(resnet_depth=19)
 
 

@@ -1,7 +1,10 @@
 """What the variables of the original program are called, and where they are in a network."""
 
+import functools
+import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from resnet_tpu.models.network import Arrays, Network
 
@@ -9,20 +12,38 @@ Leaf = tuple[str, tuple[str, ...]]
 """Where an array of a network is: 'params' or 'batch_stats', and the keys down to it."""
 
 # TensorFlow's name of each kind of layer, and its variables in order of creation with their place here
-_LAYERS = {
-    "conv": ("conv2d", (("kernel", "params", "kernel"),)),
-    "norm": (
-        "batch_normalization",
-        (
-            ("gamma", "params", "scale"),
-            ("beta", "params", "bias"),
-            ("moving_mean", "batch_stats", "mean"),
-            ("moving_variance", "batch_stats", "var"),
-        ),
+_CONV = ("conv2d", (("kernel", "params", "kernel"), ("bias", "params", "bias")))
+_DENSE = ("dense", (("kernel", "params", "kernel"), ("bias", "params", "bias")))
+_BATCH_NORM = (
+    "batch_normalization",
+    (
+        ("gamma", "params", "scale"),
+        ("beta", "params", "bias"),
+        ("moving_mean", "batch_stats", "mean"),
+        ("moving_variance", "batch_stats", "var"),
     ),
-    "dense": ("dense", (("kernel", "params", "kernel"), ("bias", "params", "bias"))),
-}
-_CREATION_ORDER = ("stem", "group", "block", "projection", "conv", "norm", "dense")
+)
+_EVONORM = (
+    "evonorm",
+    (
+        ("beta", "params", "bias"),
+        ("gamma", "params", "scale"),
+        ("v", "params", "v"),
+        ("moving_variance", "batch_stats", "var"),
+    ),
+)
+# Names of modules without their numbers. A norm is made after the convolution beside it, but norm_in before all else
+# of its block.
+_CREATION_ORDER = (
+    "stem", "pool", "group", "block", "norm_in", "projection", "conv", "norm", "squeeze_excite", "reduce", "expand",
+    "norm_out", "dense",
+)  # fmt: skip
+
+
+def leaf_at(trees: Mapping[str, Arrays], place: Leaf) -> Any:
+    """The array at `place` in `trees`: {"params": ..., "batch_stats": ...}."""
+    collection, path = place
+    return functools.reduce(operator.getitem, path, trees[collection])
 
 
 def tf_names(network: Network) -> dict[str, Leaf]:
@@ -30,15 +51,17 @@ def tf_names(network: Network) -> dict[str, Leaf]:
 
     Layers are numbered as they are created, a projection before the convolutions of its block.
     """
-    params, _ = network.shapes()
+    params, batch_stats = network.shapes()
+    trees = {"params": params, "batch_stats": batch_stats}
     counts: Counter[str] = Counter()
     names: dict[str, Leaf] = {}
     for path in _layers(params, ()):
-        kind, variables = _LAYERS[path[-1]]
+        kind, variables = _kind(path, _at(params, path))
         layer = f"{kind}_{counts[kind]}" if counts[kind] else kind
         counts[kind] += 1
         for variable, collection, leaf in variables:
-            names[f"{layer}/{variable}"] = (collection, (*path, leaf))
+            if leaf in _at(trees[collection], path):
+                names[f"{layer}/{variable}"] = (collection, (*path, leaf))
     return names
 
 
@@ -50,7 +73,20 @@ def _layers(modules: Arrays, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]
         return _CREATION_ORDER.index(kind), int(name[len(kind) :] or 0)
 
     for name in sorted(modules, key=creation):
-        if name in _LAYERS:
-            yield (*path, name)
-        else:
+        if any(isinstance(child, dict) for child in modules[name].values()):
             yield from _layers(modules[name], (*path, name))
+        else:
+            yield (*path, name)
+
+
+def _kind(path: tuple[str, ...], layer: Arrays) -> tuple[str, tuple[tuple[str, str, str], ...]]:
+    if path[-1].startswith("norm"):
+        return _EVONORM if "v" in layer else _BATCH_NORM
+    return _DENSE if path[-1] == "dense" else _CONV
+
+
+def _at(arrays: Arrays, path: tuple[str, ...]) -> Arrays:
+    """The arrays of one layer; none where the layer has none of this collection."""
+    for name in path:
+        arrays = arrays.get(name, {})
+    return arrays

@@ -1,4 +1,4 @@
-"""The layers of a ResNet: convolution, batch norm, pooling, dense. Images are NHWC, kernels HWIO."""
+"""Convolution, pooling and dense layers. Images are NHWC, kernels HWIO."""
 
 import math
 
@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
+
+from resnet_tpu.models.architecture import PoolPadding
 
 _CUT_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal distribution cut at -2 and 2."""
@@ -28,7 +30,7 @@ def draw_kernel(rng: np.random.Generator | None, shape: tuple[int, ...]) -> np.n
 
 
 class Conv(nnx.Module):
-    """A convolution without bias, computed in `dtype`; its kernel [k, k, in, out] is float32.
+    """A convolution computed in `dtype`; its kernel [k, k, in, out] and its bias [out], if any, are float32.
 
     Stride 1 pads SAME. A larger stride pads k-1 in total whatever the input size, (k-1)//2 of it before, as the
     original does (TensorFlow's SAME would pad even sizes unevenly).
@@ -43,8 +45,10 @@ class Conv(nnx.Module):
         *,
         dtype: DTypeLike,
         rng: np.random.Generator | None,
+        bias: bool = False,
     ) -> None:
         self.kernel = nnx.Param(jnp.array(draw_kernel(rng, (size, size, in_features, out_features))))
+        self.bias = nnx.Param(jnp.array(np.zeros(out_features, np.float32))) if bias else None
         self.stride = stride
         self.dtype = dtype
 
@@ -53,69 +57,14 @@ class Conv(nnx.Module):
         kernel = self.kernel[...].astype(self.dtype)
         total = kernel.shape[0] - 1
         padding = "SAME" if self.stride == 1 else [(total // 2, total - total // 2)] * 2
-        return jax.lax.conv_general_dilated(
+        y = jax.lax.conv_general_dilated(
             x.astype(self.dtype),
             kernel,
             (self.stride, self.stride),
             padding,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
-
-
-class BatchNorm(nnx.Module):
-    """Batch normalization over N, H, W with float32 statistics.
-
-    Training normalises by the batch's own mean and biased variance, `num_groups` equal slices of the batch each by its
-    own (one slice per device: the original's per-replica statistics), and moves `mean` and `var` towards the mean over
-    the slices, with the unbiased variance: `var <- momentum * var + (1 - momentum) * n/(n-1) * batch_var`.
-    Evaluation normalises by `mean` and `var`. Source: arXiv:1502.03167.
-    """
-
-    def __init__(
-        self, features: int, *, momentum: float, num_groups: int, zero_scale: bool = False, epsilon: float = 1e-5
-    ) -> None:
-        zeros, ones = np.zeros(features, np.float32), np.ones(features, np.float32)
-        self.scale = nnx.Param(jnp.array(zeros if zero_scale else ones))
-        self.bias = nnx.Param(jnp.array(zeros))
-        self.mean = nnx.BatchStat(jnp.array(zeros))
-        self.var = nnx.BatchStat(jnp.array(ones))
-        self.momentum, self.num_groups, self.epsilon = momentum, num_groups, epsilon
-
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """x [n, h, w, features] -> the same shape and dtype."""
-        if not train:
-            return self._normalize(x, self.mean[...], self.var[...])
-        n, height, width, features = x.shape
-        grouped = x.reshape(self.num_groups, n // self.num_groups, height, width, features)
-        wide = grouped.astype(jnp.float32)
-        mean = wide.mean((1, 2, 3), keepdims=True)
-        if x.dtype == jnp.float32:
-            var = jnp.square(wide - mean).mean((1, 2, 3), keepdims=True)
-        else:  # one pass less over the activations; what it rounds is below what half-precision activations have lost
-            var = jnp.maximum(jnp.square(wide).mean((1, 2, 3), keepdims=True) - jnp.square(mean), 0.0)
-        count = grouped[0, ..., 0].size
-        self._move(mean.mean(0).reshape(features), var.mean(0).reshape(features) * (count / max(count - 1, 1)))
-        return self._normalize(grouped, mean, var).reshape(x.shape)
-
-    def _move(self, mean: jax.Array, var: jax.Array) -> None:
-        for running, batch in ((self.mean, mean), (self.var, var)):
-            running[...] = self.momentum * running[...] + (1 - self.momentum) * jax.lax.stop_gradient(batch)
-
-    def _normalize(self, x: jax.Array, mean: jax.Array, var: jax.Array) -> jax.Array:
-        factor = jax.lax.rsqrt(var + self.epsilon) * self.scale[...]
-        return ((x.astype(jnp.float32) - mean) * factor + self.bias[...]).astype(x.dtype)
-
-
-class ConvNorm(nnx.Module):
-    """A convolution followed by batch norm."""
-
-    def __init__(self, conv: Conv, norm: BatchNorm) -> None:
-        self.conv = conv
-        self.norm = norm
-
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """x [n, h, w, in] -> [n, h', w', out]."""
-        return self.norm(self.conv(x), train=train)
+        return y if self.bias is None else y + self.bias[...].astype(self.dtype)
 
 
 class Dense(nnx.Module):
@@ -132,9 +81,18 @@ class Dense(nnx.Module):
         return x.astype(jnp.float32) @ self.kernel[...] + self.bias[...]
 
 
-def max_pool(x: jax.Array) -> jax.Array:
-    """The largest value of 3x3 windows with stride 2, padded as TensorFlow's SAME: even sizes only after."""
-    return nnx.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+def max_pool(x: jax.Array, padding: PoolPadding = "same") -> jax.Array:
+    """The largest value of 3x3 windows with stride 2: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c].
+
+    Padded as TensorFlow's SAME, where even sizes get it only after, or by 1 on either side, as PyTorch's networks do.
+    """
+    pads = "SAME" if padding == "same" else ((0, 0), (1, 1), (1, 1), (0, 0))
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
+
+
+def average_pool(x: jax.Array) -> jax.Array:
+    """The mean of 2x2 windows with stride 2, of what lies on the map: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c]."""
+    return nnx.avg_pool(x, (2, 2), strides=(2, 2), padding="SAME", count_include_pad=False).astype(x.dtype)
 
 
 def global_average(x: jax.Array) -> jax.Array:

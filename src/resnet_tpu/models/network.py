@@ -4,10 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from resnet_tpu.config import ModelConfig
-from resnet_tpu.models.registry import build_model
+from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.models.resnet import ResNet
+from resnet_tpu.models.training import Training
 
 Arrays = dict[str, Any]
 """Nested dicts of arrays by module name: `arrays["group1"]["block1"]["conv1"]["conv"]["kernel"]`."""
@@ -23,17 +27,20 @@ class Network:
     model: ModelConfig
     num_classes: int
     image_size: int
+    needs_key: bool
+    """Whether `apply` draws random numbers in training."""
 
     @classmethod
     def create(cls, model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> "Network":
-        """The network that the options ask for; see `models.registry.build_model`. Computes nothing."""
+        """The network that the options ask for; see `build_model`. Computes nothing."""
         module = nnx.eval_shape(
             lambda: build_model(
                 model, num_classes=num_classes, image_size=image_size, seed=None, batch_norm_groups=batch_norm_groups
             )
         )
         graph, params, batch_stats = nnx.split(module, nnx.Param, nnx.BatchStat)
-        return cls(graph, params, batch_stats, model, num_classes, image_size)
+        needs_key = find_architecture(model, image_size=image_size).is_random
+        return cls(graph, params, batch_stats, model, num_classes, image_size, needs_key)
 
     def init(self, seed: int) -> tuple[Arrays, Arrays]:
         """Initial (params, batch_stats), float32, drawn from `seed`: the same on any device."""
@@ -45,13 +52,35 @@ class Network:
         """(params, batch_stats) as `jax.ShapeDtypeStruct`s."""
         return nnx.to_pure_dict(self._params), nnx.to_pure_dict(self._batch_stats)
 
-    def apply(self, params: Arrays, batch_stats: Arrays, images: jax.Array, *, train: bool) -> tuple[jax.Array, Arrays]:
-        """Normalised images [n, h, w, 3] -> (logits float32 [n, num_classes], the batch statistics afterwards)."""
+    def apply(
+        self,
+        params: Arrays,
+        batch_stats: Arrays,
+        images: jax.Array,
+        *,
+        train: bool,
+        key: jax.Array | None = None,
+        progress: jax.Array | float = 0.0,
+    ) -> tuple[jax.Array, Arrays]:
+        """Normalised images [n, h, w, 3] -> (logits float32 [n, num_classes], the batch statistics afterwards).
+
+        In training, `key` is the step's own and `progress` the share of all steps done, float32 []; see `Training`.
+        Raises ValueError when training needs a key and gets none.
+        """
         states = []
         for template, arrays in ((self._params, params), (self._batch_stats, batch_stats)):
             state = jax.tree.map(lambda leaf: leaf, template)  # a copy, for the next line writes into it
             nnx.replace_by_pure_dict(state, arrays)
             states.append(state)
         module = nnx.merge(self._graph, *states, copy=True)
-        logits = module(images, train=train)
+        logits = module(images, Training(key, progress) if train else None)
         return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+
+
+def build_model(
+    model: ModelConfig, *, num_classes: int, image_size: int, seed: int | None = 0, batch_norm_groups: int = 1
+) -> ResNet:
+    """A new network with initial weights drawn from `seed`: the same on any device. With None, kernels are zeros."""
+    architecture = find_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
+    rng = None if seed is None else np.random.default_rng(seed)
+    return ResNet(architecture, num_classes, dtype=jnp.dtype(model.precision), rng=rng)

@@ -1,11 +1,11 @@
-"""Which networks there are, by depth."""
+"""Which networks there are, by depth and options."""
 
-import jax.numpy as jnp
-import numpy as np
+import dataclasses
+from typing import Any
 
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.resnet import Architecture, ResNet
+from resnet_tpu.models.architecture import Architecture
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
@@ -17,32 +17,92 @@ _IMAGENET_BLOCKS = {
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
+    270: (4, 29, 53, 4),
+    350: (4, 36, 72, 4),
+    420: (4, 44, 87, 4),
 }
-_CIFAR_DEPTHS = (20, 56, 110)
+CIFAR_DEPTHS = (20, 56, 110)
+IMAGENET_DEPTHS = tuple(_IMAGENET_BLOCKS)
+
+# Options that some networks have no place for; there the original ignores them without a word
+_ONLY_BOTTLENECK = ("resnetd_shortcut", "se_ratio", "dropblock_groups", "drop_connect_rate")
+_ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
+_ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
 
 def find_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1) -> Architecture:
-    """The network that the options ask for. Raises UserError for a depth that there is not."""
+    """The network that the options ask for.
+
+    Raises UserError for a depth that there is not, and for options that this network has no place for.
+    """
+    network = _by_depth(model, image_size)
+    _check_places(model, network)
+    _check_values(model)
+    names = {field.name for field in dataclasses.fields(Architecture)}
+    changes: dict[str, Any] = {name: value for name, value in vars(model).items() if name in names}
+    changes |= {
+        "width": model.resnet_width,
+        "batch_norm_groups": batch_norm_groups,
+        "dropblock_groups": _parse_groups(model.dropblock_groups),
+    }
+    return dataclasses.replace(network, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _by_depth(model: ModelConfig, image_size: int) -> Architecture:
     depth = model.resnet_depth
-    if depth in _CIFAR_DEPTHS:  # three groups of basic blocks on 32 px images
-        network = Architecture(
+    if depth in CIFAR_DEPTHS:  # three groups of basic blocks on 32 px images
+        return Architecture(
             (depth // 6,) * 3, bottleneck=False, width=16, small_stem=True, zero_scale=False, bn_momentum=0.997
         )
-    elif depth in _IMAGENET_BLOCKS:
+    if depth in _IMAGENET_BLOCKS:
         small = model.stem == "small" or (model.stem == "auto" and image_size < SMALL_IMAGE_PX)
-        network = Architecture(_IMAGENET_BLOCKS[depth], bottleneck=depth >= 50, width=64, small_stem=small)
-    else:
-        depths = ", ".join(map(str, sorted((*_IMAGENET_BLOCKS, *_CIFAR_DEPTHS))))
-        raise UserError("resnet_depth", depth, f"one of {depths}", "Change the value.")
-    changes = {"width": model.resnet_width, "bn_momentum": model.bn_momentum, "batch_norm_groups": batch_norm_groups}
-    settings = {name: value for name, value in changes.items() if value is not None}
-    return Architecture(**(vars(network) | settings))
+        return Architecture(_IMAGENET_BLOCKS[depth], bottleneck=depth >= 50, width=64, small_stem=small)
+    depths = ", ".join(map(str, sorted((*IMAGENET_DEPTHS, *CIFAR_DEPTHS))))
+    raise UserError("resnet_depth", depth, f"one of {depths}", "Change the value.")
 
 
-def build_model(
-    model: ModelConfig, *, num_classes: int, image_size: int, seed: int | None = 0, batch_norm_groups: int = 1
-) -> ResNet:
-    """A new network with initial weights drawn from `seed`: the same on any device. With None, kernels are zeros."""
-    architecture = find_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
-    rng = None if seed is None else np.random.default_rng(seed)
-    return ResNet(architecture, num_classes, dtype=jnp.dtype(model.precision), rng=rng)
+def _check_places(model: ModelConfig, network: Architecture) -> None:
+    """Raises UserError for options that this network has no place for."""
+    depth = model.resnet_depth
+    without = []
+    if not network.bottleneck:
+        without.append((_ONLY_BOTTLENECK, f"at resnet_depth {depth}", "Choose a depth from 50"))
+    if model.pre_activation:
+        without.append((_ONLY_POST_ACTIVATION, "with pre_activation", "Leave pre_activation out"))
+    if network.small_stem:
+        do = "Choose another depth" if depth in CIFAR_DEPTHS else "Give --stem=imagenet"
+        without.append((_ONLY_IMAGENET_STEM, "with the small stem", do))
+    for names, where, do in without:
+        for name in names:
+            if value := getattr(model, name):
+                raise UserError(name, value, f"no {name} {where}", f"{do}, or leave {name} out.")
+    if network.bottleneck and not model.project_first_group:
+        what, do = "project_first_group", "Leave it out: the first group changes the number of channels."
+        raise UserError(what, False, f"True at resnet_depth {depth}", do)
+    if model.norm_act_layer != "bn_relu" and not model.pre_activation:
+        expected = "bn_relu without pre_activation"
+        raise UserError("norm_act_layer", model.norm_act_layer, expected, "Add --pre_activation=True.")
+
+
+def _check_values(model: ModelConfig) -> None:
+    """Raises UserError for shares that mean nothing, and for DropBlock without one."""
+    for name in ("drop_connect_rate", "dropout_rate"):
+        if (getattr(model, name) or 0) >= 1:
+            raise UserError(name, getattr(model, name), "less than 1", "Change the value.")
+    for name in ("se_ratio", "bn_momentum"):
+        if (getattr(model, name) or 0) > 1:
+            raise UserError(name, getattr(model, name), "at most 1", "Change the value.")
+    keep_prob = model.dropblock_keep_prob
+    if model.dropblock_groups and keep_prob is None:
+        expected = "a share such as 0.9 with dropblock_groups"
+        raise UserError("dropblock_keep_prob", "nothing", expected, "Add --dropblock_keep_prob=0.9.")
+    if keep_prob is not None and not 0 < keep_prob <= 1:
+        raise UserError("dropblock_keep_prob", keep_prob, "more than 0 and at most 1", "Change the value.")
+
+
+def _parse_groups(text: str) -> tuple[int, ...]:
+    """'3,4' -> (3, 4)."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not set(parts) <= set("1234"):
+        raise UserError("dropblock_groups", repr(text), "numbers from 1 to 4 with commas, as 3,4", "Change the value.")
+    return tuple(sorted(map(int, parts)))

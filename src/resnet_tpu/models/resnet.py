@@ -1,127 +1,93 @@
 """The residual network: stem, groups of blocks, classifier. Source: arXiv:1512.03385, stride in the 3x3 convolution."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import jax
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from resnet_tpu.models.layers import BatchNorm, Conv, ConvNorm, Dense, global_average, max_pool
+from resnet_tpu.models.architecture import Architecture, PoolPadding
+from resnet_tpu.models.blocks import BasicBlock, BottleneckBlock, ConvNorm, Maker
+from resnet_tpu.models.layers import Dense, global_average, max_pool
+from resnet_tpu.models.training import Training
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What makes one ResNet differ from another."""
+class DeepStem(nnx.Module):
+    """Three 3x3 convolutions, the first of stride 2, in place of the 7x7. Source: arXiv:1812.01187, figure 2."""
 
-    blocks_per_group: tuple[int, ...]
-    bottleneck: bool
-    width: int  # channels of the stem and of the first group's 3x3 convolutions; doubles with each group
-    small_stem: bool = False  # 3x3 stride 1 and no pool, for small images
-    zero_scale: bool = True  # last batch norm of every branch starts at 0: a new block is the identity
-    bn_momentum: float = 0.9
-    batch_norm_groups: int = 1
+    def __init__(self, width: int, *, make: Maker) -> None:
+        half = max(1, width // 2)
+        self.conv1 = make.conv_act(3, half, 3, 2)
+        self.conv2 = make.conv_act(half, half, 3)
+        self.conv3 = _stem_conv(half, width, 3, 1, make)
 
-
-@dataclass(frozen=True)
-class _Maker:
-    """Makes the convolutions of one network, all with the same settings."""
-
-    architecture: Architecture
-    dtype: DTypeLike
-    rng: np.random.Generator | None
-
-    def __call__(
-        self, in_features: int, out_features: int, size: int, stride: int = 1, *, last: bool = False
-    ) -> ConvNorm:
-        settings = self.architecture
-        return ConvNorm(
-            Conv(in_features, out_features, size, stride, dtype=self.dtype, rng=self.rng),
-            BatchNorm(
-                out_features,
-                momentum=settings.bn_momentum,
-                num_groups=settings.batch_norm_groups,
-                zero_scale=last and settings.zero_scale,
-            ),
-        )
+    def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
+        """x [n, h, w, 3] -> [n, h/2, w/2, width]."""
+        for conv in (self.conv1, self.conv2, self.conv3):
+            x = conv(x, training)
+        return x
 
 
-class BasicBlock(nnx.Module):
-    """Two 3x3 convolutions around a shortcut, `width` channels out."""
-
-    expansion = 1
-
-    def __init__(
-        self, in_features: int, width: int, stride: int, *, project: bool, conv: Callable[..., ConvNorm]
-    ) -> None:
-        self.projection = conv(in_features, width, 1, stride) if project else None
-        self.conv1 = conv(in_features, width, 3, stride)
-        self.conv2 = conv(width, width, 3, last=True)
-
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """x [n, h, w, in] -> [n, h/stride, w/stride, width]."""
-        shortcut = x if self.projection is None else self.projection(x, train=train)
-        x = nnx.relu(self.conv1(x, train=train))
-        return nnx.relu(self.conv2(x, train=train) + shortcut)
-
-
-class BottleneckBlock(nnx.Module):
-    """1x1, 3x3 and 1x1 convolutions around a shortcut, `4 * width` channels out."""
-
-    expansion = 4
-
-    def __init__(
-        self, in_features: int, width: int, stride: int, *, project: bool, conv: Callable[..., ConvNorm]
-    ) -> None:
-        self.projection = conv(in_features, 4 * width, 1, stride) if project else None
-        self.conv1 = conv(in_features, width, 1)
-        self.conv2 = conv(width, width, 3, stride)
-        self.conv3 = conv(width, 4 * width, 1, last=True)
-
-    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """x [n, h, w, in] -> [n, h/stride, w/stride, 4 * width]."""
-        shortcut = x if self.projection is None else self.projection(x, train=train)
-        x = nnx.relu(self.conv1(x, train=train))
-        x = nnx.relu(self.conv2(x, train=train))
-        return nnx.relu(self.conv3(x, train=train) + shortcut)
+def _stem_conv(in_features: int, out_features: int, size: int, stride: int, make: Maker) -> ConvNorm:
+    """The last convolution before the groups; pre-activated blocks begin with a norm of their own."""
+    if make.architecture.pre_activation:
+        return ConvNorm(make.conv(in_features, out_features, size, stride), None)
+    return make.conv_act(in_features, out_features, size, stride)
 
 
 class ResNet(nnx.Module):
     """Normalised images in, logits out.
 
-    Parameters lie under stem, group1/block1 ... and dense. The first block of every group has a projection shortcut,
-    in all depths; groups after the first halve the image. Kernels come from `rng`; without it they are zeros.
+    Parameters lie under stem, pool (the convolution in place of the max-pool), group1/block1 ..., norm_out (of
+    pre-activated networks) and dense. The first block of every group has a projection shortcut, in all depths (but see
+    `project_first_group`); groups after the first halve the image. Kernels come from `rng`; without it they are zeros.
     """
 
     def __init__(
         self, architecture: Architecture, num_classes: int, *, dtype: DTypeLike, rng: np.random.Generator | None
     ) -> None:
-        conv = _Maker(architecture, dtype, rng)
-        block_type = BottleneckBlock if architecture.bottleneck else BasicBlock
-        self.pool = not architecture.small_stem
-        self.stem = conv(
-            3, architecture.width, 3 if architecture.small_stem else 7, 1 if architecture.small_stem else 2
-        )
-        self.blocks_per_group = architecture.blocks_per_group
-        features = architecture.width
-        for group, blocks in enumerate(architecture.blocks_per_group):
-            width = architecture.width * 2**group
-            members = nnx.Dict()
-            for block in range(blocks):
-                stride = 2 if group > 0 and block == 0 else 1
-                members[f"block{block + 1}"] = block_type(features, width, stride, project=block == 0, conv=conv)
-                features = width * block_type.expansion
-            setattr(self, f"group{group + 1}", members)
+        make = Maker(architecture, dtype, rng)
+        width, small = architecture.width, architecture.small_stem
+        if architecture.use_resnetd_stem:
+            self.stem = DeepStem(width, make=make)
+        else:
+            self.stem = _stem_conv(3, width, 3 if small else 7, 1 if small else 2, make)
+        replaces = architecture.replace_stem_max_pool
+        self.pool = ConvNorm(make.conv(width, width, 3, 2), make.batch_norm(width)) if replaces else None
+        self.pool_padding: PoolPadding | None = None if small or replaces else architecture.pool_padding
+        features = self._add_groups(make)
+        self.norm_out = make.norm_act(features) if architecture.pre_activation else None
+        self.dropout = make.dropout()
         self.dense = Dense(features, num_classes, rng=rng)
 
-    def __call__(self, images: jax.Array, *, train: bool) -> jax.Array:
-        """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]. `train` moves the batch statistics."""
-        x = nnx.relu(self.stem(images, train=train))
-        if self.pool:
-            x = max_pool(x)
-        for group, blocks in enumerate(self.blocks_per_group):
-            members = getattr(self, f"group{group + 1}")
-            for block in range(blocks):  # by number: NNX sorts names, block10 before block2
-                x = members[f"block{block + 1}"](x, train=train)
-        return self.dense(global_average(x))
+    def _add_groups(self, make: Maker) -> int:
+        """Makes group1 ..., and returns the channels that come out of the last."""
+        settings = make.architecture
+        block_type = BottleneckBlock if settings.bottleneck else BasicBlock
+        self.blocks_per_group = settings.blocks_per_group
+        features = settings.width
+        for group, blocks in enumerate(settings.blocks_per_group, start=1):
+            width = settings.width * 2 ** (group - 1)
+            members = nnx.Dict()
+            for block in range(1, blocks + 1):
+                stride = 2 if group > 1 and block == 1 else 1
+                members[f"block{block}"] = block_type(
+                    features, width, stride, group=group, is_first=block == 1, make=make
+                )
+                features = width * block_type.expansion
+            setattr(self, f"group{group}", members)
+        return features
+
+    def __call__(self, images: jax.Array, training: Training | None) -> jax.Array:
+        """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]. Training moves the batch statistics."""
+        x = self.stem(images, training)
+        if self.pool is not None:
+            x = self.pool(x, training)
+        if self.pool_padding is not None:
+            x = max_pool(x, self.pool_padding)
+        for group, blocks in enumerate(self.blocks_per_group, start=1):
+            members = getattr(self, f"group{group}")
+            for block in range(1, blocks + 1):  # by number: NNX sorts names, block10 before block2
+                x = members[f"block{block}"](x, training)
+        if self.norm_out is not None:
+            x = self.norm_out(x, training)
+        return self.dense(self.dropout(global_average(x), training))

@@ -1,0 +1,51 @@
+"""What makes one ResNet differ from another."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+NormAct = Literal["bn_relu", "evonorm_b0", "evonorm_s0"]
+PoolPadding = Literal["same", "symmetric"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The network in full: fields that an option decides are called like it, and 0 or 1.0 stands for 'none'."""
+
+    blocks_per_group: tuple[int, ...]
+    bottleneck: bool
+    width: int  # channels of the stem and of the first group's 3x3 convolutions; doubles with each group
+    small_stem: bool = False  # 3x3 stride 1 and no pool, for small images
+    zero_scale: bool = True  # last batch norm of every branch starts at 0: a new block is the identity
+    bn_momentum: float = 0.9
+    batch_norm_groups: int = 1
+    freeze_batch_norm: bool = False
+    pre_activation: bool = False
+    norm_act_layer: NormAct = "bn_relu"
+    use_resnetd_stem: bool = False
+    resnetd_shortcut: bool = False
+    replace_stem_max_pool: bool = False
+    pool_padding: PoolPadding = "same"
+    project_first_group: bool = True
+    se_ratio: float = 0.0
+    dropblock_groups: tuple[int, ...] = ()
+    dropblock_keep_prob: float = 1.0
+    dropblock_size: int = 7
+    drop_connect_rate: float = 0.0
+    dropout_rate: float = 0.0
+
+    def dropblock_share(self, group: int) -> float:
+        """Share of activations that DropBlock drops in `group` (from 1) at the end of the training.
+
+        All of 1 - dropblock_keep_prob in group 4, a quarter of it in group 3, and so on.
+        """
+        return (1 - self.dropblock_keep_prob) / 4 ** (4 - group) if group in self.dropblock_groups else 0.0
+
+    def drop_connect_share(self, group: int) -> float:
+        """Share of images that skip the branch of each block of `group` (from 1) in training."""
+        return self.drop_connect_rate * (group + 1) / 5
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the network draws random numbers in training."""
+        drops_blocks = any(self.dropblock_share(group) for group in self.dropblock_groups)
+        return drops_blocks or self.drop_connect_rate > 0 or self.dropout_rate > 0

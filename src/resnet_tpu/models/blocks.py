@@ -1,0 +1,176 @@
+"""The blocks of a residual network, activated after their convolutions (arXiv:1512.03385) or before (arXiv:1603.05027).
+
+The shortcut of a pre-activated block is its raw input, but a projection sees that input normalised and activated.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.dropping import DropBlock, DropConnect, Dropout
+from resnet_tpu.models.layers import Conv, average_pool, global_average
+from resnet_tpu.models.norms import BatchNorm, EvoNormB0, EvoNormS0
+from resnet_tpu.models.training import Training
+
+Norm = BatchNorm | EvoNormB0 | EvoNormS0
+
+
+class ConvNorm(nnx.Module):
+    """A convolution and the norm that follows it, if any."""
+
+    def __init__(self, conv: Conv, norm: Norm | None) -> None:
+        self.conv = conv
+        self.norm = norm
+
+    def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
+        """x [n, h, w, in] -> [n, h', w', out]."""
+        x = self.conv(x)
+        return x if self.norm is None else self.norm(x, training)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the layers of one network, all with the same settings. Random places are numbered as they are made."""
+
+    architecture: Architecture
+    dtype: DTypeLike
+    rng: np.random.Generator | None
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def conv(self, in_features: int, out_features: int, size: int, stride: int = 1, *, bias: bool = False) -> Conv:
+        """A convolution alone."""
+        return Conv(in_features, out_features, size, stride, dtype=self.dtype, rng=self.rng, bias=bias)
+
+    def batch_norm(self, features: int, *, relu: bool = True, zero_scale: bool = False) -> BatchNorm:
+        """A batch norm, whatever `norm_act_layer` says."""
+        settings = self.architecture
+        return BatchNorm(
+            features,
+            momentum=settings.bn_momentum,
+            num_groups=settings.batch_norm_groups,
+            frozen=settings.freeze_batch_norm,
+            relu=relu,
+            zero_scale=zero_scale,
+        )
+
+    def norm_act(self, features: int) -> Norm:
+        """The normalisation and activation that `norm_act_layer` asks for."""
+        settings = self.architecture
+        if settings.norm_act_layer == "evonorm_b0":
+            return EvoNormB0(features, num_groups=settings.batch_norm_groups, frozen=settings.freeze_batch_norm)
+        return EvoNormS0(features) if settings.norm_act_layer == "evonorm_s0" else self.batch_norm(features)
+
+    def conv_act(self, in_features: int, out_features: int, size: int, stride: int = 1) -> ConvNorm:
+        """A convolution, normalised and activated."""
+        return ConvNorm(self.conv(in_features, out_features, size, stride), self.norm_act(out_features))
+
+    def conv_linear(
+        self, in_features: int, out_features: int, size: int, stride: int = 1, *, zero_scale: bool = False
+    ) -> ConvNorm:
+        """A convolution without activation, normalised unless the network is pre-activated."""
+        conv = self.conv(in_features, out_features, size, stride)
+        if self.architecture.pre_activation:
+            return ConvNorm(conv, None)
+        return ConvNorm(conv, self.batch_norm(out_features, relu=False, zero_scale=zero_scale))
+
+    def dropblock(self, group: int) -> DropBlock:
+        """One place of DropBlock in `group`, counted from 1."""
+        settings = self.architecture
+        return DropBlock(
+            next(self._numbers), settings.dropblock_share(group), settings.dropblock_size, settings.batch_norm_groups
+        )
+
+    def drop_connect(self, group: int) -> DropConnect:
+        """The place of drop connect in a block of `group`, counted from 1."""
+        return DropConnect(next(self._numbers), self.architecture.drop_connect_share(group))
+
+    def dropout(self) -> Dropout:
+        """The place of dropout before the classifier."""
+        return Dropout(next(self._numbers), self.architecture.dropout_rate)
+
+
+class SqueezeExcite(nnx.Module):
+    """Each channel times a share between 0 and 1 that follows from the means of all channels.
+
+    Source: arXiv:1709.01507.
+    """
+
+    def __init__(self, features: int, *, make: Maker) -> None:
+        squeezed = max(1, int(features * make.architecture.se_ratio))
+        self.reduce = make.conv(features, squeezed, 1, bias=True)
+        self.expand = make.conv(squeezed, features, 1, bias=True)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [n, h, w, features] -> the same shape and dtype."""
+        means = global_average(x)[:, None, None, :]
+        return x * nnx.sigmoid(self.expand(nnx.relu(self.reduce(means))))
+
+
+class BasicBlock(nnx.Module):
+    """Two 3x3 convolutions around a shortcut, `width` channels out."""
+
+    expansion = 1
+
+    def __init__(self, in_features: int, width: int, stride: int, *, group: int, is_first: bool, make: Maker) -> None:
+        settings = make.architecture
+        project = is_first and (group > 1 or settings.project_first_group)
+        self.norm_in = make.norm_act(in_features) if settings.pre_activation else None
+        self.projection = make.conv_linear(in_features, width, 1, stride) if project else None
+        self.conv1 = make.conv_act(in_features, width, 3, stride)
+        self.conv2 = make.conv_linear(width, width, 3, zero_scale=settings.zero_scale)
+
+    def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
+        """x [n, h, w, in] -> [n, h/stride, w/stride, width]."""
+        shortcut = x
+        if self.norm_in is not None:
+            x = self.norm_in(x, training)
+        if self.projection is not None:
+            shortcut = self.projection(x, training)
+        x = self.conv2(self.conv1(x, training), training) + shortcut
+        return nnx.relu(x) if self.norm_in is None else x
+
+
+class BottleneckBlock(nnx.Module):
+    """1x1, 3x3 and 1x1 convolutions around a shortcut, `4 * width` channels out."""
+
+    expansion = 4
+
+    def __init__(self, in_features: int, width: int, stride: int, *, group: int, is_first: bool, make: Maker) -> None:
+        settings, features = make.architecture, 4 * width
+        self.pools_shortcut = settings.resnetd_shortcut and stride == 2
+        self.norm_in = make.norm_act(in_features) if settings.pre_activation else None
+        shortcut_stride = 1 if self.pools_shortcut else stride
+        self.projection = make.conv_linear(in_features, features, 1, shortcut_stride) if is_first else None
+        self.dropblock_shortcut = make.dropblock(group)
+        self.conv1 = make.conv_act(in_features, width, 1)
+        self.dropblock1 = make.dropblock(group)
+        self.conv2 = make.conv_act(width, width, 3, stride)
+        self.dropblock2 = make.dropblock(group)
+        self.conv3 = make.conv_linear(width, features, 1, zero_scale=settings.zero_scale)
+        self.dropblock3 = make.dropblock(group)
+        self.squeeze_excite = SqueezeExcite(features, make=make) if settings.se_ratio else None
+        self.drop_connect = make.drop_connect(group)
+
+    def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
+        """x [n, h, w, in] -> [n, h/stride, w/stride, 4 * width]."""
+        shortcut = x
+        if self.norm_in is not None:
+            x = self.norm_in(x, training)
+        if self.projection is not None:
+            shortcut = self.projection(average_pool(x) if self.pools_shortcut else x, training)
+        shortcut = self.dropblock_shortcut(shortcut, training)
+        x = self.dropblock1(self.conv1(x, training), training)
+        x = self.dropblock2(self.conv2(x, training), training)
+        x = self.conv3(x, training)
+        if self.norm_in is not None:  # with pre-activation the original's branch ends here
+            return x + shortcut
+        x = self.dropblock3(x, training)
+        if self.squeeze_excite is not None:
+            x = self.squeeze_excite(x)
+        return nnx.relu(self.drop_connect(x, training) + shortcut)

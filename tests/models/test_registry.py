@@ -1,0 +1,98 @@
+"""Options that a network has no place for are refused, and the others reach it."""
+
+from typing import Any
+
+import pytest
+
+from resnet_tpu.config import Config
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.registry import find_architecture
+
+
+def find(image_size: int = 224, **options: Any) -> Architecture:
+    return find_architecture(Config().replace(**options).model, image_size=image_size)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm_act_layer": "evonorm_s0"}, "norm_act_layer: got evonorm_s0, expected bn_relu without pre_activation"),
+        ({"norm_act_layer": "evonorm_b0"}, "Add --pre_activation=True"),
+        ({"dropblock_groups": "3,4"}, "dropblock_keep_prob: got nothing, expected a share such as 0.9"),
+        ({"dropblock_groups": "4", "dropblock_keep_prob": 0}, "dropblock_keep_prob: got 0.0, expected more than 0"),
+        ({"dropblock_groups": "4", "dropblock_keep_prob": 1.5}, "expected more than 0 and at most 1"),
+        ({"dropblock_groups": "3,5", "dropblock_keep_prob": 0.9}, "dropblock_groups: got '3,5', expected numbers"),
+        ({"dropblock_groups": "3,,4", "dropblock_keep_prob": 0.9}, "dropblock_groups: got '3,,4'"),
+        ({"dropblock_groups": "34", "dropblock_keep_prob": 0.9}, "dropblock_groups: got '34'"),
+        ({"se_ratio": 0.25, "pre_activation": True}, "se_ratio: got 0.25, expected no se_ratio with pre_activation"),
+        ({"drop_connect_rate": 0.1, "pre_activation": True}, "drop_connect_rate: got 0.1, expected no drop_connect_"),
+        ({"resnet_depth": 34, "se_ratio": 0.25}, "se_ratio: got 0.25, expected no se_ratio at resnet_depth 34"),
+        ({"resnet_depth": 18, "resnetd_shortcut": True}, "resnetd_shortcut: got True, expected no resnetd_shortcut"),
+        ({"resnet_depth": 18, "drop_connect_rate": 0.1}, "drop_connect_rate: got 0.1, expected no drop_connect_rate"),
+        (
+            {"resnet_depth": 18, "dropblock_groups": "4", "dropblock_keep_prob": 0.9},
+            "dropblock_groups: got 4, expected no dropblock_groups at resnet_depth 18. Choose a depth from 50",
+        ),
+        ({"resnet_depth": 20, "use_resnetd_stem": True}, "expected no use_resnetd_stem with the small stem"),
+        ({"stem": "small", "replace_stem_max_pool": True}, "expected no replace_stem_max_pool with the small stem"),
+        ({"resnet_depth": 50, "project_first_group": False}, "project_first_group: got False, expected True"),
+        ({"dropout_rate": 1}, "dropout_rate: got 1.0, expected less than 1"),
+        ({"drop_connect_rate": 1}, "drop_connect_rate: got 1.0, expected less than 1"),
+        ({"se_ratio": 1.5}, "se_ratio: got 1.5, expected at most 1"),
+        ({"bn_momentum": 1.5}, "bn_momentum: got 1.5, expected at most 1"),
+        ({"resnet_depth": 51}, "resnet_depth: got 51, expected one of 18, 20, 34, 50, 56, 101, 110, 152, 200, 270"),
+    ],
+)
+def test_what_a_network_has_no_place_for_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resnet_depth": 18, "se_ratio": 0, "drop_connect_rate": 0, "dropout_rate": 0},
+        {"resnet_depth": 18, "dropblock_keep_prob": 0.9},  # which earlier versions of the original set by default
+        {"resnet_depth": 50, "dropblock_groups": "4", "dropblock_keep_prob": 1},
+        {"resnet_depth": 50, "freeze_batch_norm": True, "bn_momentum": 0},
+    ],
+)
+def test_networks_without_active_random_places_need_no_key(options: dict[str, Any]) -> None:
+    assert not find(**options).is_random
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dropout_rate": 0.25},
+        {"drop_connect_rate": 0.1},
+        {"dropblock_groups": "4", "dropblock_keep_prob": 0.9},
+        {"resnet_depth": 18, "dropout_rate": 0.25},
+        {"pre_activation": True, "dropblock_groups": "1, 2", "dropblock_keep_prob": 0.9},
+    ],
+)
+def test_networks_with_random_places_need_a_key(options: dict[str, Any]) -> None:
+    assert find(**options).is_random
+
+
+def test_options_reach_the_network() -> None:
+    found = find(
+        resnet_depth=101, resnet_width=16, bn_momentum=0, use_resnetd_stem=True, resnetd_shortcut=True,
+        replace_stem_max_pool=True, se_ratio=0.25, dropblock_groups="4,3", dropblock_keep_prob=0.9, dropblock_size=5,
+        drop_connect_rate=0.1, dropout_rate=0.25, freeze_batch_norm=True, pool_padding="symmetric",
+    )  # fmt: skip
+    assert found == Architecture(
+        (3, 4, 23, 3), bottleneck=True, width=16, bn_momentum=0.0, use_resnetd_stem=True, resnetd_shortcut=True,
+        replace_stem_max_pool=True, se_ratio=0.25, dropblock_groups=(3, 4), dropblock_keep_prob=0.9, dropblock_size=5,
+        drop_connect_rate=0.1, dropout_rate=0.25, freeze_batch_norm=True, pool_padding="symmetric",
+    )  # fmt: skip
+    found = find(resnet_depth=18, pre_activation=True, norm_act_layer="evonorm_b0", project_first_group=False)
+    assert found == Architecture(
+        (2, 2, 2, 2), bottleneck=False, width=64, pre_activation=True, norm_act_layer="evonorm_b0",
+        project_first_group=False,
+    )  # fmt: skip
+
+
+def test_the_default_network_is_the_plain_one() -> None:
+    assert find() == Architecture((3, 4, 6, 3), bottleneck=True, width=64)
