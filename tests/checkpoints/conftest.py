@@ -1,16 +1,70 @@
-"""A writer of tensor bundles, made from the descriptions of the formats and apart from the reader it tests."""
+"""The same weights in a file of each kind; and a writer of tensor bundles, made from the descriptions of the formats
+and apart from the reader it tests."""
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import google_crc32c
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
+
+from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.tf1_names import leaf_at
+from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
+from resnet_tpu.checkpoints.weights import Kind
+from resnet_tpu.config import Config
+from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.train.run import make_meta
 
 WriteBundle = Callable[..., str]
 _TYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "bfloat16": 14, "float16": 19}
+
+
+@dataclass(frozen=True)
+class ThreeKinds:
+    """The same weights, `arrays`, in a folder by kind: `model_dir`, TF1 checkpoint, folder of Hugging Face's hub."""
+
+    folders: dict[Kind, Path]
+    network: Network
+    arrays: Arrays
+    class_names: list[str]
+
+
+@pytest.fixture(scope="session")
+def three_kinds(tmp_path_factory: pytest.TempPathFactory) -> ThreeKinds:
+    """A ResNet-18 of width 4 for 3 classes with random arrays, after 7 steps; with moving averages, but not in torch's.
+
+    Its colours are normalised by a mean of 0.5, of which only our own checkpoint tells.
+    """
+    config = Config().replace(
+        resnet_depth=18, resnet_width=4, num_label_classes=3, image_size=64, stem="imagenet", mean_rgb="0.5,0.5,0.5"
+    )
+    network = Network.create(config.model, num_classes=3, image_size=64)
+    rng = np.random.default_rng(0)
+    params, batch_stats = network.shapes()
+    weights = {"params": params, "batch_stats": batch_stats}
+    shapes = {**weights, "momentum": params, "ema": weights}
+    drawn = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
+    arrays = {"step": jnp.int32(7), **drawn}
+    names = ["daisy", "rose", "tulip"]
+    kinds: tuple[Kind, ...] = ("ours", "tf1", "torch")
+    folders: dict[Kind, Path] = {kind: tmp_path_factory.mktemp(kind) for kind in kinds}
+    with CheckpointStore(str(folders["ours"] / store.FOLDER), keep=1) as checkpoints:
+        checkpoints.save(7, arrays, make_meta(config, names, position=0))
+    tf1.write_checkpoint(str(folders["tf1"]), network, arrays)
+    named = {
+        name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(arrays, place))))
+        for name, place in torch_names(network).items()
+    }
+    named["bn1.num_batches_tracked"] = np.array(7)
+    safetensors.numpy.save_file(named, folders["torch"] / "model.safetensors")
+    return ThreeKinds(folders, network, arrays, names)
 
 
 @pytest.fixture

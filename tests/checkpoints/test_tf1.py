@@ -4,7 +4,6 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import jax
@@ -13,9 +12,10 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_names
+from resnet_tpu.checkpoints.tf1_names import leaf_at
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.network import Network
 
 WriteBundle = Callable[..., str]
 
@@ -26,21 +26,13 @@ def make_network(depth: int, *, width: int | None = None, num_classes: int = 100
     return Network.create(config.model, num_classes=num_classes, image_size=224)
 
 
-def leaf(trees: dict[str, Arrays], place: tf1_names.Leaf) -> Any:
-    collection, path = place
-    node: Any = trees[collection]
-    for key in path:
-        node = node[key]
-    return node
-
-
 def variables_of(network: Network, seed: int) -> dict[str, np.ndarray]:
     """Random values under the original's names."""
     params, batch_stats = network.shapes()
     rng = np.random.default_rng(seed)
     trees = {"params": params, "batch_stats": batch_stats}
     return {
-        name: rng.normal(size=leaf(trees, place).shape).astype(np.float32)
+        name: rng.normal(size=leaf_at(trees, place).shape).astype(np.float32)
         for name, place in tf1_names.tf_names(network).items()
     }
 
@@ -51,7 +43,7 @@ def test_names_shapes_and_order_are_the_originals(golden: Path, depth: int) -> N
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
     ours = [
-        [name, list(leaf(trees, place).shape), str(leaf(trees, place).dtype), place[0] == "params"]
+        [name, list(leaf_at(trees, place).shape), str(leaf_at(trees, place).dtype), place[0] == "params"]
         for name, place in tf1_names.tf_names(network).items()
     ]
     assert ours == json.loads((golden / "model/variables_full_width.json").read_text())[str(depth)]
@@ -98,9 +90,9 @@ def test_restores_every_array(write_bundle: WriteBundle) -> None:
     assert restored.momentum is not None
     trees = {"params": restored.params, "batch_stats": restored.batch_stats}
     for name, place in names.items():
-        assert np.array_equal(leaf(trees, place), variables[name]), name
+        assert np.array_equal(leaf_at(trees, place), variables[name]), name
         if place[0] == "params":
-            assert np.array_equal(leaf({"params": restored.momentum}, place), momentum[f"{name}/Momentum"]), name
+            assert np.array_equal(leaf_at({"params": restored.momentum}, place), momentum[f"{name}/Momentum"]), name
 
 
 def test_restored_arrays_make_the_network_run() -> None:
@@ -154,6 +146,18 @@ def test_a_state_file_may_hold_escapes(write_bundle: WriteBundle, tmp_path: Path
     prefix = write_bundle({"a": np.zeros(1, np.float32)}, name='größe "1"-3')
     write_bundle({"a": np.zeros(1, np.float32)}, name="model.ckpt-4")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "gr\\303\\266\\303\\237e \\"1\\"-3"\n')
+    assert tf1.find_checkpoint(str(tmp_path)) == prefix
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b'model_checkpoint_path: "\\377-9"', b""])
+def test_another_thing_called_checkpoint_is_passed_over(
+    write_bundle: WriteBundle, tmp_path: Path, content: bytes | None
+) -> None:
+    prefix = write_bundle({"a": np.zeros(1, np.float32)})
+    if content is None:
+        (tmp_path / "checkpoint").mkdir()
+    else:
+        (tmp_path / "checkpoint").write_bytes(content)
     assert tf1.find_checkpoint(str(tmp_path)) == prefix
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import fsspec
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints.tf1_bundle import decompress_snappy, read_bundle
+from resnet_tpu.checkpoints import tf1_bundle
+from resnet_tpu.checkpoints.tf1_bundle import read_bundle
+from resnet_tpu.checkpoints.tf1_table import make_table
 from resnet_tpu.errors import UserError
 
 WriteBundle = Callable[..., str]
@@ -108,36 +111,82 @@ def test_another_file_is_no_index(tmp_path: Path) -> None:
         read_bundle(str(tmp_path / "photo"))
 
 
-def test_snappy_by_the_library_itself() -> None:
-    # cramjam 2.14.0, snappy.compress_raw
-    text = b"dense/kernel dense/kernel/Momentum dense/bias dense/bias/Momentum dense_dense_" + b"=" * 100
-    packed = (
-        "b2013064656e73652f6b65726e656c202e0d00202f4d6f6d656e74756d0d160c626961731d0b3a1f00005f053b045f3dfe01008a0100"
-    )
-    assert decompress_snappy(bytes.fromhex(packed)) == text
+@pytest.mark.parametrize("content", [b"", b"a text file\n" * 20], ids=["empty", "text"])
+def test_text_is_no_index(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "notes.index").write_bytes(content)
+    for read in (tf1_bundle.read_index, read_bundle):
+        with pytest.raises(UserError, match=r"notes\.index: got a file without the mark"):
+            read(str(tmp_path / "notes"))
 
 
-@pytest.mark.parametrize(
-    ("packed", "plain"),
-    [
-        (b"\x00", b""),
-        (b"\x03\x08abc", b"abc"),
-        (b"\x3d\xf0\x3c" + b"x" * 61, b"x" * 61),  # literal with its size in 1 byte
-        (b"\xac\x02\xf4\x2b\x01" + b"y" * 300, b"y" * 300),  # in 2 bytes
-        (b"\x03\xf8\x02\x00\x00abc", b"abc"),  # in 3
-        (b"\x03\xfc\x02\x00\x00\x00abc", b"abc"),  # in 4
-        (b"\x07\x08abc\x01\x03", b"abcabca"),  # copy of 4, 1 byte of distance
-        (b"\x08\x08abc\x12\x02\x00", b"abcbcbcb"),  # copy of 5 that reaches into itself, 2 bytes of distance
-        (b"\x05\x08abc\x07\x03\x00\x00\x00", b"abcab"),  # copy of 2, 4 bytes of distance
-    ],
-)
-def test_snappy_elements(packed: bytes, plain: bytes) -> None:
-    assert decompress_snappy(packed) == plain
+def test_another_table_is_no_index_of_tensorflow(tmp_path: Path) -> None:
+    (tmp_path / "other.index").write_bytes(make_table({b"key": b"value"}))
+    with pytest.raises(UserError, match=r"other\.index: got no header, expected an index of TensorFlow's"):
+        read_bundle(str(tmp_path / "other"))
 
 
-@pytest.mark.parametrize(
-    "packed", [b"", b"\x80", b"\x03\x08ab", b"\x04\x08abc", b"\x04\x00a\x01\x02", b"\x04\x00a\x02"]
-)
-def test_damaged_snappy_is_an_error(packed: bytes) -> None:
-    with pytest.raises(ValueError, match=r"without an end|instead of|not there"):
-        decompress_snappy(packed)
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_an_index_tells_all_but_the_values(write_bundle: WriteBundle, num_shards: int) -> None:
+    arrays = _arrays()
+    prefix = write_bundle(arrays, num_shards=num_shards)
+    for data in Path(prefix).parent.glob("*.data-*"):
+        data.unlink()
+    index = tf1_bundle.read_index(prefix)
+    assert list(index) == sorted(arrays)
+    for name, array in arrays.items():
+        assert index[name] == (array.dtype, array.shape, array.nbytes), name
+
+
+def test_reads_only_what_is_asked_for(write_bundle: WriteBundle) -> None:
+    arrays = {"a": np.ones(3), "b": np.zeros(2, np.float32), "c": np.arange(5)}
+    prefix = write_bundle(arrays, num_shards=3)
+    Path(f"{prefix}.data-00001-of-00003").unlink()
+    _assert_same(read_bundle(prefix, ["c", "a", "d"]), {"a": arrays["a"], "c": arrays["c"]})
+
+
+def test_arrays_cannot_be_written_to(write_bundle: WriteBundle) -> None:
+    read = read_bundle(write_bundle(_arrays()))
+    assert not any(array.flags.writeable for array in read.values())
+    assert all(array.flags.aligned for array in read.values())
+
+
+@pytest.mark.parametrize("place", ["", "memory://bucket"], ids=["local", "bucket"])
+def test_what_is_written_is_read(tmp_path: Path, place: str) -> None:
+    arrays = _arrays() | {
+        "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "größe": np.ones(1, np.float32),
+        "device": np.asarray(jnp.arange(4.0)),
+    }
+    prefix = f"{place or tmp_path}/model.ckpt-3"
+    try:
+        tf1_bundle.write_bundle(prefix, arrays | {"device": jnp.arange(4.0)})
+        _assert_same(read_bundle(prefix), arrays)
+    finally:
+        if place:
+            fsspec.filesystem("memory").rm("/bucket", recursive=True)
+
+
+def test_arrays_stay_when_their_files_are_replaced(tmp_path: Path) -> None:
+    arrays, prefix = _arrays(), str(tmp_path / "model.ckpt-3")
+    tf1_bundle.write_bundle(prefix, arrays)
+    read = read_bundle(prefix)
+    tf1_bundle.write_bundle(prefix, {"a": np.zeros(1)})
+    _assert_same(read, arrays)
+
+
+def test_an_empty_bundle_is_one(tmp_path: Path) -> None:
+    tf1_bundle.write_bundle(str(tmp_path / "empty"), {})
+    assert read_bundle(str(tmp_path / "empty")) == {}
+
+
+def test_what_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "model.ckpt-3")
+    broken = {"a": np.ones(4), "b": np.array(["text"])}
+    with pytest.raises(KeyError):
+        tf1_bundle.write_bundle(prefix, broken)
+    assert list(tmp_path.iterdir()) == []
+    tf1_bundle.write_bundle(prefix, {"a": np.zeros(4)})
+    with pytest.raises(KeyError):
+        tf1_bundle.write_bundle(prefix, broken)
+    _assert_same(read_bundle(prefix), {"a": np.zeros(4)})
+    assert len(list(tmp_path.iterdir())) == 2

@@ -1,7 +1,7 @@
 """Checkpoints of the original program (TensorFlow 1): where they are, and what their variables are called here."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,15 +9,14 @@ import numpy as np
 from google.protobuf import text_encoding
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints.tf1_bundle import read_bundle
-from resnet_tpu.checkpoints.tf1_names import Leaf, tf_names
+from resnet_tpu.checkpoints.tf1_bundle import read_bundle, write_bundle
+from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, check_original, contents
+from resnet_tpu.checkpoints.tf1_lottery import apply_masks
+from resnet_tpu.checkpoints.tf1_names import Leaf, leaf_at, tf_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays, Network
 
-STEP = "global_step"
-MOMENTUM = "/Momentum"
-AVERAGE = "/ExponentialMovingAverage"
-
+_STATE = "checkpoint"
 _STATE_PATH = re.compile(r'^\s*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 
 
@@ -31,14 +30,22 @@ def find_checkpoint(path: str) -> str | None:
     if storage.exists(f"{prefix}.index"):
         return prefix
     names = storage.list_dir(path)
-    if "checkpoint" in names and (match := _STATE_PATH.search(storage.read_text(storage.join(path, "checkpoint")))):
-        latest = text_encoding.CUnescape(match[1]).decode()
+    if _STATE in names and (latest := _read_state(storage.join(path, _STATE))):
         moved = storage.join(path, re.split(r"[/\\]", latest)[-1])  # the state file may name the folder of old
         for place in (moved, latest if storage.is_remote(latest) else storage.join(path, latest)):
             if storage.exists(f"{place}.index"):
                 return place
     found = [name.removesuffix(".index") for name in names if name.endswith(".index")]
     return storage.join(path, max(found, key=_step_of)) if found else None
+
+
+def _read_state(path: str) -> str | None:
+    """The latest checkpoint as the state file at `path` names it; None when this is another file, or a folder."""
+    try:
+        match = _STATE_PATH.search(storage.read_text(path))
+        return text_encoding.CUnescape(match[1]).decode() if match else None
+    except (OSError, ValueError):
+        return None
 
 
 def _step_of(name: str) -> tuple[int, str]:
@@ -59,50 +66,54 @@ def read_checkpoint(path: str) -> dict[str, np.ndarray]:
 
 
 class Restored(NamedTuple):
-    """What a checkpoint of the original holds for a network."""
+    """What a checkpoint of the original holds for a network, float32."""
 
     params: Arrays
     batch_stats: Arrays
     momentum: Arrays | None  # None where the checkpoint has no optimizer slots
+    ema: Arrays | None  # moving averages {"params": ..., "batch_stats": ...}; None where there are none
     global_step: int | None
 
 
 def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Restored:
-    """The arrays of `network`, float32, from all variables of a checkpoint of the original.
+    """The arrays of `network` from all variables of a checkpoint of the original or of its pruning fork.
 
-    Raises UserError when a variable is missing or has another shape than in the network.
+    Masks are applied to weights, slots and averages. The slots of Momentum are ours as they are, and so are those of
+    LARS since TensorFlow 1.15 (before, its slots were without the learning rate). Raises UserError when a variable is
+    missing or has another shape than in the network.
     """
-    check_depth(network, variables)
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats}
+    check_original(variables)
+    variables = apply_masks(variables)
+    _check_depth(network, variables)
     names = tf_names(network)
-    filled = _fill(trees, names, variables)
-    slots = {f"{name}{MOMENTUM}": leaf for name, leaf in names.items() if leaf[0] == "params"}
-    momentum = _fill(trees, slots, variables)["params"] if any(slot in variables for slot in slots) else None
+    trainable = {name: place for name, place in names.items() if place[0] == "params"}
+    weights = _fill(network, names, variables, "")
+    found = contents(variables)
+    momentum = _fill(network, trainable, variables, f"/{found.optimizer}")["params"] if found.optimizer else None
+    ema = _fill(network, names, variables, AVERAGE) if found.averaged else None
     step = int(variables[STEP]) if STEP in variables else None
-    return Restored(filled["params"], filled["batch_stats"], momentum, step)
+    return Restored(weights["params"], weights["batch_stats"], momentum, ema, step)
 
 
 def _fill(
-    trees: Mapping[str, Arrays], names: Mapping[str, Leaf], variables: Mapping[str, np.ndarray]
+    network: Network, names: Mapping[str, Leaf], variables: Mapping[str, np.ndarray], suffix: str
 ) -> dict[str, Arrays]:
-    """`trees` of shapes with the variables in place of the leaves that `names` names."""
-    filled: Any = jax.tree.map(lambda leaf: leaf, trees)
+    """The arrays that `names` names, each called so with `suffix`, in their places in the network."""
+    filled: Any = jax.tree.map(lambda leaf: leaf, dict(zip(("params", "batch_stats"), network.shapes(), strict=True)))
     for name, (collection, path) in names.items():
-        parent: Any = filled[collection]
-        for key in path[:-1]:
-            parent = parent[key]
-        what, shape = f"Checkpoint variable {name}", list(parent[path[-1]].shape)
-        if name not in variables:
+        parent = leaf_at(filled, (collection, path[:-1]))
+        what, shape = f"Checkpoint variable {name}{suffix}", list(parent[path[-1]].shape)
+        variable = variables.get(f"{name}{suffix}")
+        if variable is None:
             raise UserError(what, "nothing", f"shape {shape}", "Give a checkpoint of this network.")
-        if list(variables[name].shape) != shape:
-            got = f"shape {list(variables[name].shape)}"
+        if list(variable.shape) != shape:
+            got = f"shape {list(variable.shape)}"
             raise UserError(what, got, str(shape), "Set the options of the network to the checkpoint's.")
-        parent[path[-1]] = np.asarray(variables[name], np.float32)
+        parent[path[-1]] = np.asarray(variable, np.float32)
     return filled
 
 
-def check_depth(network: Network, variables: Mapping[str, np.ndarray]) -> None:
+def _check_depth(network: Network, variables: Collection[str]) -> None:
     """Raises UserError when the checkpoint has more or fewer convolutions than the network.
 
     Their numbers would then mean other layers, and some would fit by accident.
@@ -114,3 +125,28 @@ def check_depth(network: Network, variables: Mapping[str, np.ndarray]) -> None:
         expected = f"{ours}, as in resnet_depth {network.model.resnet_depth}"
         do = "Set resnet_depth to the checkpoint's, or give another checkpoint."
         raise UserError("Checkpoint", f"{theirs} convolutions", expected, do)
+
+
+def write_checkpoint(folder: str, network: Network, arrays: Arrays, *, lars: bool = False) -> str:
+    """Writes the arrays of a checkpoint of ours as the original does. Returns its prefix, `folder/model.ckpt-<step>`.
+
+    `arrays`: step, params, batch_stats, and momentum and ema where there are any; `lars`: whose the momentum is. The
+    file `checkpoint` then calls it the latest. There is no graph (`.meta`): the original builds its own. A network that
+    the original does not have is read by TensorFlow, but not by the original.
+    """
+    names = tf_names(network)
+    step = int(arrays["step"])
+    variables: dict[str, Any] = {STEP: np.array(step, np.int64)}
+    for name, place in names.items():
+        variables[name] = leaf_at(arrays, place)
+        if arrays.get("momentum") is not None and place[0] == "params":
+            variables[f"{name}{LARS if lars else MOMENTUM}"] = leaf_at({"params": arrays["momentum"]}, place)
+        if arrays.get("ema") is not None:
+            variables[f"{name}{AVERAGE}"] = leaf_at(arrays["ema"], place)
+    storage.make_dir(folder)
+    name = f"model.ckpt-{step}"
+    prefix = storage.join(folder, name)
+    write_bundle(prefix, variables)
+    state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
+    storage.write_text(storage.join(folder, _STATE), state)
+    return prefix

@@ -5,24 +5,29 @@ array lies. Every block of the index and every array has a masked CRC32C.
 """
 
 import math
-import struct
-from collections.abc import Iterator
-from typing import IO, Any
+import mmap
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
 from resnet_tpu import storage
+from resnet_tpu.checkpoints.tf1_table import make_table, read_table
 from resnet_tpu.data.tfrecord import masked_crc
 from resnet_tpu.errors import UserError
 
 _SCHEMA = """
 name: "resnet_tpu/tensor_bundle.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "Version" field { name: "producer" number: 1 type: TYPE_INT32 } }
 message_type {
   name: "BundleHeader"
   field { name: "num_shards" number: 1 type: TYPE_INT32 }
   field { name: "endianness" number: 2 type: TYPE_INT32 }
+  field { name: "version" number: 3 type_name: ".tensorflow.Version" }
 }
 message_type { name: "Dim" field { name: "size" number: 1 type: TYPE_INT64 } }
 message_type { name: "Shape" field { name: "dim" number: 2 label: LABEL_REPEATED type_name: ".tensorflow.Dim" } }
@@ -56,60 +61,110 @@ _Header, _Entry = _message_classes()
 
 # TensorFlow's numbers of the types
 _DTYPES = {
-    1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8, 9: np.int64, 10: np.bool_,
-    14: jnp.bfloat16, 17: np.uint16, 19: np.float16, 22: np.uint32, 23: np.uint64,
+    number: np.dtype(kind)
+    for number, kind in {
+        1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8, 9: np.int64, 10: np.bool_,
+        14: jnp.bfloat16, 17: np.uint16, 19: np.float16, 22: np.uint32, 23: np.uint64,
+    }.items()
 }  # fmt: skip
+_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _STRING = 7
-_MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
-_FOOTER_BYTES = 48
 _DO = "Copy or save the checkpoint again."
 
 
-def read_bundle(prefix: str) -> dict[str, np.ndarray]:
-    """All arrays of a bundle by name, sorted, read-only, each checked against its checksum. Text is left out.
+class Variable(NamedTuple):
+    """What an index says of an array."""
 
-    Raises UserError, naming the file, when one is missing, truncated, damaged or holds what cannot be read.
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+def read_index(prefix: str) -> dict[str, Variable]:
+    """What arrays the bundle holds, by name, sorted, without reading them. Text is left out.
+
+    Raises UserError when the index is missing, damaged or no index of TensorFlow's.
     """
-    index = f"{prefix}.index"
-    num_shards, entries = _read_index(index)
+    _, entries = _read_entries(prefix)
+    return {name: Variable(_DTYPES[entry.dtype], _shape(entry), entry.size) for name, entry in entries.items()}
+
+
+def read_bundle(prefix: str, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """All arrays of a bundle, or those of `names`, sorted, read-only, each checked against its checksum.
+
+    Text is left out. Arrays of a local file are its own pages: it must not be overwritten in place while they are used
+    (TensorFlow and `write_bundle` do not, they put a new file in its place). Raises UserError, naming the file, when
+    one is missing, truncated, damaged or holds what cannot be read.
+    """
+    num_shards, entries = _read_entries(prefix)
+    if names is not None:
+        entries = {name: entry for name, entry in entries.items() if name in names}
     arrays: dict[str, np.ndarray] = {}
     for shard in sorted({entry.shard_id for entry in entries.values()}):
-        path = f"{prefix}.data-{shard:05d}-of-{num_shards:05d}"
-        names = [name for name, entry in entries.items() if entry.shard_id == shard]
-        try:
-            size, _ = storage.file_state(path)
-            with storage.open_read(path) as file:
-                for name in sorted(names, key=lambda name: entries[name].offset):
-                    arrays[name] = _read_array(file, path, size, name, entries[name])
-        except OSError as error:
-            raise _unreadable(path, error) from None
+        own = {name: entry for name, entry in entries.items() if entry.shard_id == shard}
+        arrays.update(_read_shard(_shard_path(prefix, shard, num_shards), own))
     return {name: arrays[name] for name in entries}
 
 
-def _read_array(file: IO[bytes], path: str, file_size: int, name: str, entry: Any) -> np.ndarray:
-    dtype = np.dtype(_DTYPES[entry.dtype])
-    shape = tuple(dim.size for dim in entry.shape.dim)
+def _shard_path(prefix: str, shard: int, num_shards: int) -> str:
+    return f"{prefix}.data-{shard:05d}-of-{num_shards:05d}"
+
+
+def _shape(entry: Any) -> tuple[int, ...]:
+    return tuple(dim.size for dim in entry.shape.dim)
+
+
+def _read_shard(path: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        file_size, _ = storage.file_state(path)
+        for name, entry in entries.items():
+            _check_place(path, file_size, name, entry)
+        start = min(entry.offset for entry in entries.values())
+        span = _read_span(path, start, max(entry.offset + entry.size for entry in entries.values()))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    for name, entry in entries.items():
+        data = span[entry.offset - start :][: entry.size]
+        if (crc := masked_crc(data)) != entry.crc32c:
+            raise UserError(f"Variable {name} of {path}", f"checksum {crc:#010x}", f"{entry.crc32c:#010x}", _DO)
+        arrays[name] = np.require(data.view(_DTYPES[entry.dtype]).reshape(_shape(entry)), requirements="A")
+        arrays[name].flags.writeable = False  # as those are that need no copy to be aligned
+    return arrays
+
+
+def _read_span(path: str, start: int, stop: int) -> np.ndarray:
+    """The bytes [start, stop) of a file: the pages of a local file themselves, of one in a bucket by one request.
+
+    Most of the time that it would take to copy what the system has cached goes into finding memory for it.
+    """
+    if start == stop:
+        return np.empty(0, np.uint8)
+    if storage.is_remote(path):
+        return np.frombuffer(storage.read_range(path, start, stop), np.uint8)
+    with Path(path).open("rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)[start:stop]
+
+
+def _check_place(path: str, file_size: int, name: str, entry: Any) -> None:
+    dtype, shape = _DTYPES[entry.dtype], _shape(entry)
     if entry.size != math.prod(shape) * dtype.itemsize:
         raise UserError(f"Variable {name} of {path}", f"{entry.size} bytes", f"{dtype} {list(shape)}", _DO)
     if not 0 <= entry.offset <= entry.offset + entry.size <= file_size:
         needed = f"at least {entry.offset + entry.size}, for variable {name}"
         raise UserError(f"Checkpoint file {path}", f"{file_size} bytes", needed, _DO)
-    file.seek(entry.offset)
-    data = file.read(entry.size)
-    if (crc := masked_crc(data)) != entry.crc32c:
-        raise UserError(f"Variable {name} of {path}", f"checksum {crc:#010x}", f"{entry.crc32c:#010x}", _DO)
-    return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _read_index(path: str) -> tuple[int, dict[str, Any]]:
+def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
     """(number of data files, what the index says of each array)."""
+    path = f"{prefix}.index"
     try:
         with storage.open_read(path) as file:
             data = file.read()
     except OSError as error:
         raise _unreadable(path, error) from None
     try:
-        table = dict(_read_table(data))
+        table = dict(read_table(data))
         header = _Header.FromString(table.pop(b""))
         entries = {key.decode(errors="backslashreplace"): _Entry.FromString(value) for key, value in table.items()}
     except KeyError:
@@ -130,105 +185,26 @@ def _read_index(path: str) -> tuple[int, dict[str, Any]]:
     return header.num_shards, entries
 
 
-def _read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The (key, value) pairs of a LevelDB table. Raises ValueError when it is damaged."""
-    if len(data) < _FOOTER_BYTES or not data.endswith(_MAGIC):
-        raise ValueError("a file without the mark at the end of an index")
-    footer = data[-_FOOTER_BYTES:]
-    _, position = _read_handle(footer, 0)  # of the table's metadata, which is empty
-    index, _ = _read_handle(footer, position)
-    for _, value in _read_entries(_read_block(data, *index)):
-        block, _ = _read_handle(value, 0)
-        yield from _read_entries(_read_block(data, *block))
-
-
-def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """((offset, size) of a block, the position after them)."""
-    offset, position = _read_varint(data, position)
-    size, position = _read_varint(data, position)
-    return (offset, size), position
-
-
-def _read_block(data: bytes, offset: int, size: int) -> bytes:
-    end = offset + size
-    if end + 5 > len(data):
-        raise ValueError("a block that ends beyond the file")
-    (crc,) = struct.unpack_from("<I", data, end + 1)
-    if masked_crc(data[offset : end + 1]) != crc:
-        raise ValueError(f"a wrong checksum of the block at byte {offset}")
-    compression = data[end]
-    if compression > 1:
-        raise ValueError(f"compression {compression}")
-    block = data[offset:end]
-    return decompress_snappy(block) if compression else block
-
-
-def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of a block; a key is stored as what differs from the key before it."""
-    if len(block) < 4:
-        raise ValueError("a block without an end")
-    (num_restarts,) = struct.unpack_from("<I", block, len(block) - 4)
-    end = len(block) - 4 * (num_restarts + 1)
-    key, position = b"", 0
-    while position < end:
-        shared, position = _read_varint(block, position)
-        unshared, position = _read_varint(block, position)
-        length, position = _read_varint(block, position)
-        key = key[:shared] + block[position : position + unshared]
-        position += unshared
-        yield key, block[position : position + length]
-        position += length
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(a number of 7 bits a byte, lowest first; the position after it)."""
-    value = 0
-    for shift in range(0, 64, 7):
-        if position >= len(data):
-            break
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError("a number without an end")
-
-
-def decompress_snappy(data: bytes) -> bytes:
-    """What Snappy (raw format, without framing) compressed to `data`. Raises ValueError when it is damaged.
-
-    Source: format_description.txt of github.com/google/snappy.
-    """
-    length, position = _read_varint(data, 0)
-    out = bytearray()
-    while position < len(data):
-        tag = data[position]
-        position += 1
-        if tag & 3 == 0:
-            size = tag >> 2
-            if size >= 60:  # the size follows in 1 to 4 bytes
-                width = size - 59
-                size = int.from_bytes(data[position : position + width], "little")
-                position += width
-            out += data[position : position + size + 1]
-            position += size + 1
-            continue
-        if tag & 3 == 1:
-            width, size, high = 1, 4 + (tag >> 2 & 7), tag >> 5 << 8
-        else:
-            width, size, high = (2 if tag & 3 == 2 else 4), 1 + (tag >> 2), 0
-        distance = high | int.from_bytes(data[position : position + width], "little")
-        position += width
-        if not 0 < distance <= len(out):
-            raise ValueError("compressed data that refers to what is not there")
-        start = len(out) - distance
-        copied = out[start : start + size]
-        out += (copied * (size // len(copied) + 1))[:size]  # a copy may reach into what it is writing
-    if len(out) != length:
-        raise ValueError(f"compressed data of {len(out)} bytes instead of {length}")
-    return bytes(out)
-
-
 def _unreadable(path: str, error: OSError) -> UserError:
     got = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
     return UserError(f"Checkpoint file {path}", got, "a readable file", "Check path and permissions.")
+
+
+def write_bundle(prefix: str, arrays: Mapping[str, np.ndarray | jax.Array]) -> None:
+    """Writes `arrays` as a bundle of one data file that TensorFlow reads.
+
+    Both files appear only when whole, the index last. Device arrays come to the host one by one.
+    """
+    entries = {b"": _Header(num_shards=1, version={"producer": 1}).SerializeToString()}
+    offset = 0
+    with storage.write_whole(f"{prefix}.index") as index, storage.write_whole(_shard_path(prefix, 0, 1)) as file:
+        for name in sorted(arrays):
+            array = np.asarray(arrays[name], order="C")
+            data = array.reshape(-1).view(np.uint8)
+            file.write(data.data)
+            entry = _Entry(dtype=_NUMBERS[array.dtype], offset=offset, size=data.size, crc32c=masked_crc(data))
+            for size in array.shape:
+                entry.shape.dim.add(size=size)
+            entries[name.encode()] = entry.SerializeToString()
+            offset += data.size
+        index.write(make_table(entries))

@@ -39,7 +39,7 @@ class RecordError(UserError):
         return type(self), (self.path, self.record, self.offset, str(self.got), self.expected)
 
 
-def masked_crc(data: bytes) -> int:
+def masked_crc(data: bytes | np.ndarray) -> int:
     """The CRC32C of `data`, rotated and shifted as TFRecord files store it."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,174 @@
+"""Reading and writing a TensorFlow 1 checkpoint, next to TensorFlow's own code.
+
+The checkpoint is one of a training of the original's: ResNet-50 at full width with its Momentum slots, 205 MB of random
+numbers, written by TensorFlow. Read: all variables as NumPy arrays, each checked against its checksum, by both; the
+peer is `tf.train.load_checkpoint(...).get_tensor`, which copies, while ours are the pages of the file. The first read
+of a process is one figure, the median of those after it the other, with its CPU time. Write: all variables from memory,
+TensorFlow by its `SaveV2` operation; ours also waits until the files are on the disk (fsync) and only then gives them
+their names, the peer does neither. Imports are not measured, and the file is in the system's cache. That both read the
+same bits is checked in every round.
+
+    python -m benchmarks.tf1_reader
+    python -m benchmarks.tf1_reader --work_dir=/dev/shm      # without the disk
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from benchmarks import compare
+from resnet_tpu.errors import UserError
+
+OURS, PEER = "resnet_tpu", "TensorFlow"
+
+Reader = Callable[[str], dict[str, np.ndarray]]
+
+
+def make_variables(width: int) -> dict[str, np.ndarray]:
+    """The variables of a training of ResNet-50 by the original's names, random."""
+    from resnet_tpu.checkpoints.tf1_names import leaf_at, tf_names
+    from resnet_tpu.config import Config
+    from resnet_tpu.models.network import Network
+
+    config = Config().replace(resnet_depth=50, resnet_width=width)
+    network = Network.create(config.model, num_classes=1000, image_size=224)
+    params, batch_stats = network.shapes()
+    trees = {"params": params, "batch_stats": batch_stats}
+    rng = np.random.default_rng(0)
+    variables: dict[str, np.ndarray] = {"global_step": np.array(112590, np.int64)}
+    for name, place in tf_names(network).items():
+        for copy in (name, f"{name}/Momentum") if place[0] == "params" else (name,):
+            variables[copy] = rng.standard_normal(leaf_at(trees, place).shape, np.float32)
+    return variables
+
+
+def make_reader_ours() -> Reader:
+    """What reads all variables of a prefix, by resnet_tpu."""
+    from resnet_tpu.checkpoints.tf1_bundle import read_bundle
+
+    return read_bundle
+
+
+def make_reader_peer() -> Reader:
+    """What reads all variables of a prefix, by TensorFlow."""
+    import tensorflow as tf
+
+    def read(prefix: str) -> dict[str, np.ndarray]:
+        reader = tf.train.load_checkpoint(prefix)
+        return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}
+
+    return read
+
+
+def make_writer_ours(variables: Mapping[str, np.ndarray]) -> Callable[[str], None]:
+    """What writes `variables` under a prefix, by resnet_tpu."""
+    from resnet_tpu.checkpoints.tf1_bundle import write_bundle
+
+    return lambda prefix: write_bundle(prefix, variables)
+
+
+def make_writer_peer(variables: Mapping[str, np.ndarray]) -> Callable[[str], None]:
+    """What writes `variables` under a prefix, by TensorFlow."""
+    import tensorflow as tf
+
+    names, tensors = list(variables), [tf.constant(array) for array in variables.values()]
+    slices = [""] * len(names)
+    return lambda prefix: tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=tensors)
+
+
+def measure_read(read: Reader, prefix: str, repeats: int) -> dict[str, Any]:
+    """MB per second of the first read and of the median of the others, their CPU time, and a checksum of all."""
+    seconds, cpu_seconds = [], []
+    variables: dict[str, np.ndarray] = {}
+    for _ in range(1 + repeats):
+        variables = {}  # the memory of the read before is free
+        start, cpu_start = time.perf_counter(), time.process_time()
+        variables = read(prefix)
+        seconds.append(time.perf_counter() - start)
+        cpu_seconds.append(time.process_time() - cpu_start)
+    crc = 0
+    for name, array in sorted(variables.items()):
+        crc = google_crc32c.extend(google_crc32c.extend(crc, name.encode()), np.asarray(array).tobytes())
+    megabytes = sum(array.nbytes for array in map(np.asarray, variables.values())) / 1e6
+    return {
+        "first_mb_per_sec": megabytes / seconds[0],
+        "mb_per_sec": megabytes / statistics.median(seconds[1:]),
+        "cpu_ms": statistics.median(cpu_seconds[1:]) * 1000,
+        "crc": crc,
+    }
+
+
+def measure_write(write: Callable[[str], None], prefix: str, repeats: int) -> dict[str, Any]:
+    """MB per second and CPU time at the median of the writes after the first."""
+    speeds, cpu_seconds = [], []
+    for number in range(1 + repeats):
+        start, cpu_start = time.perf_counter(), time.process_time()
+        write(f"{prefix}-{number}")
+        seconds = time.perf_counter() - start
+        cpu_seconds.append(time.process_time() - cpu_start)
+        written = list(Path(prefix).parent.glob(f"{Path(prefix).name}-{number}.*"))
+        speeds.append(sum(file.stat().st_size for file in written) / 1e6 / seconds)
+        for file in written:
+            file.unlink()
+    return {"mb_per_sec": statistics.median(speeds[1:]), "cpu_ms": statistics.median(cpu_seconds[1:]) * 1000}
+
+
+def main() -> None:
+    """The command line."""
+    parser = compare.make_parser("tf1_reader", __doc__, rounds=9)
+    parser.add_argument("--repeats", type=int, default=5, help="In a process, after the first. Default: %(default)s.")
+    parser.add_argument("--width", type=int, default=64, help="Of the ResNet-50. Default: %(default)s.")
+    parser.add_argument("--work_dir", type=Path, help="Where to write. Default: the system's folder for such files.")
+    parser.add_argument("--prefix", help="Of the checkpoint, for --worker.")
+    parser.add_argument("--worker", nargs=2, metavar=("DO", "WHO"), help="One run in this process, as JSON.")
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(_work(options)))
+        return
+    compare.require(PEER, "tensorflow", "tensorflow-cpu")
+    if options.quick:
+        options.rounds, options.repeats, options.width = 1, 1, 8
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.work_dir) as folder:
+        options.prefix = str(Path(folder) / "model.ckpt-112590")
+        once = argparse.Namespace(**vars(options) | {"rounds": 1})
+        compare.alternate([_contender("make", "peer", options)], once)
+        for do in ("read", "write"):
+            outputs = compare.alternate([_contender(do, who, options) for who in ("ours", "peer")], options)
+            if do == "read" and len({run["crc"] for runs in outputs.values() for run in runs}) != 1:
+                raise UserError("Variables read", "different bits", "the same", "One of the two programs is wrong.")
+            what = f"{do} ResNet-50 with Momentum slots"
+            metrics = ("first_mb_per_sec", "mb_per_sec", "cpu_ms") if do == "read" else ("mb_per_sec", "cpu_ms")
+            rows += [compare.compare(what, metric, OURS, PEER, outputs) for metric in metrics]
+    compare.report_ratios("tf1_reader", rows, options)
+
+
+def _contender(do: str, who: str, options: argparse.Namespace) -> compare.Contender:
+    shared = ("--prefix", options.prefix, "--width", options.width, "--repeats", options.repeats)
+    command = compare.worker("tf1_reader", "--worker", do, who, *shared)
+    return compare.Contender({"ours": OURS, "peer": PEER}[who], lambda _: command)
+
+
+def _work(options: argparse.Namespace) -> dict[str, Any]:
+    do, who = options.worker
+    if do == "read":
+        read = make_reader_ours() if who == "ours" else make_reader_peer()
+        return measure_read(read, options.prefix, options.repeats)
+    variables = make_variables(options.width)
+    write = (make_writer_ours if who == "ours" else make_writer_peer)(variables)
+    if do == "make":
+        write(options.prefix)
+        return {"variables": len(variables)}
+    return measure_write(write, f"{options.prefix}-again", options.repeats)
+
+
+if __name__ == "__main__":
+    compare.main(main)

@@ -1,0 +1,67 @@
+"""The original's pruning fork: its names of the variables, and its masks applied.
+
+Its convolutions are `conv_J_w` and, where a shortcut is projected, `proj_J_P_w`: J counts the convolutions that are no
+projections, P all, both from 1. Each has a mask `_m` beside it. Its CIFAR networks lie under `resnet_model/`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from resnet_tpu.errors import UserError
+
+_SCOPE = "resnet_model/"
+_MASK = "mask"
+_LEAVES = {"w": "kernel", "b": "bias", "m": _MASK}
+_NAME = re.compile(r"(?:conv_(?P<conv>\d+)|proj_(?P<next>\d+)_(?P<position>\d+)|dense)_(?P<leaf>[wbm])(?P<suffix>/.+)?")
+
+AnyVariable = TypeVar("AnyVariable")
+
+
+def is_pruned(name: str) -> bool:
+    """Whether a variable called `name` is of the fork's pruned networks."""
+    return _NAME.fullmatch(name.removeprefix(_SCOPE)) is not None
+
+
+def rename(variables: Mapping[str, AnyVariable]) -> dict[str, AnyVariable]:
+    """`variables` by the names that they have in the original: `conv_1_w/Momentum` is `conv2d/kernel/Momentum`.
+
+    The original has no masks; `conv_1_m` is called `conv2d/mask`. Other names stay as they are.
+    """
+    names = {name: name.removeprefix(_SCOPE) for name in variables}
+    matches = {name: match for name, short in names.items() if (match := _NAME.fullmatch(short))}
+    projections = sorted({int(match["next"]) for match in matches.values() if match["next"]})
+    for name, match in matches.items():
+        if match["conv"]:
+            before = sum(number <= int(match["conv"]) for number in projections)
+            layer = _layer(int(match["conv"]) - 1 + before)
+        else:
+            layer = _layer(int(match["position"]) - 1) if match["position"] else "dense"
+        names[name] = f"{layer}/{_LEAVES[match['leaf']]}{match['suffix'] or ''}"
+    return {names[name]: variable for name, variable in variables.items()}
+
+
+def _layer(number: int) -> str:
+    return f"conv2d_{number}" if number else "conv2d"
+
+
+def apply_masks(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """`variables` by the original's names, kernels and their copies times their masks; the masks are left out.
+
+    Copies are the optimizer's slots, for no masked weight may move, and averages. Raises UserError when a mask has
+    another shape than its kernel.
+    """
+    renamed = rename(variables)
+    masks = {name.removesuffix(_MASK) + "kernel": mask for name, mask in renamed.items() if name.endswith(f"/{_MASK}")}
+    masked: dict[str, np.ndarray] = {}
+    for name, array in renamed.items():
+        if name.endswith(f"/{_MASK}"):
+            continue
+        mask = masks.get("/".join(name.split("/")[:2]))
+        if mask is not None and mask.shape != array.shape:
+            got = f"shape {list(mask.shape)}"
+            raise UserError(f"Mask of {name}", got, f"{list(array.shape)}", "Give another checkpoint.")
+        masked[name] = array if mask is None else array * mask.astype(array.dtype)
+    return masked

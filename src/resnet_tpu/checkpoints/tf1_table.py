@@ -1,0 +1,144 @@
+"""LevelDB's sorted table, as TensorFlow writes it: blocks of (key, value) pairs, each with a masked CRC32C.
+
+Source: doc/table_format.md of github.com/google/leveldb.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+
+from resnet_tpu.data.tfrecord import masked_crc
+
+_MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
+_FOOTER_BYTES = 48
+_PLAIN, _SNAPPY = 0, 1
+
+
+def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The (key, value) pairs of a table. Raises ValueError when it is damaged."""
+    if len(data) < _FOOTER_BYTES or not data.endswith(_MAGIC):
+        raise ValueError("a file without the mark at the end of an index")
+    footer = data[-_FOOTER_BYTES:]
+    _, position = _read_handle(footer, 0)  # of the table's metadata, which is empty
+    index, _ = _read_handle(footer, position)
+    for _, value in _read_entries(_read_block(data, *index)):
+        block, _ = _read_handle(value, 0)
+        yield from _read_entries(_read_block(data, *block))
+
+
+def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
+    """((offset, size) of a block, the position after them)."""
+    offset, position = _read_varint(data, position)
+    size, position = _read_varint(data, position)
+    return (offset, size), position
+
+
+def _read_block(data: bytes, offset: int, size: int) -> bytes:
+    end = offset + size
+    if end + 5 > len(data):
+        raise ValueError("a block that ends beyond the file")
+    (crc,) = struct.unpack_from("<I", data, end + 1)
+    if masked_crc(data[offset : end + 1]) != crc:
+        raise ValueError(f"a wrong checksum of the block at byte {offset}")
+    compression = data[end]
+    if compression not in (_PLAIN, _SNAPPY):
+        raise ValueError(f"compression {compression}")
+    block = data[offset:end]
+    return decompress_snappy(block) if compression == _SNAPPY else block
+
+
+def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The pairs of a block; a key is stored as what differs from the key before it."""
+    if len(block) < 4:
+        raise ValueError("a block without an end")
+    (num_restarts,) = struct.unpack_from("<I", block, len(block) - 4)
+    end = len(block) - 4 * (num_restarts + 1)
+    key, position = b"", 0
+    while position < end:
+        shared, position = _read_varint(block, position)
+        unshared, position = _read_varint(block, position)
+        length, position = _read_varint(block, position)
+        key = key[:shared] + block[position : position + unshared]
+        position += unshared
+        yield key, block[position : position + length]
+        position += length
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """(a number of 7 bits a byte, lowest first; the position after it)."""
+    value = 0
+    for shift in range(0, 64, 7):
+        if position >= len(data):
+            break
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a number without an end")
+
+
+def decompress_snappy(data: bytes) -> bytes:
+    """What Snappy (raw format, without framing) compressed to `data`. Raises ValueError when it is damaged.
+
+    Source: format_description.txt of github.com/google/snappy.
+    """
+    length, position = _read_varint(data, 0)
+    out = bytearray()
+    while position < len(data):
+        tag = data[position]
+        position += 1
+        if tag & 3 == 0:
+            size = tag >> 2
+            if size >= 60:  # the size follows in 1 to 4 bytes
+                width = size - 59
+                size = int.from_bytes(data[position : position + width], "little")
+                position += width
+            out += data[position : position + size + 1]
+            position += size + 1
+            continue
+        if tag & 3 == 1:
+            width, size, high = 1, 4 + (tag >> 2 & 7), tag >> 5 << 8
+        else:
+            width, size, high = (2 if tag & 3 == 2 else 4), 1 + (tag >> 2), 0
+        distance = high | int.from_bytes(data[position : position + width], "little")
+        position += width
+        if not 0 < distance <= len(out):
+            raise ValueError("compressed data that refers to what is not there")
+        start = len(out) - distance
+        copied = out[start : start + size]
+        out += (copied * (size // len(copied) + 1))[:size]  # a copy may reach into what it is writing
+    if len(out) != length:
+        raise ValueError(f"compressed data of {len(out)} bytes instead of {length}")
+    return bytes(out)
+
+
+def make_table(pairs: Mapping[bytes, bytes]) -> bytes:
+    """A table of `pairs`: one plain block, every key written out, which all readers of the format accept."""
+    table = bytearray()
+
+    def add(entries: Mapping[bytes, bytes]) -> bytes:
+        block = _make_block(entries) + bytes([_PLAIN])
+        handle = _make_varint(len(table)) + _make_varint(len(block) - 1)
+        table.extend(block + struct.pack("<I", masked_crc(block)))
+        return handle
+
+    data = add(dict(sorted(pairs.items())))
+    footer = add({}) + add({max(pairs): data})  # the metadata, then where the block is and the last key in it
+    return bytes(table) + footer.ljust(_FOOTER_BYTES - len(_MAGIC), b"\0") + _MAGIC
+
+
+def _make_block(entries: Mapping[bytes, bytes]) -> bytes:
+    block, restarts = bytearray(), []  # a restart is where a key is written out
+    for key, value in entries.items():
+        restarts.append(len(block))
+        block += _make_varint(0) + _make_varint(len(key)) + _make_varint(len(value)) + key + value
+    restarts = restarts or [0]
+    return bytes(block) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+
+
+def _make_varint(value: int) -> bytes:
+    data = bytearray()
+    while value >= 0x80:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*data, value])
