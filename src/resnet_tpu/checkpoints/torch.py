@@ -1,0 +1,278 @@
+"""Files of weights of torchvision's and timm's ResNets: reading them, what they tell, and writing them.
+
+PyTorch is not needed, and nothing that is in a file is run. A `.safetensors` file has no checksums: its header and the
+sizes are checked, but a flipped bit in an array is not noticed. For `.pth` files see `torch_pickle`.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints.tf1_names import leaf_at
+from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
+from resnet_tpu.checkpoints.torch_pickle import read_pickle
+from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
+from resnet_tpu.config import ModelConfig, find_option
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.registry import find_architecture
+
+log = logging.getLogger(__name__)
+
+COUNTER = "num_batches_tracked"
+"""Last part of the names of batch norm's counters of steps, which nothing here needs."""
+
+_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
+_IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
+_PREFIXES = ("module.", "_orig_mod.", "model.")  # of DataParallel, torch.compile, Lightning
+_OWN_KEY = "resnet_tpu"  # in the metadata of our .safetensors files
+_NOTED = (
+    "resnet_depth", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool", "se_ratio", "pool_padding",
+    "mean_rgb", "stddev_rgb",
+)  # fmt: skip
+_IMAGE_SIZE = 224  # decides nothing where the stem is given
+_DO = "Copy or download it again."
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+
+# by safetensors' names; bfloat16 is what safetensors' own reader for NumPy does not know
+_DTYPES = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16, "I64": np.int64, "I32": np.int32,
+    "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+}  # fmt: skip
+
+
+def find_file(path: str) -> str | None:
+    """The file of weights that `path` means: itself, or the one in a folder as the Hugging Face hub has it.
+
+    None where the name is not that of a file of PyTorch's.
+    """
+    if path.endswith(_SUFFIXES):
+        return path
+    names = storage.list_dir(path)
+    return next((storage.join(path, name) for name in _IN_FOLDERS if name in names), None)
+
+
+def read_state_dict(path: str) -> dict[str, np.ndarray]:
+    """All arrays of a `.safetensors` or `.pth` file by PyTorch's names, in PyTorch's layout and their own dtypes.
+
+    Where a training's checkpoint holds a moving average of the weights too, it is the average. Prefixes of wrappers
+    such as `module.` are taken off. Raises UserError when there is no file, it is damaged, or it asks to run code.
+    """
+    return _read(path, _read_safetensors)
+
+
+def read_outline(path: str) -> dict[str, np.ndarray]:
+    """As `read_state_dict`, but arrays of a `.safetensors` file are zeros that take no memory, and are not read."""
+    return _read(path, _read_header)
+
+
+def _read(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    try:
+        arrays = _read_file(path, read_safetensors)
+    except OSError as error:
+        got = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
+        raise UserError(f"Weights {path}", got, "a readable file", "Check path and permissions.") from None
+    bare = {_strip(name): array for name, array in arrays.items()}
+    if len(bare) != len(arrays):
+        raise UserError(
+            f"Weights {path}", "the same names twice, with and without a prefix", "one network", "Split it."
+        )
+    return bare
+
+
+def _read_file(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    start = storage.read_range(path, 0, 40)
+    if start[8:9] == b"{":
+        return read_safetensors(path)
+    if start.startswith((b"PK", b"\x80")):
+        return read_pickle(path)
+    pointer = start.startswith(b"version https://git-lfs")
+    got = "a pointer of Git LFS instead of the file" if pointer else f"content that begins with {start[:12]!r}"
+    raise UserError(f"Weights {path}", got, "a file of safetensors or torch.save", "Download the file itself.")
+
+
+def _strip(name: str) -> str:
+    while prefix := next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None):
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+    with storage.open_read(path) as file:
+        data = file.read()
+    try:
+        entries: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(data)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise UserError(f"Weights {path}", error, "a whole, undamaged .safetensors file", _DO) from None
+    for name, entry in entries:
+        if entry["dtype"] not in _DTYPES:
+            raise UserError(f"Weights {path}, {name}", f"type {entry['dtype']}", f"one of {', '.join(_DTYPES)}", _DO)
+    return {
+        name: np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"]) for name, entry in entries
+    }
+
+
+def _read_header(path: str) -> dict[str, np.ndarray]:
+    num_bytes, _ = storage.file_state(path)
+    size = int.from_bytes(storage.read_range(path, 0, 8), "little")
+    header = _parse(storage.read_range(path, 8, 8 + size), path) if size <= _MAX_HEADER_BYTES else {}
+    header.pop("__metadata__", None)
+    try:
+        expected = 8 + size + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        arrays = {
+            name: np.broadcast_to(np.zeros((), _DTYPES[entry["dtype"]]), entry["shape"])
+            for name, entry in header.items()
+        }
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        got = f"a header that cannot be read ({error!r})"
+        raise UserError(f"Weights {path}", got, "a whole, undamaged .safetensors file", _DO) from None
+    if num_bytes != expected:
+        raise UserError(f"Weights {path}", f"{num_bytes} bytes", f"{expected}, as its header says", _DO)
+    return arrays
+
+
+def read_class_names(path: str) -> list[str] | None:
+    """The class names that `write_safetensors` put into the file at `path`, or that a config.json beside it lists."""
+    return _read_notes(path).get("class_names")
+
+
+def _read_notes(path: str) -> dict[str, Any]:
+    """What the file at `path`, or else a config.json beside it, says of the weights.
+
+    Any of class_names, mean_rgb, stddev_rgb, pool_padding, and timm's `architecture`.
+    """
+    notes: dict[str, Any] = {}
+    start = storage.read_range(path, 0, 9)
+    size = int.from_bytes(start[:8], "little")
+    file = storage.join(path.rpartition("/")[0] or ".", "config.json")
+    if start[8:] == b"{" and size <= _MAX_HEADER_BYTES:
+        metadata = _parse(storage.read_range(path, 8, 8 + size), path).get("__metadata__")
+        if isinstance(metadata, dict) and _OWN_KEY in metadata:
+            notes = _parse(metadata[_OWN_KEY], path)
+    if not notes and storage.exists(file):
+        with storage.open_read(file) as opened:
+            config = _parse(opened.read(), file)
+        if isinstance(pretrained := config.get("pretrained_cfg"), dict):  # timm's: others have a config.json too
+            notes = {
+                "architecture": config.get("architecture"),
+                "class_names": config.get("label_names"),
+                "mean_rgb": pretrained.get("mean"),
+                "stddev_rgb": pretrained.get("std"),
+            }
+    names = notes.get("class_names")
+    notes["class_names"] = [str(name) for name in names] if isinstance(names, list) else None
+    return {name: value for name, value in notes.items() if value}
+
+
+def _parse(text: str | bytes, path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"Description in {path}", error, "JSON", "Mend or remove it.") from None
+    return found if isinstance(found, dict) else {}
+
+
+def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
+    """The options of the network that the arrays of `read_state_dict(path)` are of, by option name.
+
+    Always resnet_depth, stem, pool_padding, mean_rgb and stddev_rgb, the last three from the notes beside the weights,
+    else PyTorch's padding and ImageNet's colours; num_label_classes unless there is no classifier `fc`; and those that
+    differ from the defaults. Raises UserError, saying what it is as far as it can be told, when it is no ResNet that
+    there is here, and when the number of class names is not that of the classes.
+    """
+    arrays = {name: array for name, array in state_dict.items() if not name.endswith(COUNTER)}
+    notes = _read_notes(path)
+    architecture = str(notes.get("architecture") or path.rpartition("/")[2])
+    if match := re.search(r"resnet(aa|blur)\w*", architecture):  # their layers have no arrays
+        raise not_ours(path, f"{match[0]}, an anti-aliased ResNet")
+    options = find_options({name: array.shape for name, array in arrays.items()}, path)
+    _check_shapes(arrays, options, path)
+    num_classes, names = options.get("num_label_classes"), notes.get("class_names")
+    if names and num_classes and len(names) != num_classes:
+        got = f"{len(names)} class names for {num_classes} classes"
+        raise UserError(f"Description of {path}", got, "as many", "Mend or remove the config.json.")
+    travelling: dict[str, Any] = {
+        "pool_padding": "symmetric",
+        "mean_rgb": ModelConfig.mean_rgb,
+        "stddev_rgb": ModelConfig.stddev_rgb,
+    }
+    told = {name: find_option(name).convert(notes[name]) for name in travelling if name in notes}
+    return options | travelling | told
+
+
+def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], path: str) -> None:
+    """Raises UserError for the first array that is missing, of another shape, or not of the network of `options`."""
+    model = ModelConfig(**{name: value for name, value in options.items() if name != "num_label_classes"})
+    network = Network.create(model, num_classes=options.get("num_label_classes", 1), image_size=_IMAGE_SIZE)
+    params, batch_stats = network.shapes()
+    trees = {"params": params, "batch_stats": batch_stats}
+    expected = {
+        name: leaf_at(trees, place).shape
+        for name, place in torch_names(network).items()
+        if "num_label_classes" in options or not name.startswith("fc.")
+    }
+    found = {name: to_ours(array).shape for name, array in arrays.items()}
+    for name in [*expected, *found]:
+        if expected.get(name) != found.get(name):
+            words = f"with {name} of shape {list(arrays[name].shape)}" if name in arrays else f"without {name}"
+            raise not_ours(path, f"a ResNet-{model.resnet_depth} {words}")
+
+
+def write_safetensors(
+    path: str,
+    network: Network,
+    params: Arrays,
+    batch_stats: Arrays,
+    *,
+    class_names: Sequence[str] | None = None,
+) -> None:
+    """Writes the network as a `.safetensors` file with torchvision's names, float32, whole or not at all.
+
+    `torchvision.models.resnet50(num_classes=n).load_state_dict(safetensors.torch.load_file(path))` takes it, timm's
+    `resnet50` likewise, and timm's ResNet what torchvision has not (ResNet-D, SE). Images must be normalised by
+    mean_rgb and stddev_rgb; these, the other options and the class names are in the metadata, as JSON under
+    'resnet_tpu'. With pool_padding=same, PyTorch's logits differ from ours, and a warning says so. Raises UserError for
+    a network that PyTorch's classes cannot be made to be.
+    """
+    _check_writable(network)
+    model = network.model
+    trees = {"params": params, "batch_stats": batch_stats}
+    arrays = {
+        name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(trees, place), np.float32)))
+        for name, place in torch_names(network).items()
+    }
+    if model.pool_padding == "same" and not model.replace_stem_max_pool:
+        log.warning(
+            "%s: this network pads its max-pool as TensorFlow does (pool_padding=same), torchvision's and timm's on "
+            "either side: their logits will differ from ours. A training from these weights with "
+            "--pool_padding=symmetric closes the gap.",
+            path,
+        )
+    notes: dict[str, Any] = {name: getattr(model, name) for name in _NOTED}
+    if class_names is not None:
+        notes["class_names"] = list(class_names)
+    data = safetensors.numpy.save(arrays, {"format": "pt", _OWN_KEY: json.dumps(notes)})
+    with storage.write_whole(path) as file:
+        file.write(data)
+
+
+def _check_writable(network: Network) -> None:
+    """Raises UserError where no setting of torchvision's or timm's ResNet makes it compute what `network` does."""
+    architecture = find_architecture(network.model, image_size=network.image_size)
+    wanted = {
+        "stem": ("small", "imagenet", architecture.small_stem),
+        "resnet_width": (architecture.width, WIDTH, architecture.width != WIDTH),
+        "project_first_group": (True, False, not architecture.bottleneck and architecture.project_first_group),
+    }
+    for name, (value, expected, differs) in wanted.items():
+        if differs:
+            do = "Train with that option, or choose another format."
+            raise UserError(name, value, f"{expected}, the only one of torchvision's and timm's ResNets", do)

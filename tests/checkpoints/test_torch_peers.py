@@ -1,0 +1,126 @@
+"""The same logits from the same weights in torchvision, timm and here, in both directions. Needs all three."""
+
+import argparse
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import torch as weights
+from resnet_tpu.config import ModelConfig
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Arrays, Network
+
+pytestmark = pytest.mark.slow
+torch = pytest.importorskip("torch")
+torchvision = pytest.importorskip("torchvision")
+timm = pytest.importorskip("timm")
+safetensors_torch = pytest.importorskip("safetensors.torch")
+
+_NUM_CLASSES = 10
+_TORCHVISION = ["torchvision/resnet18", "torchvision/resnet34", "torchvision/resnet50", "torchvision/resnet101"]
+_TIMM = ["timm/resnet50", "timm/resnet50d", "timm/seresnet50", "timm/resnetrs50"]
+_TOLERANCE = 1e-4  # logits are between -7 and 7; PyTorch's own differ from those in float64 by up to 2e-5
+
+
+def _make(name: str) -> Any:
+    """A network of `library/name` with random weights, and batch norms that are used to some noise."""
+    library, model_name = name.split("/")
+    create = torchvision.models.get_model if library == "torchvision" else timm.create_model
+    torch.manual_seed(0)
+    model = create(model_name, num_classes=_NUM_CLASSES)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = 1.0
+                module.weight.normal_(1.0, 0.2)
+                module.bias.normal_(0.0, 0.2)
+        for module in model.modules():
+            if last := getattr(module, "bn3", getattr(module, "bn2", None)):  # a block's; else rounding grows 1000-fold
+                last.weight.mul_(0.2)
+        model.fc.weight.normal_(0.0, 0.1)
+        model.train()(torch.randn(16, 3, 64, 64))
+    return model.eval()
+
+
+def _logits(model: Any, images: np.ndarray) -> np.ndarray:
+    with torch.inference_mode():
+        return model(torch.from_numpy(images)).numpy()
+
+
+def _load(path: str) -> tuple[Network, Arrays, Arrays]:
+    """The network and its arrays from a file of PyTorch's."""
+    state_dict = weights.read_state_dict(path)
+    options = weights.describe(state_dict, path)
+    num_classes = options.pop("num_label_classes")
+    network = Network.create(ModelConfig(precision="float32", **options), num_classes=num_classes, image_size=64)
+    trees: Any = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
+    for name, (collection, place) in weights.torch_names(network).items():
+        parent = trees[collection]
+        for key in place[:-1]:
+            parent = parent[key]
+        parent[place[-1]] = jnp.asarray(weights.to_ours(state_dict[name]))
+    return network, trees["params"], trees["batch_stats"]
+
+
+@pytest.mark.parametrize("name", [*_TORCHVISION, *_TIMM])
+def test_same_logits_there_and_back(name: str, tmp_path: Path) -> None:
+    model = _make(name)
+    torch.save(model.state_dict(), tmp_path / "w.pth")
+    network, params, batch_stats = _load(str(tmp_path / "w.pth"))
+    apply = jax.jit(lambda images: network.apply(params, batch_stats, images, train=False)[0])
+    for size in (64, 75):  # even and odd maps are padded in other ways
+        images = np.random.default_rng(0).standard_normal((2, 3, size, size), np.float32)
+        theirs, ours = _logits(model, images), np.asarray(apply(images.transpose(0, 2, 3, 1)))
+        assert np.abs(theirs[0] - theirs[1]).max() > 1  # else nothing that the layers do to the images would be noticed
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=_TOLERANCE)
+
+    weights.write_safetensors(str(tmp_path / "back.safetensors"), network, params, batch_stats)
+    again = _make(name)
+    with torch.no_grad():
+        for value in again.state_dict().values():
+            value.zero_()
+    again.load_state_dict(safetensors_torch.load_file(tmp_path / "back.safetensors"), strict=True)
+    np.testing.assert_array_equal(_logits(again, images), _logits(model, images))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_reads_what_torch_load_reads(zipped: bool, tmp_path: Path) -> None:
+    """A training's checkpoint, of every type and with arrays that are not contiguous."""
+    values = torch.arange(48).reshape(2, 4, 3, 2)
+    kinds = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool)
+    state_dict = {str(kind): values.to(kind) for kind in kinds}
+    state_dict |= {
+        "transposed": values.float().permute(3, 1, 0, 2),
+        "channels_last": values.float().contiguous(memory_format=torch.channels_last),
+        "part": values[1, ::2],
+        "parameter": torch.nn.Parameter(values.float()),
+        "scalar": torch.tensor(3),
+        "empty": torch.zeros(0, 3),
+    }
+    content = {
+        "model": OrderedDict(state_dict),
+        "args": argparse.Namespace(lr=0.1, output=Path("a"), device=torch.device("cpu"), dtype=torch.float32),
+        "best": np.float64(0.7),
+        "size": torch.Size([1, 2]),
+        "optimizer": {"state": {0: {"momentum_buffer": torch.ones(3)}}},
+    }
+    path = tmp_path / "w.pth"
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    theirs = torch.load(path, weights_only=False)["model"]
+    ours = weights.read_state_dict(str(path))
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        assert ours[name].dtype.name == str(value.dtype).removeprefix("torch.")
+        np.testing.assert_array_equal(ours[name].astype(np.float64), value.detach().double().numpy())
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_whole_model_is_refused_by_name(zipped: bool, tmp_path: Path) -> None:
+    torch.save(torchvision.models.resnet18(), tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UserError, match=r"asks to run torchvision\.models\.resnet\.ResNet.*save model\.state_dict\(\)"):
+        weights.read_state_dict(str(tmp_path / "w.pth"))

@@ -1,0 +1,387 @@
+"""Files of torch.save: every way to lie about arrays, to hide code and to be damaged. Written here without PyTorch."""
+
+import contextlib
+import io
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints.torch_pickle import read_pickle
+from resnet_tpu.errors import UserError
+
+Save = Callable[[Path, Any, Mapping[str, np.ndarray]], None]
+_KINDS = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long",
+          "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}  # fmt: skip
+
+
+class Global(NamedTuple):
+    """A name that the pickle asks for."""
+
+    module: str
+    name: str
+
+
+class Call(NamedTuple):
+    """A call of it, by REDUCE or by NEWOBJ."""
+
+    function: Any
+    arguments: Any
+    opcode: bytes = pickle.REDUCE
+
+
+class Build(NamedTuple):
+    """An object whose state is set."""
+
+    target: Any
+    state: Any
+
+
+class Reference(NamedTuple):
+    """A persistent id."""
+
+    pid: Any
+
+
+class Raw(NamedTuple):
+    """Opcodes as they are."""
+
+    opcodes: bytes
+
+
+def opcodes_of(value: Any) -> bytes:
+    """The opcodes of a pickle of protocol 2 that make `value`."""
+    match value:
+        case Raw(opcodes):
+            return opcodes
+        case Global(module, name):
+            return b"c" + module.encode() + b"\n" + name.encode() + b"\n"
+        case Call(function, arguments, opcode):
+            return opcodes_of(function) + opcodes_of(arguments) + opcode
+        case Build(target, state):
+            return opcodes_of(target) + opcodes_of(state) + pickle.BUILD
+        case Reference(pid):
+            return opcodes_of(pid) + pickle.BINPERSID
+        case tuple() | list():
+            end = pickle.TUPLE if isinstance(value, tuple) else pickle.LIST
+            return pickle.MARK + b"".join(map(opcodes_of, value)) + end
+        case dict():
+            pairs = b"".join(opcodes_of(key) + opcodes_of(item) for key, item in value.items())
+            return pickle.EMPTY_DICT + pickle.MARK + pairs + pickle.SETITEMS
+    return pickle.dumps(value, 2)[2:-1]
+
+
+def dump(value: Any) -> bytes:
+    """A whole pickle."""
+    return b"\x80\x02" + opcodes_of(value) + b"."
+
+
+def tensor(key: str, storage: np.ndarray, shape: Any = None, strides: Any = None, offset: Any = 0, **odd: Any) -> Call:
+    """What torch.save writes for a tensor on `storage`; all of it by default. `odd`: other kind, size or view."""
+    shape = storage.shape if shape is None else shape
+    strides = tuple(step // storage.itemsize for step in storage.strides) if strides is None else strides
+    kind = odd.get("kind", Global("torch", f"{_KINDS[storage.dtype.name]}Storage"))
+    pid = ("storage", kind, key, "cpu", odd.get("size", storage.size), *odd.get("view", ()))
+    empty = Call(Global("collections", "OrderedDict"), ())
+    return Call(Global("torch._utils", "_rebuild_tensor_v2"), (Reference(pid), offset, shape, strides, False, empty))
+
+
+def save_zip(path: Path, value: Any, storages: Mapping[str, np.ndarray], *, order: bytes = b"little") -> None:
+    """The format since PyTorch 1.6."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", dump(value))
+        archive.writestr("archive/byteorder", order)
+        for key, storage in storages.items():
+            archive.writestr(f"archive/data/{key}", storage.tobytes())
+        archive.writestr("archive/version", b"3\n")
+
+
+def save_stream(path: Path, value: Any, storages: Mapping[str, np.ndarray]) -> None:
+    """The format before."""
+    head = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True})
+    data = [struct.pack("<q", storage.size) + storage.tobytes() for storage in storages.values()]
+    path.write_bytes(b"".join([*map(dump, head), dump(value), dump(list(storages)), *data]))
+
+
+def save_whole(path: Path, value: Any, storages: Mapping[str, np.ndarray]) -> None:
+    """A pickle alone, which torch.save never writes."""
+    path.write_bytes(dump(value))
+
+
+both = pytest.mark.parametrize("save", [save_zip, save_stream])
+some = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+
+@both
+@pytest.mark.parametrize("name", _KINDS)
+def test_every_type(save: Save, name: str, tmp_path: Path) -> None:
+    array = np.arange(12).reshape(3, 4).astype(jnp.dtype(name))
+    content = {"a": tensor("0", array), "scalar": tensor("1", array[0, 1:2], (), ())}
+    save(tmp_path / "w.pth", content, {"0": array, "1": array[0, 1:2]})
+    found = read_pickle(str(tmp_path / "w.pth"))
+    assert found["a"].dtype == array.dtype
+    np.testing.assert_array_equal(found["a"], array)
+    assert found["scalar"].shape == ()
+    assert found["scalar"] == array[0, 1]
+
+
+@both
+def test_parts_of_one_storage(save: Save, tmp_path: Path) -> None:
+    content = {
+        "whole": tensor("0", some),
+        "transposed": tensor("0", some, (4, 3, 2), (1, 4, 12)),
+        "row": tensor("0", some, (4,), (1,), 16),
+        "every second": tensor("0", some, (2, 3, 2), (12, 4, 2), 1),
+        "none": tensor("0", some, (0, 5), (5, 1), 0),
+    }  # fmt: skip
+    save(tmp_path / "w.pth", content, {"0": some})
+    found = read_pickle(str(tmp_path / "w.pth"))
+    expected = {"whole": some, "transposed": some.T, "row": some[1, 1], "every second": some[:, :, 1::2]}
+    expected["none"] = np.zeros((0, 5))
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert not any(array.flags.writeable for name, array in found.items() if name != "none")
+
+
+def test_big_endian_archive(tmp_path: Path) -> None:
+    halves = some.astype(jnp.bfloat16)
+    swapped = {"0": some.byteswap(), "1": halves.view(np.uint16).byteswap()}
+    save_zip(tmp_path / "w.pth", {"a": tensor("0", some), "b": tensor("1", halves)}, swapped, order=b"big")
+    found = read_pickle(str(tmp_path / "w.pth"))
+    np.testing.assert_array_equal(found["a"], some)
+    np.testing.assert_array_equal(found["b"], halves)
+
+
+@both
+def test_a_training_s_checkpoint(save: Save, tmp_path: Path) -> None:
+    """Only the weights come out of it, and of two sets the average."""
+    settings = Build(Call(Global("argparse", "Namespace"), (), pickle.NEWOBJ), {"lr": 0.1})
+    content: dict[str, Any] = {
+        "epoch": 90,
+        "args": settings,
+        "optimizer": {"state": {0: {"momentum_buffer": tensor("1", some * 3)}}},
+        "model": {"a": tensor("0", some), "n": tensor("2", some[0])},
+    }  # fmt: skip
+    storages = {"1": some * 3, "0": some, "2": some[0]}
+    save(tmp_path / "w.pth", content | {"model_ema": None}, storages)
+    found = read_pickle(str(tmp_path / "w.pth"))
+    assert list(found) == ["a", "n"]
+    np.testing.assert_array_equal(found["a"], some)
+    save(tmp_path / "w.pth", content | {"model_ema": {"a": tensor("3", some + 1)}}, storages | {"3": some + 1})
+    np.testing.assert_array_equal(read_pickle(str(tmp_path / "w.pth"))["a"], some + 1)
+
+
+@both
+def test_forms_of_old(save: Save, tmp_path: Path) -> None:
+    """What PyTorch 0.1 to 0.4 wrote, also with Python 2: torchvision's first files are so."""
+    storage = Reference(
+        ("storage", Global("torch", "FloatStorage"), "0", "cuda:0", 24, None)[: 6 if save is save_stream else 5]
+    )
+    plain = Call(Global("torch._utils", "_rebuild_tensor"), (storage, 0, (2, 3, 4), (12, 4, 1)))
+    parameter = Build(Call(Global("torch.nn.parameter", "Parameter"), (plain,), pickle.NEWOBJ), (True, False, {}))
+    newer = Call(Global("torch._utils", "_rebuild_parameter"), (plain, True, {}))
+    short = Raw(b"U\x05short")  # a string of Python 2
+    pairs = [["old", parameter], ["new", newer], [short, plain]]
+    content = Build(Call(Global("collections", "OrderedDict"), (pairs,)), {"_metadata": {"": {"version": 1}}})
+    save(tmp_path / "w.pth", content, {"0": some})
+    found = read_pickle(str(tmp_path / "w.pth"))
+    assert list(found) == ["old", "new", "short"]
+    for array in found.values():
+        np.testing.assert_array_equal(array, some)
+
+
+def _evils(marker: Path) -> dict[str, tuple[str, Any]]:
+    """Ways to run a command by loading a pickle: the forbidden name, and what to save."""
+    command = f"touch {marker}"
+    system, popen = Global("os", "system"), Global("subprocess", "Popen")
+    run = Call(system, (command,))
+    code = f"open({str(marker)!r}, 'w')"
+    rebuild = Global("torch._utils", "_rebuild_tensor_v2")
+    attribute = Raw(b"\x8c\x0ctorch._utils\x8c\x1e_rebuild_tensor_v2.__globals__\x93")
+    graph = Global("torch.fx.graph_module", "reduce_graph_module")
+    model = Global("torchvision.models.resnet", "ResNet")
+    return {
+        "call": ("os.system", run),
+        "as a weight": ("os.system", {"a": tensor("0", some), "b": run}),
+        "inside a tensor": ("os.system", Call(rebuild, (run, 0, (1,), (1,), False, {}))),
+        "as a storage": ("os.system", {"a": tensor("0", some, kind=run)}),
+        "in an id": ("os.system", Reference(("storage", run, "0", "cpu", 1))),
+        "as a key": ("os.system", {"a": Call(Global("collections", "OrderedDict"), ([[run, 1]],))}),
+        "by another module": ("posix.system", Call(Global("posix", "system"), (command,))),
+        "eval": ("builtins.eval", Call(Global("builtins", "eval"), (code,))),
+        "exec of Python 2": ("__builtin__.execfile", Call(Global("__builtin__", "execfile"), (command,))),
+        "new object": ("subprocess.Popen", Call(popen, (["touch", str(marker)],), pickle.NEWOBJ)),
+        "instance": ("os.system", Raw(b"(" + opcodes_of(command) + b"ios\nsystem\n")),
+        "object": ("subprocess.Popen", Raw(b"(" + opcodes_of(popen) + opcodes_of(["touch", str(marker)]) + b"o")),
+        "name from the stack": ("os.system", Raw(b"\x8c\x02os\x8c\x06system\x93" + opcodes_of((command,)) + b"R")),
+        "name with dots": ("torch.os.system", Raw(b"\x8c\x05torch\x8c\x09os.system\x93")),
+        "attribute of ours": (f"{rebuild.module}.{rebuild.name}.__globals__", attribute),
+        "getattr": ("builtins.getattr", Call(Global("builtins", "getattr"), (Global("os", "path"), "os"))),
+        "torch.load": ("torch.load", Call(Global("torch", "load"), (str(marker),))),
+        "torch.hub": ("torch.hub.load", Call(Global("torch.hub", "load"), ("a", "b"))),
+        "torch's own exec": (f"{graph.module}.{graph.name}", Call(graph, ({}, code))),
+        "whole model": ("torchvision.models.resnet.ResNet", Call(model, (), pickle.NEWOBJ)),
+        "set state": ("os.system", Build(tensor("0", some), run)),
+        "not called": ("os.system", {"a": tensor("0", some), "b": system}),
+    }
+
+
+@pytest.mark.parametrize("save", [save_zip, save_stream, save_whole])
+@pytest.mark.parametrize("name", _evils(Path()))
+def test_nothing_in_a_file_is_run(save: Save, name: str, tmp_path: Path) -> None:
+    forbidden, evil = _evils(tmp_path / "marker")[name]
+    save(tmp_path / "w.pth", evil, {"0": some})
+    with pytest.raises(UserError) as caught:
+        read_pickle(str(tmp_path / "w.pth"))
+    assert f"asks to run {forbidden}," in str(caught.value)
+    assert "Nothing of it was run." in str(caught.value)
+    assert str(tmp_path / "w.pth") in str(caught.value)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("name", ["call", "inside a tensor", "instance", "object", "name from the stack"])
+def test_these_would_run(name: str, tmp_path: Path) -> None:
+    """The files of the test above do what they are there for when they are read without care."""
+    _, evil = _evils(tmp_path / "marker")[name]
+    data = dump(evil).replace(b"ctorch._utils\n_rebuild_tensor_v2\n", b"cbuiltins\nprint\n")
+    made = pickle.loads(data)
+    if hasattr(made, "wait"):
+        made.wait()
+    assert (tmp_path / "marker").exists()
+
+
+@both
+@pytest.mark.parametrize(
+    "target",
+    [
+        Global("torch._utils", "_rebuild_tensor_v2"), Global("collections", "OrderedDict"),
+        Global("torch", "FloatStorage"), Global("torch.nn.parameter", "Parameter"), Global("argparse", "Namespace"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["_function", "dtype", "__new__", "__call__", "__setstate__", "__class__"])
+def test_our_stand_ins_cannot_be_changed(save: Save, target: Global, name: str, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.pth", tmp_path / "bad.pth"
+    save(good, {"a": tensor("0", some)}, {"0": some})
+    for state in ({name: 1}, (None, {name: Global("argparse", "Namespace")})):
+        save(bad, {"a": tensor("0", some), "b": Build(target, state)}, {"0": some})
+        with pytest.raises(UserError, match="a whole, undamaged file"):
+            read_pickle(str(bad))
+    np.testing.assert_array_equal(read_pickle(str(good))["a"], some)
+
+
+_ODD = {
+    "no arguments": Call(Global("torch._utils", "_rebuild_tensor_v2"), ()),
+    "no storage": Call(Global("torch._utils", "_rebuild_tensor_v2"), ("0", 0, (1,), (1,), False, {})),
+    "beyond the end": tensor("0", some, (5, 3, 4)),
+    "offset beyond the end": tensor("0", some, offset=1),
+    "offset before the start": tensor("0", some, (1,), (1,), -1),
+    "backwards": tensor("0", some, (4,), (-1,), 3),
+    "negative size": tensor("0", some, (-2, -3, 4)),
+    "fewer strides": tensor("0", some, (2, 3, 4), (12,)),
+    "one element repeated": tensor("0", some, (2**40,), (0,)),
+    "product beyond 64 bits": tensor("0", some, (2**33, 2**33), (0, 0)),
+    "too many dimensions": tensor("0", some, (1,) * 200, (1,) * 200),
+    "shape of text": tensor("0", some, "abc", (1, 1, 1)),
+    "shape of numbers with points": tensor("0", some, (2.0, 3.0), (3, 1)),
+    "offset of text": tensor("0", some, offset="0"),
+    "storage not there": tensor("9", some),
+    "storage by a number": tensor(0, some),  # pyright: ignore[reportArgumentType]
+    "storage by a list": tensor([], some),  # pyright: ignore[reportArgumentType]
+    "storage elsewhere": tensor("../data.pkl", some),
+    "storage of another size": tensor("0", some, size=25),
+    "storage of a huge size": tensor("0", some, (1,), (1,), size=2**60),
+    "storage of negative size": tensor("0", some, (1,), (1,), size=-24),
+    "storage of an unknown type": tensor("0", some, kind="FloatStorage"),
+    "storage as a part": tensor("0", some, view=(("1", 0, 4),)),
+    "other reference": Reference(("module", 1, 2, 3, 4)),
+    "short reference": Reference(("storage",)),
+    "huge memo": Raw(b"r\xff\xff\xff\x7f".join([b"N", b""])),
+    "unhashable key": Raw(b"}]Ns"),
+    "deep nesting": Raw(b"(" * 5000 + b"t" * 5000),
+}  # fmt: skip
+
+
+@both
+@pytest.mark.parametrize("name", _ODD)
+def test_odd_descriptions(save: Save, name: str, tmp_path: Path) -> None:
+    save(tmp_path / "w.pth", {"a": _ODD[name]}, {"0": some})
+    with pytest.raises(UserError, match=r"w\.pth: got .+, expected "):
+        read_pickle(str(tmp_path / "w.pth"))
+
+
+@both
+@pytest.mark.parametrize("content", [{}, [1, 2], None, {"epoch": 3}, {"state_dict": {}}, {"state_dict": {"a": 3}}])
+def test_no_arrays(save: Save, content: Any, tmp_path: Path) -> None:
+    save(tmp_path / "w.pth", content, {})
+    with pytest.raises(UserError, match="without arrays by name, expected a state_dict"):
+        read_pickle(str(tmp_path / "w.pth"))
+
+
+def test_every_flipped_byte_of_an_archive_is_noticed_or_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    save_zip(path, {"a": tensor("0", some)}, {"0": some})
+    whole = path.read_bytes()
+    noticed = 0
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        try:
+            np.testing.assert_array_equal(read_pickle(str(path))["a"], some)
+        except UserError:
+            noticed += 1
+    assert noticed > len(dump({"a": tensor("0", some)})) + some.nbytes
+
+
+def test_flipped_bytes_of_a_stream_are_noticed_where_they_can_be(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    save_stream(path, {"a": tensor("0", some)}, {"0": some})
+    whole = path.read_bytes()
+    for position in range(len(whole) - some.nbytes):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        with contextlib.suppress(UserError, KeyError):  # KeyError: the array has another name now
+            assert read_pickle(str(path))["a"].nbytes == some.nbytes
+
+
+@both
+def test_every_truncated_file_is_noticed(save: Save, tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    save(path, {"a": tensor("0", some)}, {"0": some})
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UserError, match=r"w\.pth"):
+            read_pickle(str(path))
+
+
+def test_other_archives(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/b.txt", b"")
+    with pytest.raises(UserError, match=r"an archive without data\.pkl"):
+        read_pickle(str(path))
+    save_zip(path, {"a": tensor("0", some)}, {"0": some})
+    squeezed = io.BytesIO()
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(squeezed, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    path.write_bytes(squeezed.getvalue())
+    with pytest.raises(UserError, match=r"compressed data in archive/data\.pkl"):
+        read_pickle(str(path))
+
+
+def test_a_stream_that_is_not_torch_s(tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_bytes(pickle.dumps({"a": 1}) + pickle.dumps(2))
+    with pytest.raises(UserError, match=r"a pickle that is not torch\.save's"):
+        read_pickle(str(tmp_path / "w.pth"))
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        read_pickle(os.fspath(tmp_path / "w.pth"))
