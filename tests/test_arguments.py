@@ -70,6 +70,22 @@ def test_parse_gives_text_of_what_was_given_only() -> None:
     assert make_parser().parse(["--", "-odd"]) == {"source": "-odd"}
 
 
+def test_other_names_mean_the_option_and_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser("prog verb", "About it.", examples=())
+    options = [OPTIONS["seed"], OPTIONS["use_tpu"]]
+    parser.add_options("some", options, other_names={"start": "seed", "with_tpu": "use_tpu", "absent": "momentum"})
+    assert parser.parse(["--start=1"]) == parser.parse(["--seed=1"]) == {"seed": "1"}
+    assert parser.parse(["--seed=1", "--start", "2", "--nowith_tpu"]) == {"seed": "2", "use_tpu": "false"}
+    with pytest.raises(UserError, match=r"Did you mean --start\?"):
+        parser.parse(["--strat=1"])
+    with pytest.raises(UserError, match="got --absent"):
+        parser.parse(["--absent=1"])
+    with pytest.raises(SystemExit):
+        parser.parse(["--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"--seed N {describe(OPTIONS['seed'])} Also --start." in words
+
+
 @pytest.mark.parametrize("arguments", [[], ["a", "b"]])
 def test_too_few_and_too_many(arguments: list[str]) -> None:
     with pytest.raises(

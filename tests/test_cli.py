@@ -100,6 +100,7 @@ def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixt
         (["train", "--data_dir=d"], "model_dir: got nothing, expected a folder"),
         (["train", "--data_dir=d", "--mode=eval"], "See resnet-tpu eval --help."),
         (["train", "more"], "unrecognized arguments: more"),
+        (["train", "--init_form=x"], "Did you mean --init_from"),
         (["eval"], "the following arguments are required: MODEL_DIR"),
         (["eval", "m", "--train_steps=3"], "got --train_steps, expected an option of resnet-tpu eval"),
         (["predict"], "the following arguments are required: CHECKPOINT)"),
@@ -109,6 +110,8 @@ def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixt
         (["prepare", "in", "out", "--max_sides=3"], "Did you mean --max_side"),
         (["prepare", "in", "out", "--workers=0"], "workers: got 0, expected at least 1."),
         (["results", "nowhere"], "model_dir: got nowhere, expected an existing folder."),
+        (["convert"], "the following arguments are required: SRC"),
+        (["convert", "a", "b", "c"], "unrecognized arguments: c"),
         (["demo", "--data=x"], "Did you mean --data_dir"),
         (["--data_dir=d"], "Verb: got --data_dir=d, expected one of"),
     ],
@@ -139,6 +142,14 @@ def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             seed=1, momentum=0.6, train_batch_size=10, weight_decay=2.0, nesterov=False, data_dir="d", model_dir="m"
         )
     ]
+
+
+def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Config] = []
+    monkeypatch.setattr(cli, "run", asked.append)
+    for name in ("init_from", "init-from", "resnet_checkpoint"):
+        assert cli.main(["train", "--data_dir=d", "--model_dir=m", f"--{name}=weights.pth"]) == 0
+    assert asked == [Config().replace(data_dir="d", model_dir="m", resnet_checkpoint="weights.pth")] * 3
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,14 @@ def draw_photos(folder: Path) -> None:
             cv2.imwrite(str(folder / name / f"{number}.jpg"), photo.astype(np.uint8))
 
 
+def run(folder: Path, *arguments: str) -> None:
+    """Runs the command `resnet-tpu` in `folder`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "resnet_tpu", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{arguments}\n{done.stderr}"
+
+
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.name in ("README.md", "photos.md")], ids=lambda page: page.name
 )
@@ -64,11 +72,13 @@ def test_commands_for_photos_run_as_they_are(page: Path, tmp_path: Path) -> None
     draw_photos(tmp_path / "photos")
     (tmp_path / "photo.jpg").write_bytes((tmp_path / "photos" / "rose" / "1.jpg").read_bytes())
     for command in commands(page, "bash"):
-        done = subprocess.run(
-            [sys.executable, "-m", "resnet_tpu", *command[1:]],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        run(tmp_path, *command[1:])
+
+
+@pytest.mark.slow
+def test_commands_for_weights_run_as_they_are(tmp_path: Path) -> None:
+    draw_photos(tmp_path / "photos")
+    run(tmp_path, "prepare", "photos", "data")
+    run(tmp_path, "train", "--recipe=flowers_cpu", "--data_dir=data", "--model_dir=model", "--train_steps=1")
+    for command in commands(ROOT / "docs" / "convert.md", "bash"):
+        run(tmp_path, *command[1:])

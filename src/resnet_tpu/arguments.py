@@ -63,19 +63,31 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self._flags = {"help": True}
+        self._other_names: dict[str, str] = {}
 
-    def add_options(self, title: str, options: Iterable[Option], *, repeatable: Collection[str] = ()) -> None:
+    def add_options(
+        self,
+        title: str,
+        options: Iterable[Option],
+        *,
+        repeatable: Collection[str] = (),
+        other_names: Mapping[str, str] | None = None,
+    ) -> None:
         """Adds options under a heading of the help. In what `parse` returns they are text, and absent when not given.
 
         repeatable: names of those that may be given several times and become a list of text; of others the last counts.
+        other_names: names that also mean an option, with the option's own.
         """
         group = self.add_argument_group(title)
         for option in options:
-            self._flags[option.name] = bool in option.kinds
+            others = [other for other, name in (other_names or {}).items() if name == option.name]
+            self._flags |= dict.fromkeys((option.name, *others), bool in option.kinds)
+            self._other_names |= dict.fromkeys(others, option.name)
+            text = " ".join([describe(option), *(f"Also --{other}." for other in others)])
             group.add_argument(
                 f"--{option.name}",
                 metavar=metavar(option),
-                help=describe(option).replace("%", "%%"),
+                help=text.replace("%", "%%"),
                 default=argparse.SUPPRESS,
                 action="append" if option.name in repeatable else "store",
             )
@@ -91,7 +103,7 @@ class Parser(argparse.ArgumentParser):
             elif name is None:
                 others.append(value)
             else:
-                options.append(f"--{name}={value}")
+                options.append(f"--{self._other_names.get(name, name)}={value}")
         separator = ["--"] if any(other.startswith("-") for other in others) else []
         return vars(self.parse_args([*options, *separator, *others]))
 

@@ -18,6 +18,12 @@ from resnet_tpu.program import exit_code
 
 T = TypeVar("T")
 
+_OTHER_NAMES = {"init_from": "resnet_checkpoint"}
+"""Names that also mean an option of `train`."""
+
+_WIDE = 1000
+"""Columns of a table that goes into a file or a pipe: no name is cut or folded there."""
+
 _CONCERNS = {
     "data": "the images",
     "model": "the network",
@@ -62,6 +68,22 @@ class ResultsOptions:
     split: Literal["eval", "train"] = option("eval", "Values of the evaluations or of the training steps.")
     format: Literal["table", "csv"] = option("table", "How to print the values.")
     picture: str = option("", "Also draw them into this PNG file.")
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What `convert` makes of weights."""
+
+    to: Literal["model_dir", "tf1", "safetensors"] | None = option(
+        None,
+        "What to write: a model_dir for every verb here; a folder with a TF1 checkpoint of the original; a file with "
+        "torchvision's names. Default: by the name of DST, safetensors or model_dir.",
+    )
+    inspect: bool = option(False, "Only show what is in SRC: names, shapes, types, sizes, and what it seems to be.")
+    labels: str = option("", "Text file with the name of each class on a line. Default: those in SRC, else numbers.")
+    image_size: int | None = option(
+        None, "Side in pixels of the images that the model_dir is for. Default: 224.", at_least=8
+    )
 
 
 @dataclass(frozen=True)
@@ -111,6 +133,7 @@ def train(arguments: Sequence[str]) -> None:
         examples=(
             "resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers",
             "resnet-tpu train --recipe=flowers --data_dir=data/flowers --model_dir=runs/flowers --train_steps=90epochs",
+            "resnet-tpu train --init_from=resnet50.safetensors --data_dir=data/flowers --model_dir=runs/tuned",
             "resnet-tpu train --config_file=mine.yaml --params_override=train_batch_size=256,seed=1",
             "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
         ),
@@ -120,7 +143,8 @@ def train(arguments: Sequence[str]) -> None:
     named = dataclasses.replace(recipe, help=recipe.help.format(", ".join(RECIPES)))
     parser.add_options("options in bulk", [named, *bulk.values()], repeatable=bulk)
     for concern, title in _CONCERNS.items():
-        parser.add_options(title, [found for found in OPTIONS.values() if found.group == concern])
+        options = [found for found in OPTIONS.values() if found.group == concern]
+        parser.add_options(title, options, other_names=_OTHER_NAMES)
     given = parser.parse(arguments)
     name = given.pop("recipe", "")
     layers = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
@@ -229,6 +253,64 @@ def results(arguments: Sequence[str]) -> None:
         write_png(draw_results(rows, options.metric), options.picture)
 
 
+def convert(arguments: Sequence[str]) -> None:
+    """Turn weights of the original program, torchvision or timm into a model_dir, and back."""
+    parser = Parser(
+        "resnet-tpu convert",
+        f"{convert.__doc__} Nothing of a file is ever run.\n\n"
+        "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, or "
+        "a\nmodel_dir or checkpoint. DST must be new.",
+        usage="SRC DST [options], or --inspect SRC",
+        examples=(
+            "resnet-tpu convert --inspect resnet50.pth",
+            "resnet-tpu convert resnet-nhwc-2018-02-07 runs/original --labels=imagenet.txt",
+            "resnet-tpu convert resnet50.safetensors runs/torchvision --image_size=176",
+            "resnet-tpu convert runs/flowers flowers.safetensors          # for PyTorch",
+            "resnet-tpu convert runs/flowers flowers_tf1 --to=tf1          # for the original program",
+        ),
+    )
+    parser.add_argument("source", metavar="SRC", help="The weights.")
+    parser.add_argument("target", metavar="DST", nargs="?", help="Folder, or file *.safetensors, to write.")
+    own = options_of("convert", ConvertOptions)
+    parser.add_options("what to do", own.values())
+    overrides = options_of("bulk", BulkOptions)["params_override"]
+    about = "Options of the network or its training that SRC does not tell: precision=float32,resnetd_shortcut=true."
+    parser.add_options("options in bulk", [dataclasses.replace(overrides, help=about)], repeatable=(overrides.name,))
+    given = parser.parse(arguments)
+    options = _fill(ConvertOptions, {name: given[name] for name in own if name in given})
+    source, target = given["source"], given["target"]
+    if options.inspect:
+        if more := [name for name in given if name not in ("source", "inspect") and given[name] is not None]:
+            raise UserError("--inspect", ", ".join(more), "SRC alone", "Leave the rest out: nothing is converted.")
+        _show_weights(source)
+        return
+    if target is None:
+        raise UserError("DST", "nothing", "a folder or *.safetensors to write", "Give it, or --inspect.")
+    layers = [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
+    merge(Config(), layers)  # mistakes show before the weights are read
+
+    from resnet_tpu.train.convert import convert as convert_weights
+
+    convert_weights(
+        source,
+        target,
+        to=options.to,
+        labels=options.labels,
+        image_size=options.image_size,
+        overrides={name: value for layer in layers for name, value in layer.values.items()},
+    )
+
+
+def _show_weights(path: str) -> None:
+    """Prints what is in the weights at `path`."""
+    from rich.console import Console
+
+    from resnet_tpu.checkpoints.inspection import inspect, render
+
+    shown = render(inspect(path))
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(shown)
+
+
 def demo(arguments: Sequence[str]) -> None:
     """See the whole way, from a folder of images to predictions, on data that is at hand."""
     parser = Parser(
@@ -250,6 +332,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "eval": evaluate,
     "predict": predict,
     "results": results,
+    "convert": convert,
     "demo": demo,
 }
 

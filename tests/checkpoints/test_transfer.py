@@ -1,14 +1,18 @@
 """Starting from the weights of another training: what fits is loaded, the rest is reported."""
 
+import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import tf1_names
-from resnet_tpu.checkpoints.transfer import start_from
+from resnet_tpu.checkpoints.transfer import check_structure, start_from, take_over
+from resnet_tpu.checkpoints.weights import Kind, open_weights
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays, Network
@@ -16,9 +20,14 @@ from resnet_tpu.models.network import Arrays, Network
 WriteBundle = Callable[..., str]
 
 
-def make_network(depth: int = 18, *, num_classes: int = 3, width: int = 4, stem: str = "imagenet") -> Network:
-    config = Config().replace(resnet_depth=depth, resnet_width=width, stem=stem, precision="float32")
-    return Network.create(config.model, num_classes=num_classes, image_size=64)
+def config_of(**options: Any) -> Config:
+    """A ResNet-18 of width 4 for 64 px, unless `options` say otherwise."""
+    tiny = {"resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "precision": "float32", "image_size": 64}
+    return Config().replace(**(tiny | options))
+
+
+def make_network(*, num_classes: int = 3, **options: Any) -> Network:
+    return Network.create(config_of(**options).model, num_classes=num_classes, image_size=64)
 
 
 def arrays_of(network: Network, seed: int) -> tuple[Arrays, Arrays]:
@@ -52,7 +61,7 @@ def test_equal_networks_take_over_everything_but_the_optimizers(write_bundle: Wr
     network = make_network()
     old, new = arrays_of(network, 1), arrays_of(network, 2)
     path = write_bundle(variables_of(network, *old))
-    params, batch_stats, report = start_from(network, path, *new)
+    params, batch_stats, report = start_from(network, open_weights(path), *new)
     assert_equal(params, old[0])
     assert_equal(batch_stats, old[1])
     assert set(report.loaded) == set(tf1_names.tf_names(network))
@@ -66,17 +75,46 @@ def test_equal_networks_take_over_everything_but_the_optimizers(write_bundle: Wr
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [
+        ("ours", ["step", "ema of 107 variables", "momentum of 65 variables"]),
+        ("tf1", ["global_step", "ExponentialMovingAverage of 107 variables", "Momentum of 65 variables"]),
+        ("torch", ["num_batches_tracked of 1 variables"]),
+    ],
+)
+def test_every_kind_is_loaded_and_reported_alike(kind: Kind, left: list[str], three_kinds: Any) -> None:
+    weights = open_weights(str(three_kinds.folders[kind]))
+    params, batch_stats, report = start_from(three_kinds.network, weights, *three_kinds.network.init(0))
+    assert_equal(params, three_kinds.arrays["params"])
+    assert_equal(batch_stats, three_kinds.arrays["batch_stats"])
+    assert str(report).splitlines() == [
+        f"Started from {weights.source}: 107 of 107 variables loaded.",
+        *(f"  not used: {line}" for line in left),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["ours", "tf1", "torch"])
+def test_every_kind_gives_way_to_a_new_head(kind: Kind, three_kinds: Any) -> None:
+    network = make_network(num_classes=5)
+    new = arrays_of(network, 2)
+    params, _, report = start_from(network, open_weights(str(three_kinds.folders[kind])), *new)
+    assert_equal(params, {**three_kinds.arrays["params"], "dense": new[0]["dense"]})
+    head = {"ours": "params/dense/kernel", "tf1": "dense/kernel", "torch": "fc.weight"}[kind]
+    assert f"initial value kept: {head}: [32, 3] there, [32, 5] here" in str(report)
+
+
 def test_the_initial_arrays_are_left_as_they_were(write_bundle: WriteBundle) -> None:
     network = make_network()
     new = arrays_of(network, 2)
-    start_from(network, write_bundle(variables_of(network, *arrays_of(network, 1))), *new)
+    start_from(network, open_weights(write_bundle(variables_of(network, *arrays_of(network, 1)))), *new)
     assert_equal(new[0], arrays_of(network, 2)[0])
 
 
 def test_another_number_of_classes_keeps_the_new_head(write_bundle: WriteBundle) -> None:
     source, network = make_network(num_classes=10), make_network(num_classes=5)
     old, new = arrays_of(source, 1), arrays_of(network, 2)
-    params, batch_stats, report = start_from(network, write_bundle(variables_of(source, *old)), *new)
+    params, batch_stats, report = start_from(network, open_weights(write_bundle(variables_of(source, *old))), *new)
     assert_equal(params["dense"], new[0]["dense"])
     assert_equal({**params, "dense": 0}, {**old[0], "dense": 0})
     assert_equal(batch_stats, old[1])
@@ -90,7 +128,7 @@ def test_another_number_of_classes_keeps_the_new_head(write_bundle: WriteBundle)
 def test_another_stem_keeps_the_new_stem(write_bundle: WriteBundle) -> None:
     source, network = make_network(), make_network(stem="small")
     old, new = arrays_of(source, 1), arrays_of(network, 2)
-    params, _, report = start_from(network, write_bundle(variables_of(source, *old)), *new)
+    params, _, report = start_from(network, open_weights(write_bundle(variables_of(source, *old))), *new)
     assert [str(skipped) for skipped in report.skipped] == ["conv2d/kernel: [7, 7, 3, 4] there, [3, 3, 3, 4] here"]
     assert np.array_equal(params["stem"]["conv"]["kernel"], new[0]["stem"]["conv"]["kernel"])
     assert np.array_equal(params["stem"]["norm"]["scale"], old[0]["stem"]["norm"]["scale"])
@@ -98,26 +136,67 @@ def test_another_stem_keeps_the_new_stem(write_bundle: WriteBundle) -> None:
 
 def test_what_only_one_side_has_is_named(write_bundle: WriteBundle) -> None:
     network = make_network()
-    variables = variables_of(network, *arrays_of(network, 1))
-    del variables["dense/bias"]
-    variables["extra/kernel"] = np.zeros(3, np.float32)
-    _, _, report = start_from(network, write_bundle(variables), *arrays_of(network, 2))
+    variables = variables_of(network, *arrays_of(network, 1)) | {"extra/kernel": np.zeros(3, np.float32)}
+    weights = open_weights(write_bundle(variables))
+    without = {name: array for name, array in weights.variables.items() if name != "dense/bias"}
+    _, _, report = start_from(network, dataclasses.replace(weights, variables=without), *arrays_of(network, 2))
     assert "initial value kept: dense/bias: not there, [3] here" in str(report)
     assert "not used: extra/kernel" in str(report)
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("other", "message"),
     [
-        (make_network(34), "got 37 convolutions, expected 21, as in resnet_depth 18"),
-        (make_network(width=8), r"got 1 of 107 variables that fit .*\[7, 7, 3, 8\] there, \[7, 7, 3, 4\] here"),
+        (
+            {"resnet_depth": 34},
+            "got resnet_depth 34 there, 18 here, expected the same network. Give --resnet_depth=34,",
+        ),
+        ({"resnet_width": 8}, "got resnet_width 8 there, 4 here"),
+        ({"pre_activation": True}, "got pre_activation True there, False here"),
+        ({"resnet_depth": 50, "se_ratio": 0.25}, "resnet_depth 50 there, 18 here, se_ratio 0.25 there, 0.0 here"),
+        ({"use_resnetd_stem": True}, "use_resnetd_stem True there, False here"),
+        ({"project_first_group": False}, "project_first_group False there, True here"),
     ],
-    ids=["depth", "width"],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_another_network_is_refused(write_bundle: WriteBundle, source: Network, message: str) -> None:
-    network = make_network()
-    with pytest.raises(UserError, match=message):
-        start_from(network, write_bundle(variables_of(source, *arrays_of(source, 1))), *arrays_of(network, 2))
+def test_another_depth_or_variant_is_refused(write_bundle: WriteBundle, other: dict[str, Any], message: str) -> None:
+    network, source = make_network(), make_network(**other)
+    new = arrays_of(network, 2)
+    weights = open_weights(write_bundle(variables_of(source, *arrays_of(source, 1))))
+    with pytest.raises(UserError, match=re.escape(message)):
+        start_from(network, weights, *new)
+    with pytest.raises(UserError, match=re.escape(message)):
+        check_structure(network.model, 64, weights)
+    assert_equal(new[0], arrays_of(network, 2)[0])
+
+
+def test_what_no_variable_tells_is_not_compared(write_bundle: WriteBundle) -> None:
+    options = {"resnet_depth": 50, "use_resnetd_stem": True}
+    source = make_network(**options, resnetd_shortcut=True)
+    weights = open_weights(write_bundle(variables_of(source, *arrays_of(source, 1))))
+    check_structure(config_of(**options).model, 64, weights)
+
+
+def test_options_that_travel_are_taken_over(write_bundle: WriteBundle, caplog: pytest.LogCaptureFixture) -> None:
+    source = make_network(project_first_group=False)
+    weights = open_weights(write_bundle(variables_of(source, *arrays_of(source, 1))))
+    caplog.set_level("INFO", "resnet_tpu")
+    config = config_of(pool_padding="symmetric")
+    assert take_over(config, weights) == config.replace(pool_padding="same", project_first_group=False)
+    assert "need it: project_first_group = False, pool_padding = same" in caplog.text or (
+        "need it: pool_padding = same, project_first_group = False" in caplog.text
+    )
+    with pytest.raises(UserError, match="resnet_depth 18 there, 50 here"):
+        take_over(config_of(resnet_depth=50), weights)
+
+
+@pytest.mark.parametrize(("there", "here"), [(1001, 1000), (1000, 1001)])
+def test_a_class_for_the_background_is_noted(write_bundle: WriteBundle, there: int, here: int) -> None:
+    source, network = make_network(num_classes=there), make_network(num_classes=here)
+    weights = open_weights(write_bundle(variables_of(source, *arrays_of(source, 1))))
+    report = start_from(network, weights, *arrays_of(network, 2))[2]
+    assert f"with {there} there and {here} here, labels shift by one" in str(report)
+    assert "background" not in str(start_from(source, weights, *arrays_of(source, 2))[2])
 
 
 def test_a_damaged_checkpoint_is_refused(write_bundle: WriteBundle) -> None:
@@ -127,4 +206,4 @@ def test_a_damaged_checkpoint_is_refused(write_bundle: WriteBundle) -> None:
         file.seek(100)
         file.write(b"\xff\xff")
     with pytest.raises(UserError, match="checksum"):
-        start_from(network, prefix, *arrays_of(network, 2))
+        open_weights(prefix)

@@ -90,7 +90,9 @@ def test_the_average_is_what_is_evaluated_and_exported(tiny: Tiny, averaged: Pat
     predict = make_predict_step(average.network)
     for asked, trained in ((True, average), (False, raw)):
         exported = load_exported(export_run(config.replace(export_moving_average=asked)))
-        np.testing.assert_allclose(exported(images), predict(trained.params, trained.batch_stats, images), atol=1e-6)
+        np.testing.assert_allclose(
+            exported(images), predict(trained.params, trained.batch_stats, jnp.asarray(images)), atol=1e-6
+        )
 
 
 def test_a_run_that_kept_no_average_does_not_begin_one_midway(tiny: Tiny, averaged: Path, tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 FOLDER = "checkpoints"
 """Name of the folder of checkpoints in a `model_dir`."""
 
+MARK = "_CHECKPOINT_METADATA"
+"""A file that is in every checkpoint."""
+
 
 class DamagedCheckpointError(UserError):
     """A checkpoint of which a file is missing or damaged."""
@@ -144,7 +147,7 @@ def find(path: str) -> str:
 
     Raises UserError when there is none.
     """
-    if storage.exists(storage.join(path, "_CHECKPOINT_METADATA")):
+    if storage.exists(storage.join(path, MARK)):
         return storage.absolute(path)
     for folder in (storage.join(path, FOLDER), path):
         steps = [int(name) for name in storage.list_dir(folder) if name.isdigit()]
@@ -187,18 +190,19 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     return Checkpoint(step_of(path), loaded["arrays"], loaded["meta"])
 
 
-def load_named(path: str, collections: Sequence[str]) -> dict[str, np.ndarray]:
-    """All arrays of the named collections at `path`, whatever their shapes, by name: `params/stem/conv/kernel`."""
-    stored = _stored_shapes(path)
+def load_named(path: str, collections: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """All arrays at `path`, or those of the named collections, whatever their shapes: `params/stem/conv/kernel`, ..."""
+    stored = stored_shapes(path)
     everywhere = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
-        {name: stored[name] for name in collections},
+        {name: stored[name] for name in collections or stored},
     )
     return {name: np.asarray(leaf) for name, leaf in leaves(load(path, shapes).arrays)}
 
 
-def _stored_shapes(path: str) -> Arrays:
+def stored_shapes(path: str) -> Arrays:
+    """Shape and dtype of each array of the checkpoint at `path`. Raises DamagedCheckpointError."""
     with _reading(path), _context():
         metadata: Any = ocp.metadata(path, "arrays").metadata
         if metadata is None:  # Orbax logs what is wrong and goes on
@@ -234,7 +238,7 @@ def _quiet(*names: str) -> Iterator[None]:
 
 
 def _check_shapes(path: str, shapes: Arrays) -> None:
-    found = dict(leaves(_stored_shapes(path)))
+    found = dict(leaves(stored_shapes(path)))
     for name, leaf in leaves(shapes):
         if name not in found:
             raise UserError(f"Checkpoint {path}", f"no array {name}", "the same network", "Use the options of its run.")

@@ -1,18 +1,33 @@
 """Starting a training from the weights of another: what fits is loaded, and all that does not is reported."""
 
+import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from resnet_tpu.checkpoints import store, tf1
-from resnet_tpu.checkpoints.tf1_names import Leaf, tf_names
+from resnet_tpu.checkpoints.torch import COUNTER
+from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, travelling
+from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.registry import find_architecture
+
+log = logging.getLogger(__name__)
+
+_STRUCTURE = (
+    "project_first_group",
+    "pre_activation",
+    "norm_act_layer",
+    "use_resnetd_stem",
+    "resnetd_shortcut",
+    "replace_stem_max_pool",
+)
+"""Options, beside depth, width and squeeze-and-excite, in which networks must be equal for the layers of one to mean
+anything to the other. The stem of small images is none: with it only the first convolution is another."""
 
 
 @dataclass(frozen=True)
@@ -36,61 +51,104 @@ class TransferReport:
     loaded: tuple[str, ...]
     skipped: tuple[Skipped, ...]
     left_over: tuple[str, ...]  # of the source: optimizer slots, averages, the step, and what the network has not
+    note: str = ""
 
     def __str__(self) -> str:
-        """Lines for the log; copies of variables, such as optimizer slots, are counted instead of named."""
+        """Lines for the log."""
         total = len(self.loaded) + len(self.skipped)
         lines = [f"Started from {self.source}: {len(self.loaded)} of {total} variables loaded."]
         lines += [f"  initial value kept: {skipped}" for skipped in self.skipped]
         known = {*self.loaded, *(skipped.name for skipped in self.skipped)}
-        copies: Counter[str] = Counter()
-        for name in self.left_over:
-            variable, _, suffix = name.rpartition("/")
-            if variable in known:
-                copies[suffix] += 1
-            else:
-                lines.append(f"  not used: {name}")
-        lines += [f"  not used: {suffix} of {count} variables" for suffix, count in copies.items()]
-        return "\n".join(lines)
+        lines += [f"  not used: {line}" for line in describe_left_over(self.left_over, known)]
+        return "\n".join([*lines, *([f"  {self.note}"] if self.note else [])])
+
+
+def describe_left_over(left_over: Iterable[str], known: Collection[str]) -> list[str]:
+    """What was not used, a line each; what there is of many `known` variables, such as slots, is counted."""
+    lines = []
+    copies: Counter[str] = Counter()
+    for name in left_over:
+        if copy := _copy_of_known(name, known):
+            copies[copy] += 1
+        else:
+            lines.append(name)
+    return [*lines, *(f"{copy} of {count} variables" for copy, count in copies.items())]
+
+
+def _copy_of_known(name: str, known: Collection[str]) -> str | None:
+    """What of a known variable `name` holds: `Momentum` of conv2d/kernel, our `momentum` of params/stem/conv/kernel."""
+    variable, _, suffix = name.rpartition("/")
+    if variable in known:
+        return suffix
+    if name.endswith(COUNTER) and name.removesuffix(COUNTER) + "weight" in known:
+        return COUNTER
+    collection, _, rest = name.partition("/")
+    return collection if rest in known or f"params/{rest}" in known else None
+
+
+def take_over(config: Config, weights: Weights) -> Config:
+    """The options of a training that starts from `weights`: those in `TRAVELLING` are theirs, which a log line says.
+
+    Raises UserError, naming both, when depth or variant are others than the weights'.
+    """
+    check_structure(config.model, config.data.image_size, weights, but=TRAVELLING)
+    return adopt(config, travelling(weights), f"the weights of {weights.source}")
+
+
+def adopt(config: Config, options: Mapping[str, Any], source: str) -> Config:
+    """`config` with the options that `source` needs; a log line says what changes."""
+    now = config.replace(**options)
+    before, after = config.flat(), now.flat()
+    if changed := [f"{name} = {after[name]}" for name in options if after[name] != before[name]]:
+        log.info("As %s need it: %s", source, ", ".join(changed))
+    return now
+
+
+def check_structure(model: ModelConfig, image_size: int, weights: Weights, *, but: Collection[str] = ()) -> None:
+    """Raises UserError, naming both, when options that decide which layers there are differ from the weights'.
+
+    but: options that may differ.
+    """
+    if weights.kind == "tf1":
+        but = (*but, "resnetd_shortcut")  # pooling leaves no trace in the variables
+    theirs = Config().replace(**weights.options)
+    there, here = _structure(theirs.model, theirs.data.image_size), _structure(model, image_size)
+    differ = [name for name in there if there[name] != here[name] and name not in but]
+    if differ:
+        got = ", ".join(f"{name} {there[name]} there, {here[name]} here" for name in differ)
+        do = f"Give {' '.join(f'--{name}={there[name]}' for name in differ)}, or other weights."
+        raise UserError(f"Weights {weights.source}", got, "the same network", do)
+
+
+def _structure(model: ModelConfig, image_size: int) -> dict[str, Any]:
+    network = find_architecture(model, image_size=image_size)
+    features = 32 * network.width  # what the last group's squeeze-and-excite has to squeeze
+    return {
+        "resnet_depth": model.resnet_depth,
+        "resnet_width": network.width,
+        **{name: getattr(network, name) for name in _STRUCTURE},
+        "se_ratio": int(features * network.se_ratio) / features,
+    }
 
 
 def start_from(
-    network: Network, path: str, params: Arrays, batch_stats: Arrays
+    network: Network, weights: Weights, params: Arrays, batch_stats: Arrays
 ) -> tuple[Arrays, Arrays, TransferReport]:
-    """`params` and `batch_stats` with the weights of the checkpoint at `path` wherever name and shape are the same.
+    """`params` and `batch_stats` with the values of `weights` wherever name and shape are the same, and what was.
 
-    `path` is a TF1 checkpoint of the original (see `tf1.find_checkpoint`), or a checkpoint or model_dir of ours. Step,
-    optimizer slots and moving averages are never loaded; the classifier is not when the number of classes differs.
-    Raises UserError when there is no checkpoint, it is damaged, or it is of another network.
+    Step, optimizer slots and moving averages are never loaded; the classifier is not when the number of classes
+    differs. Raises UserError when the weights are of another network; the given arrays are left as they are.
     """
-    if tf1.find_checkpoint(path) is None:
-        variables = store.load_named(store.find(path), ("params", "batch_stats"))
-        return transfer(path, variables, _own_names(params, batch_stats), params, batch_stats)
-    variables = tf1.read_checkpoint(path)
-    tf1.check_depth(network, variables)
-    return transfer(path, variables, tf_names(network), params, batch_stats)
-
-
-def _own_names(params: Arrays, batch_stats: Arrays) -> dict[str, Leaf]:
-    names = (name for name, _ in store.leaves({"params": params, "batch_stats": batch_stats}))
-    return {name: (name.split("/")[0], tuple(name.split("/")[1:])) for name in names}
-
-
-def transfer(
-    source: str, variables: Mapping[str, np.ndarray], names: Mapping[str, Leaf], params: Arrays, batch_stats: Arrays
-) -> tuple[Arrays, Arrays, TransferReport]:
-    """The arrays with those of `variables` that fit, and what fitted. `names` says where each variable belongs.
-
-    Raises UserError when most do not fit: then `variables` are of another network.
-    """
+    check_structure(network.model, network.image_size, weights)
     trees: dict[str, Any] = jax.tree.map(lambda leaf: leaf, {"params": params, "batch_stats": batch_stats})
+    names = weights.names_in(network)
     loaded: list[str] = []
     skipped: list[Skipped] = []
     for name, (collection, path) in names.items():
         parent = trees[collection]
         for key in path[:-1]:
             parent = parent[key]
-        ours, theirs = parent[path[-1]], variables.get(name)
+        ours, theirs = parent[path[-1]], weights.variables.get(name)
         if theirs is None or theirs.shape != ours.shape:
             skipped.append(Skipped(name, ours.shape, None if theirs is None else theirs.shape))
         else:
@@ -99,6 +157,18 @@ def transfer(
     if len(skipped) > len(loaded):
         got = f"{len(loaded)} of {len(names)} variables that fit (the first that does not is {skipped[0]})"
         do = "Set the options of the network to the checkpoint's, or give another checkpoint."
-        raise UserError(f"Checkpoint {source}", got, "weights of the same network", do)
-    left_over = tuple(name for name in variables if name not in names)
-    return trees["params"], trees["batch_stats"], TransferReport(source, tuple(loaded), tuple(skipped), left_over)
+        raise UserError(f"Weights {weights.source}", got, "weights of the same network", do)
+    left_over = tuple(name for name in weights.variables if name not in names)
+    note = _note_on_background(weights.options.get("num_label_classes"), network.num_classes)
+    return (
+        trees["params"],
+        trees["batch_stats"],
+        TransferReport(weights.source, tuple(loaded), tuple(skipped), left_over, note),
+    )
+
+
+def _note_on_background(there: int | None, here: int) -> str:
+    """What to know when one of two networks has a class for the background before ImageNet's 1000."""
+    if {there, here} != {1000, 1001}:
+        return ""
+    return f"note: of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one"

@@ -4,21 +4,22 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store, tf1, torch
-from resnet_tpu.checkpoints.inspection import summarize
+from resnet_tpu.checkpoints.inspection import network_of, summarize
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
-from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.checkpoints.transfer import check_structure, describe_left_over, start_from
+from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
+from resnet_tpu.checks import check
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays, Network
@@ -52,22 +53,20 @@ def convert(
     folder with a checkpoint of the original, with the same; `safetensors`, a file with torchvision's names, in which
     averages take the place of the weights unless export_moving_average is off. Default: `safetensors` when `target` is
     called so, else `model_dir`.
-    labels: a text file with the name of each class on a line. image_size: default 224, or the run's own.
+    labels: a text file with the name of each class on a line. image_size: of a `model_dir`; default 224.
     overrides: values of options that the source does not tell.
     Raises UserError when the source is none or damaged, options contradict it, or there is something at `target`.
     """
     to = to or ("safetensors" if target.endswith(_SUFFIX) else "model_dir")
     _check_target(target, to)
+    _check_fit(to, labels=labels, image_size=image_size)
     weights = open_weights(source)
     if weights.kind == "ours" and to == "model_dir":
         expected = "weights of another kind, or --to=tf1 or safetensors"
         raise UserError("Source", f"{source}, a checkpoint of ours", expected, "Copy the folder instead.")
     config = _configure(weights, image_size, overrides or {})
     class_names = _read_labels(labels, config.data.num_label_classes or 0) if labels else weights.class_names
-    network = Network.create(
-        config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
-    )
-    check_structure(config.model, config.data.image_size, weights)
+    network = network_of(config)
     arrays = _arrays(weights, network)
     if to == "model_dir":
         _write_model_dir(target, config, arrays, class_names)
@@ -76,6 +75,14 @@ def convert(
     else:
         _write_safetensors(target, config, network, arrays, class_names)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
+
+
+def _check_fit(to: Form, **options: Any) -> None:
+    """Raises UserError for an option that what is written has no place for."""
+    places = {"labels": ("model_dir", "safetensors"), "image_size": ("model_dir",)}
+    for name, value in options.items():
+        if value and to not in places[name]:
+            raise UserError(name, value, f"no {name} with --to={to}, which has no place for it", "Leave it out.")
 
 
 def _check_target(target: str, to: Form) -> None:
@@ -93,13 +100,12 @@ def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str,
     """The options of the run that the weights come from, as far as they are told or given; else the defaults."""
     config = Config().replace(**weights.options)
     if weights.kind != "ours":
-        config = config.replace(image_size=IMAGE_SIZE, **_training_options(weights))
-    if image_size is not None:
-        config = config.replace(image_size=image_size)
+        config = config.replace(image_size=image_size or IMAGE_SIZE, **_training_options(weights))
     config = config.replace(**overrides)
     if config.data.num_label_classes is None:
         do = "Start a training from it: resnet-tpu train --init_from=FILE."
         raise UserError(f"Weights {weights.source}", "no classifier", "a whole network", do)
+    check(config)
     return config
 
 
@@ -119,37 +125,35 @@ def _read_labels(path: str, num_classes: int) -> list[str]:
     """The class names in a text file. Raises UserError when they are not as many as the classes."""
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("Labels", path, "a text file with a class name on each line", "Check the path.")
-    names = [line.strip() for line in storage.read_text(path).splitlines() if line.strip()]
+    try:
+        names = [line.strip() for line in storage.read_text(path).splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise UserError("Labels", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
     if len(names) != num_classes:
         raise UserError("Labels", f"{len(names)} names in {path}", f"{num_classes}, one for each class", "Correct it.")
     return names
 
 
 def _arrays(weights: Weights, network: Network) -> Arrays:
-    """The arrays as a checkpoint of ours holds them. Raises UserError when one is missing."""
+    """The arrays as a checkpoint of ours holds them. Raises UserError when one is missing or has another shape."""
+    params, batch_stats, report = start_from(network, weights, *network.shapes())
+    if report.skipped:
+        do = "Give the whole network, and options that do not contradict it."
+        raise UserError(f"Weights {weights.source}", str(report.skipped[0]), "every array of the network", do)
     if weights.kind == "ours":
         return _nest(weights.variables)
+    used = (MOMENTUM, LARS, AVERAGE, STEP) if weights.kind == "tf1" else ()
+    left_over = [name for name in report.left_over if not name.endswith(used)]
+    for line in describe_left_over(left_over, report.loaded):
+        log.info("Not used: %s", line)
+    momentum, ema = None, None
     if weights.kind == "tf1":
         restored = tf1.from_tf1(network, weights.variables)
-        params, batch_stats, momentum, ema = restored[:4]
-        left_over = [name for name in weights.variables if not _is_used(name, tf_names(network))]
-    else:
-        params, batch_stats, report = start_from(network, weights, *network.shapes())
-        if report.skipped:
-            do = "Give a file of the whole network."
-            raise UserError(f"Weights {weights.source}", str(report.skipped[0]), "every array of the network", do)
-        momentum, ema, left_over = None, None, report.left_over
-    for line in describe_left_over(left_over, weights.variables):
-        log.info("Not used: %s", line)
+        momentum, ema = restored.momentum, restored.ema
     if momentum is None:
-        momentum = jax.tree.map(jnp.zeros_like, params)
+        momentum = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
     arrays = {"step": weights.step or 0, "params": params, "batch_stats": batch_stats, "momentum": momentum}
     return arrays if ema is None else arrays | {"ema": ema}
-
-
-def _is_used(name: str, names: Collection[str]) -> bool:
-    variable, _, copy = name.rpartition("/")
-    return name in names or name == STEP or (variable in names and f"/{copy}" in (MOMENTUM, LARS, AVERAGE))
 
 
 def _nest(variables: Mapping[str, Any]) -> Arrays:
@@ -197,6 +201,8 @@ def _write_safetensors(
             "The weights in %s are the moving averages; not with --params_override=export_moving_average=false", target
         )
         arrays = arrays["ema"]
+    if not storage.is_remote(target):
+        Path(target).absolute().parent.mkdir(parents=True, exist_ok=True)
     torch.write_safetensors(target, network, arrays["params"], arrays["batch_stats"], class_names=class_names)
 
 

@@ -1,7 +1,6 @@
 """Training from start to end: go on where the run stopped, train, evaluate, save."""
 
 import contextlib
-import functools
 import logging
 import math
 import time
@@ -10,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from resnet_tpu import distributed, storage
-from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.checkpoints.transfer import start_from
-from resnet_tpu.checkpoints.weights import open_weights
+from resnet_tpu.checkpoints.weights import Weights
+from resnet_tpu.checks import check
 from resnet_tpu.config import Config
 from resnet_tpu.data.loader import Batches, train_batches
 from resnet_tpu.data.source import Source, open_source
@@ -31,16 +29,14 @@ from resnet_tpu.train.profile import Profiler
 from resnet_tpu.train.progress import TrainingProgress
 from resnet_tpu.train.run import (
     Lengths,
-    changed_options,
     check_classes,
-    config_of,
     lengths,
     make_meta,
     resolve,
     write_description,
 )
 from resnet_tpu.train.schedule import make_schedule
-from resnet_tpu.train.state import TrainState, create_state, start_state
+from resnet_tpu.train.start import find_start, settle_start
 from resnet_tpu.train.step import DeviceBatch, make_eval_step, make_train_step
 
 log = logging.getLogger(__name__)
@@ -65,6 +61,7 @@ def train(config: Config) -> Summary:
     """
     if not config.run.model_dir:
         raise UserError("model_dir", "nothing", "a folder for checkpoints and metrics", "Give --model_dir=FOLDER.")
+    check(config)
     distributed.start(use_tpu=config.run.use_tpu)
     source = open_source(config.data, "train")
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
@@ -79,7 +76,8 @@ def train(config: Config) -> Summary:
         checkpoints = stack.enter_context(
             CheckpointStore(storage.join(config.run.model_dir, store.FOLDER), keep=config.train.keep_checkpoint_max)
         )
-        trainer = Trainer(config, lengths(config), source, validation, class_names, mesh, checkpoints)
+        config, weights = settle_start(config, checkpoints)
+        trainer = Trainer(config, lengths(config), source, validation, class_names, mesh, checkpoints, weights)
         summary = trainer.run(stack)
     if jax.process_index() == 0:
         draw_report(config.run.model_dir)
@@ -107,7 +105,9 @@ class Trainer:
         class_names: list[str] | None,
         mesh: Mesh,
         checkpoints: CheckpointStore,
+        weights: Weights | None,
     ) -> None:
+        """`weights` are what a new training starts from, if not from random ones."""
         self.config, self.plan, self.source, self.validation = config, plan, source, validation
         self.class_names, self.mesh, self.checkpoints = class_names, mesh, checkpoints
         groups = mesh.devices.size if config.model.batch_norm_scope == "replica" else 1
@@ -130,57 +130,8 @@ class Trainer:
         self.eval_step: EvalStep = make_eval_step(self.network, config.optimizer)
         self.evaluation: dict[str, float] | None = None
         self._is_cold = True
-        self.state, self.step, self.position = self._first_state()
-
-    def _first_state(self) -> tuple[TrainState, int, int]:
-        """The state to go on from, its step, and the training images consumed: of `model_dir`, else a new one."""
-        average = self.config.optimizer.moving_average_decay > 0
-        new_state = functools.partial(
-            create_state, self.network, self.optimizer, self.config.train.seed, average=average
-        )
-        shapes: TrainState = jax.eval_shape(new_state)
-        everywhere = distributed.replicated(self.mesh)
-        checkpoint = self.checkpoints.restore(
-            jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes.to_arrays()
-            )
-        )
-        if checkpoint is None:
-            if original := tf1.find_checkpoint(self.config.run.model_dir):
-                state = self._continue_original(original)
-            elif self.config.train.resnet_checkpoint:
-                state = self._start_from(self.config.train.resnet_checkpoint)
-            else:
-                state = new_state()
-            step = int(state.step)
-            return distributed.put_replicated(state, self.mesh), step, step * self.config.train.train_batch_size
-        check_classes(self.config.data.data_dir, self.class_names, checkpoint.meta["class_names"])
-        if changed := changed_options(config_of(checkpoint.meta), self.config):
-            log.warning("Going on with other options than before: %s", ", ".join(changed))
-        log.info("Going on from step %d of %s", checkpoint.step, self.checkpoints.directory)
-        return shapes.with_arrays(checkpoint.arrays), checkpoint.step, checkpoint.meta["position"]
-
-    def _start_from(self, path: str) -> TrainState:
-        """The state of a new training with the weights of another."""
-        params, batch_stats, report = start_from(
-            self.network, open_weights(path), *self.network.init(self.config.train.seed)
-        )
-        log.info("%s", report)
-        average = self.config.optimizer.moving_average_decay > 0
-        return start_state(self.optimizer, params, batch_stats, average=average)
-
-    def _continue_original(self, prefix: str) -> TrainState:
-        """The state that a training of the original program left in `model_dir`, step and optimizer included."""
-        restored = tf1.from_tf1(self.network, tf1.read_checkpoint(prefix))
-        log.info("Going on from step %d of the original's checkpoint %s", restored.global_step or 0, prefix)
-        average = self.config.optimizer.moving_average_decay > 0
-        state = start_state(self.optimizer, restored.params, restored.batch_stats, average=average)
-        arrays = state.to_arrays() | {"step": jnp.int32(restored.global_step or 0)}
-        if restored.momentum is not None:
-            arrays["momentum"] = restored.momentum
-        if average and restored.ema is not None:
-            arrays["ema"] = restored.ema
-        return state.with_arrays(arrays)
+        start = find_start(config, self.network, self.optimizer, checkpoints, class_names, weights, mesh)
+        self.state, self.step, self.position = start.state, start.step, start.position
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
         """Trains from the present step to the last. `stack` closes what this opens."""

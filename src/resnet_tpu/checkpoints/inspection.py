@@ -1,0 +1,179 @@
+"""What is in a file of weights: its arrays, and which network it seems to be of. Values are not read where names do."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from resnet_tpu.checkpoints import store, tf1_bundle, torch
+from resnet_tpu.checkpoints.tf1_describe import STEP, contents
+from resnet_tpu.checkpoints.tf1_lottery import rename
+from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.checkpoints.weights import TRAVELLING, Kind, Weights, describe, locate
+from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Network
+
+_VARIANT = (
+    "stem",
+    "pre_activation",
+    "norm_act_layer",
+    "use_resnetd_stem",
+    "resnetd_shortcut",
+    "replace_stem_max_pool",
+    "se_ratio",
+    *TRAVELLING,
+)
+"""Options that a summary names where they are not the default."""
+
+_SHOWN_CLASSES = 5
+
+_WRITERS = {
+    "ours": "resnet_tpu",
+    "tf1": "the original program (TensorFlow 1)",
+    "torch": "PyTorch (torchvision or timm)",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An array of a file. `place`: its name in a network here, as in --freeze; '' for what is no part of one."""
+
+    name: str
+    place: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The arrays of a file, from the network's first layer to its last and then the rest, and what the file seems."""
+
+    source: str
+    entries: list[Entry]
+    summary: str
+
+
+def inspect(path: str) -> Inspection:
+    """What is in the weights that `path` means (see `weights.locate`). Raises UserError when they cannot be read."""
+    kind, place = locate(path)
+    arrays = _outline(kind, place)
+    try:
+        weights = describe(kind, place, arrays)
+        network = network_of(Config().replace(**weights.options))
+        summary, places = f"{summarize(weights, network)}.", _places(weights, network, arrays)
+    except UserError as error:
+        summary, places = f"Arrays of {_WRITERS[kind]}, but of no network that there is here: {error}", {}
+    order = {name: number for number, name in enumerate(places)}
+    entries = [
+        Entry(name, places.get(name, ""), array.shape, str(array.dtype), array.size * array.dtype.itemsize)
+        for name, array in sorted(arrays.items(), key=lambda pair: (order.get(pair[0], len(order)), _natural(pair[0])))
+    ]
+    return Inspection(place, entries, summary)
+
+
+def network_of(config: Config) -> Network:
+    """The network of a config. Raises UserError when there is none such."""
+    num_classes = config.data.num_label_classes or 0  # a file may lack the classifier
+    return Network.create(config.model, num_classes=num_classes, image_size=config.data.image_size)
+
+
+def summarize(weights: Weights, network: Network) -> str:
+    """One sentence on what the weights are and what is kept with them."""
+    model, options = network.model, weights.options
+    name = f"ResNet-{model.resnet_depth}" + (f" of width {model.resnet_width}" if model.resnet_width else "")
+    variant = [_in_words(option, options[option]) for option in _VARIANT if _is_special(option, options)]
+    places = weights.names_in(network).items()
+    num_parameters = sum(
+        weights.variables[name].size
+        for name, (collection, _) in places
+        if collection == "params" and name in weights.variables
+    )
+    return ", ".join(
+        [
+            f"{name} of {_WRITERS[weights.kind]}",
+            *variant,
+            f"{network.num_classes} classes{_some(weights.class_names)}" if network.num_classes else "no classifier",
+            f"{num_parameters / 1e6:.1f} M parameters" if num_parameters >= 1e6 else f"{num_parameters:,} parameters",
+            *([f"step {weights.step}"] if weights.step is not None else []),
+            *_kept(weights),
+        ]
+    )
+
+
+def _some(class_names: list[str] | None) -> str:
+    """The first class names in brackets, where there are any but numbers."""
+    if class_names is None or class_names == [str(number) for number in range(len(class_names))]:
+        return ""
+    return f" ({', '.join([*class_names[:_SHOWN_CLASSES], *(['...'] if class_names[_SHOWN_CLASSES:] else [])])})"
+
+
+def _is_special(option: str, options: Mapping[str, Any]) -> bool:
+    """Whether an option is worth a word: told, and not as in nearly all networks."""
+    return option in options and options[option] not in (OPTIONS[option].default, "imagenet")
+
+
+def _in_words(option: str, value: Any) -> str:
+    return option if value is True else f"{option}={value}"
+
+
+def _kept(weights: Weights) -> list[str]:
+    """What there is beside the weights: optimizer state, averages."""
+    if weights.kind == "torch":
+        return []
+    if weights.kind == "tf1":
+        found = contents(weights.variables)
+        momentum, averaged = f"{found.optimizer} slots" if found.optimizer else "no optimizer slots", found.averaged
+    else:
+        momentum, averaged = "momentum", any(name.startswith("ema/") for name in weights.variables)
+    return [momentum, "moving averages" if averaged else "no averages"]
+
+
+def _outline(kind: Kind, place: str) -> dict[str, np.ndarray]:
+    """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
+    if kind == "ours":
+        return {name: _stand_in(leaf.shape, leaf.dtype) for name, leaf in store.leaves(store.stored_shapes(place))}
+    if kind == "tf1":
+        index = tf1_bundle.read_index(place)
+        arrays = {name: _stand_in(variable.shape, variable.dtype) for name, variable in index.items()}
+        return arrays | tf1_bundle.read_bundle(place, [STEP])
+    return torch.read_outline(place)
+
+
+def _stand_in(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of zeros that takes the memory of one of them."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _places(weights: Weights, network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Name in `network` of each array that has one, by its name in the file, in the order of the layers."""
+    # the pruning fork has its own names for what the original calls otherwise
+    in_file = rename({name: name for name in arrays}) if weights.kind == "tf1" else {name: name for name in arrays}
+    found = {leaf: in_file[name] for name, leaf in weights.names_in(network).items() if name in in_file}
+    return {found[leaf]: "/".join(leaf[1]) for leaf in tf_names(network).values() if leaf in found}
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key by which conv2d_9 comes before conv2d_10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def render(inspection: Inspection) -> RenderableType:
+    """The arrays as a table, and what they seem to be."""
+    table = Table("name", "name here", "shape", "dtype", "bytes", title=escape(inspection.source))
+    for column in table.columns[:2]:
+        column.overflow = "fold"
+    table.columns[4].justify = "right"
+    for entry in inspection.entries:
+        shape = "×".join(map(str, entry.shape))
+        table.add_row(escape(entry.name), entry.place, shape, entry.dtype, f"{entry.num_bytes:,}")
+    table.add_section()
+    total = sum(entry.num_bytes for entry in inspection.entries)
+    table.add_row(f"{len(inspection.entries)} arrays", "", "", "", f"{total:,}")
+    return Group(table, escape(inspection.summary))

@@ -1,0 +1,156 @@
+"""The weights of a trained network, whoever wrote them: the original program, torchvision or timm, this package."""
+
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store, tf1, tf1_describe, torch
+from resnet_tpu.checkpoints.tf1_describe import STEP
+from resnet_tpu.checkpoints.tf1_lottery import apply_masks
+from resnet_tpu.checkpoints.tf1_names import Leaf, tf_names
+from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.models.network import Network
+
+Kind = Literal["ours", "tf1", "torch"]
+
+TRAVELLING = ("pool_padding", "project_first_group", "mean_rgb", "stddev_rgb")
+"""Options that change what a network computes, and that a training which starts from weights must take over."""
+
+_PART = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)|.*\.(safetensors|bin)\.index\.json")
+_TF1_FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+
+_OTHER_FILES = {
+    ".h5": "Keras weights",
+    ".keras": "a Keras model",
+    ".onnx": "an ONNX model",
+    ".pb": "a TensorFlow graph",
+    ".tflite": "a TensorFlow Lite model",
+    ".npz": "a NumPy archive",
+    ".msgpack": "Flax weights",
+}
+_OTHER_FOLDERS = {
+    "saved_model.pb": "a SavedModel",
+    "model.stablehlo": "an exported model",
+    "keras_metadata.pb": "a Keras model",
+}
+"""What else people have: files by suffix, folders by a file in them."""
+
+_EXPECTED = "a TF1 checkpoint (PREFIX.index), a .safetensors or .pth file, or a model_dir"
+_SHOWN_NAMES = 6
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All arrays of a checkpoint or file, by the names that they have there; the pruning fork's by the original's.
+
+    `variables`: kernels are [h, w, in, out] and [in, out]; beside the weights what a training keeps, such as momentum.
+    `options`: what the file tells of the network and its training, by the names of options. `class_names` and `step`
+    are None where it tells nothing of them.
+    """
+
+    source: str
+    kind: Kind
+    variables: Mapping[str, np.ndarray]
+    options: Mapping[str, Any]
+    class_names: list[str] | None = None
+    step: int | None = None
+
+    def names_in(self, network: Network) -> dict[str, Leaf]:
+        """Where each array of `network` is, by the name that files of this kind have for it."""
+        if self.kind == "tf1":
+            return tf_names(network)
+        if self.kind == "torch":
+            return torch.torch_names(network)
+        params, batch_stats = network.shapes()
+        names = (name for name, _ in store.leaves({"params": params, "batch_stats": batch_stats}))
+        return {name: (name.split("/")[0], tuple(name.split("/")[1:])) for name in names}
+
+
+def open_weights(path: str) -> Weights:
+    """The weights that `path` means, whole; see `locate`.
+
+    Raises UserError when there are none, a file is missing or damaged, or they are of no network there is here.
+    """
+    kind, place = locate(path)
+    read = {"ours": store.load_named, "tf1": tf1.read_checkpoint, "torch": torch.read_state_dict}[kind]
+    return describe(kind, place, read(place))
+
+
+def travelling(weights: Weights) -> dict[str, Any]:
+    """The options in `TRAVELLING` with which these weights compute what they were trained for."""
+    return {name: weights.options.get(name, OPTIONS[name].default) for name in TRAVELLING}
+
+
+def locate(path: str) -> tuple[Kind, str]:
+    """The kind of the weights that `path` means, and where they are: a checkpoint of ours, a prefix, a file.
+
+    `path` is a `model_dir` or checkpoint of ours; a TF1 checkpoint (prefix, one of its files, or a folder of them); a
+    `.safetensors` or `.pth` file, or a folder with one as Hugging Face's hub has it. Raises UserError when it is none.
+    """
+    if path.startswith(("http://", "https://")):
+        raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
+    folder = path
+    with contextlib.suppress(UserError):
+        folder = store.find(path)  # which takes any folder called by a number for one
+        if storage.exists(storage.join(folder, store.MARK)) or folder.split("/")[-2] == store.FOLDER:
+            return "ours", folder
+    if prefix := tf1.find_checkpoint(_TF1_FILE.sub("", path)):
+        return "tf1", prefix
+    file = torch.find_file(path)
+    if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
+        return "torch", file
+    raise _no_weights(folder if _other_folder(folder) else path)
+
+
+def _no_weights(path: str) -> UserError:
+    """The error for a path that is none of weights, saying what it is instead or what lies near it."""
+    folder, _, name = path.rpartition("/")
+    if not storage.exists(path):
+        hint = nearest(name, storage.list_dir(folder or "."))
+        return UserError("Weights", f"{path}, which is not there", _EXPECTED, f"Check the path.{hint}")
+    names = storage.list_dir(path)
+    if any(_PART.fullmatch(part) for part in (name, *names)):
+        do = "Save them as one .safetensors file."
+        return UserError("Weights", f"{path}, weights in several files", "one file", do)
+    do = "Give the checkpoint that it was made from."
+    if not storage.is_dir(path):
+        what = next((f", {what}" for suffix, what in _OTHER_FILES.items() if name.endswith(suffix)), "")
+        return UserError("Weights", f"{path}{what}", _EXPECTED, do)
+    if what := _other_folder(path):
+        return UserError("Weights", f"{path}, {what}", _EXPECTED, do)
+    more = f" and {len(names) - _SHOWN_NAMES} more" if names[_SHOWN_NAMES:] else ""
+    files = [name for name in names if torch.find_file(storage.join(path, name))]
+    do = f"Give a file of it: {storage.join(path, files[0])}." if files else "Check the path."
+    return UserError(
+        "Weights", f"{path}, a folder of {', '.join(names[:_SHOWN_NAMES]) or 'nothing'}{more}", _EXPECTED, do
+    )
+
+
+def _other_folder(folder: str) -> str | None:
+    """What else than weights `folder` is, in words, or None."""
+    names = storage.list_dir(folder)
+    return next((what for name, what in _OTHER_FOLDERS.items() if name in names), None)
+
+
+def describe(kind: Kind, place: str, variables: Mapping[str, np.ndarray]) -> Weights:
+    """The variables in our layout, with what they and the files beside them tell.
+
+    Raises UserError when they are of no network there is here.
+    """
+    if kind == "ours":
+        meta = store.read_meta(place)
+        known = {name: value for name, value in meta["config"].items() if name in OPTIONS}
+        options = Config().replace(**known).flat()
+        return Weights(place, kind, variables, options, meta["class_names"], store.step_of(place))
+    if kind == "tf1":
+        step = int(variables[STEP]) if STEP in variables else None
+        return Weights(place, kind, apply_masks(variables), tf1_describe.describe(variables), step=step)
+    options = torch.describe(variables, place)
+    ours = {name: torch.to_ours(array) for name, array in variables.items()}
+    return Weights(place, kind, ours, options, torch.read_class_names(place))

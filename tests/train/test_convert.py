@@ -1,0 +1,279 @@
+"""`resnet-tpu convert`: the same weights and training state on the other side, or a message and nothing at all."""
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from resnet_tpu import cli, distributed
+from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.config import Config
+from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.train.run import make_meta, write_description
+from resnet_tpu.train.step import normalize
+from resnet_tpu.train.trained import load_trained
+
+CLASSES = ["daisy", "rose", "tulip"]
+TINY = {"resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "precision": "float32", "image_size": 32}
+TORCH_SHAPED = {"resnet_width": 64, "project_first_group": False, "pool_padding": "symmetric"}
+
+
+def make_run(model_dir: str, *, average: bool = False, **options: Any) -> Arrays:
+    """Writes a run of 7 steps with random arrays into `model_dir`, and returns them."""
+    config = Config().replace(num_label_classes=3, **(TINY | options))
+    network = Network.create(config.model, num_classes=3, image_size=config.data.image_size)
+    params, batch_stats = network.shapes()
+    shapes = {"params": params, "batch_stats": batch_stats, "momentum": params}
+    shapes |= {"ema": {"params": params, "batch_stats": batch_stats}} if average else {}
+    rng = np.random.default_rng(0)
+    # positive, for a variance is; small, for probabilities that are not all 0 or 1
+    arrays = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.01, 0.1, leaf.shape), jnp.float32), shapes)
+    arrays["step"] = jnp.int32(7)
+    with CheckpointStore(f"{model_dir}/{store.FOLDER}", keep=1) as checkpoints:
+        checkpoints.save(7, arrays, make_meta(config, CLASSES, position=0))
+    write_description(model_dir, config, CLASSES)
+    return arrays
+
+
+def convert(*arguments: str) -> None:
+    assert cli.main(["convert", *arguments]) == 0
+
+
+def assert_same_arrays(actual: str, expected: Arrays) -> None:
+    """`actual`: a model_dir."""
+    found = store.load_named(store.find(actual))
+    named = dict(store.leaves(expected))
+    assert found.keys() == named.keys()
+    for name, array in named.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"average": True, "moving_average_decay": 0.9999, "bn_momentum": 0.0},
+        {"enable_lars": True},
+        {"resnet_depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
+        {"resnet_depth": 50, "pre_activation": True, "norm_act_layer": "evonorm_b0"},
+        {"resnet_depth": 20, "stem": "auto"},
+    ],
+    ids=["plain", "averages", "lars", "resnet-d-se", "pre-activation", "cifar"],
+)
+def test_to_tf1_and_back_all_bits_are_the_same(options: dict[str, Any]) -> None:
+    arrays = make_run("run", **options)
+    convert("run", "tf1", "--to=tf1")
+    assert Path("tf1/model.ckpt-7.index").exists()
+    convert("tf1", "back", "--image_size=32", "--params_override=precision=float32")
+    assert_same_arrays("back", arrays)
+    before, after = (json.loads(Path(f"{folder}/config.json").read_text()) for folder in ("run", "back"))
+    told_by_none = {"model_dir", "stem", "num_train_images"}
+    assert {name: value for name, value in after.items() if value != before[name] and name not in told_by_none} == {}
+    assert Path("back/labels.txt").read_text() == "0\n1\n2\n"
+
+
+def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same() -> None:
+    arrays = make_run("run", **TORCH_SHAPED, mean_rgb=(0.5, 0.4, 0.3))
+    convert("run", "in/weights.safetensors")
+    convert("in/weights.safetensors", "back")
+    zeros = jax.tree.map(jnp.zeros_like, arrays["momentum"])
+    assert_same_arrays("back", arrays | {"step": jnp.int32(0), "momentum": zeros})
+    config = json.loads(Path("back/config.json").read_text())
+    assert {name: config[name] for name in ("pool_padding", "project_first_group", "mean_rgb", "image_size")} == {
+        "pool_padding": "symmetric", "project_first_group": False, "mean_rgb": [0.5, 0.4, 0.3], "image_size": 224
+    }  # fmt: skip
+    assert Path("back/labels.txt").read_text().split() == CLASSES
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_safetensors_hold_the_averages_unless_told_otherwise(average: bool) -> None:
+    options = {"moving_average_decay": 0.9999, "bn_momentum": 0.0}
+    arrays = make_run("run", average=True, **TORCH_SHAPED, **options)
+    convert("run", "w.safetensors", *([] if average else ["--params_override=export_moving_average=false"]))
+    written = safetensors.numpy.load_file("w.safetensors")
+    expected = (arrays["ema"] if average else arrays)["params"]["dense"]["kernel"]
+    np.testing.assert_array_equal(written["fc.weight"].T, expected)
+
+
+def test_a_converted_checkpoint_predicts_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("run")
+    Path("photos").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        cv2.imwrite(f"photos/{number}.png", rng.integers(0, 255, (40, 50, 3), np.uint8))
+    convert("run", "tf1", "--to=tf1")
+    convert("tf1", "back", "--labels=run/labels.txt", "--image_size=32", "--params_override=precision=float32")
+    capsys.readouterr()
+    printed = []
+    for model_dir in ("run", "back"):
+        assert cli.main(["predict", model_dir, "photos", "--format=json", "--num_cores=1"]) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+    assert printed[0] == printed[1]
+    assert "daisy" in str(printed[0])
+
+
+def test_training_goes_on_from_a_converted_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"resnet_depth": 20, "stem": "auto"}
+    make_run("run", **options)
+    convert("run", "tf1", "--to=tf1")
+    convert("tf1", "back", "--image_size=32")
+    shape = "--params_override=" + ",".join(f"{name}={value}" for name, value in (TINY | options).items())
+    length = ["--train_batch_size=8", "--iterations_per_loop=1", "--num_cores=1", "--mode=train", "--train_steps=8"]
+    data = ["--data_dir=synthetic", "--num_label_classes=3"]
+    assert cli.main(["train", shape, *length, *data, "--model_dir=back"]) == 0
+    assert "Going on from step 7" in capsys.readouterr().err
+    assert store.find("back").endswith("/8")
+
+
+@pytest.mark.parametrize("case", ["r18", "r50_d_se"])
+def test_checkpoints_of_the_original_give_its_logits(golden: Path, case: str) -> None:
+    convert(str(golden / "model" / case / "start"), "new", "--image_size=64", "--params_override=precision=float32")
+    trained = load_trained("new", distributed.make_mesh(1))
+    images = np.load(golden / "model" / "inputs.npz")["images"][:4]
+    forward = jax.jit(lambda *arrays: trained.network.apply(*arrays, train=False)[0])
+    logits = forward(trained.params, trained.batch_stats, normalize(jnp.asarray(images), trained.network.model))
+    expected = np.load(golden / "model" / case / "results.npz")["eval_logits"]
+    noise = json.loads((golden / "model" / "noise.json").read_text())[case]["eval_logits"]["max_abs_diff"]
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=20 * noise)
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one message with which the command ends, leaving nothing behind that was not there."""
+    before = sorted(Path().rglob("*"))
+    capsys.readouterr()
+    assert cli.main(["convert", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert sorted(Path().rglob("*")) == before
+    return shown.err
+
+
+def write_tf1(**options: Any) -> Path:
+    """Writes `tf1/model.ckpt-7` and returns its file of data."""
+    config = Config().replace(**(TINY | options))
+    network = Network.create(config.model, num_classes=3, image_size=32)
+    params, batch_stats = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), network.shapes())
+    tf1.write_checkpoint("tf1", network, {"step": np.int32(7), "params": params, "batch_stats": batch_stats})
+    return Path("tf1/model.ckpt-7.data-00000-of-00001")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data.write_bytes(data.read_bytes()[:-100]), "bytes, expected at least"),
+        (lambda data: data.write_bytes(b"\1" + data.read_bytes()[1:]), "checksum"),
+        (lambda data: data.unlink(), "no such file"),
+        (lambda data: Path("tf1/model.ckpt-7.index").write_bytes(b"not an index"), "index"),
+    ],
+    ids=["truncated", "flipped byte", "missing shard", "no index"],
+)
+@pytest.mark.parametrize("target", [["new"], ["new", "--to=tf1"], ["new.safetensors"]])
+def test_damaged_tf1_checkpoints(
+    damage: Any, message: str, target: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(write_tf1())
+    assert message in fails(capsys, "tf1", *target)
+
+
+@pytest.mark.parametrize("target", [["new"], ["--inspect"]])
+def test_a_truncated_safetensors_file(target: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    whole = safetensors.numpy.save({"fc.weight": np.ones((3, 4), np.float32)})
+    Path("cut.safetensors").write_bytes(whole[:-1])
+    assert "Weights cut.safetensors: got " in fails(capsys, "cut.safetensors", *target)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("was_run"),))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("target", [["new"], ["--inspect"]])
+def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    data = pickle.dumps({"fc.weight": Evil()}, protocol=2)
+    if zipped:
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("archive/data.pkl", data)
+        data = stream.getvalue()
+    Path("evil.pth").write_bytes(data)
+    assert "evil.pth" in fails(capsys, "evil.pth", *target)
+    assert not Path("was_run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "DST: got nothing, expected a folder or *.safetensors to write."),
+        (["run", "new"], "Source: got run, a checkpoint of ours, expected weights of another kind, or --to=tf1"),
+        (["tf1", "run"], "Target: got run, which is there, expected a new place."),
+        (["tf1", "labels.txt"], "Target: got labels.txt, which is there"),
+        (["tf1", "new", "--to=safetensors"], "Target: got new, expected a file called *.safetensors. Write new.saf"),
+        (["tf1", "new", "--labels=labels.txt"], "Labels: got 2 names in labels.txt, expected 3, one for each class."),
+        (["tf1", "new", "--labels=nowhere"], "Labels: got nowhere, expected a text file"),
+        (["tf1", "new", "--params_override=resnet_depth=34"], "got resnet_depth 18 there, 34 here"),
+        (
+            ["tf1", "new", "--params_override=num_label_classes=5"],
+            "dense/kernel: [32, 3] there, [32, 5] here, expected",
+        ),
+        (["run", "new", "--to=tf1", "--params_override=num_label_classes=5"], "params/dense/bias: [3] there, [5] here"),
+        (["run", "new", "--to=tf1", "--labels=labels.txt"], "labels: got labels.txt, expected no labels with --to=tf1"),
+        (["run", "new.safetensors", "--image_size=64"], "image_size: got 64, expected no image_size with --to=safe"),
+        (["tf1", "new", "--labels=tf1/model.ckpt-7.index"], "Labels: got tf1/model.ckpt-7.index, which is not text"),
+        (["--inspect", "tf1", "new"], "--inspect: got target, expected SRC alone."),
+        (["tf1", "new", "--params_override=resnet_dept=34"], "Did you mean resnet_depth"),
+        (["tf1", "new", "--to=keras"], "to: got 'keras', expected one of model_dir, tf1, safetensors."),
+        (["tf1", "new", "--image_size=3"], "image_size: got 3, expected at least 8."),
+        (["tf1", "new", "--lables=x"], "Did you mean --labels"),
+        (["nowhere", "new"], "Weights: got nowhere, which is not there"),
+        (["--inspect", "nowhere"], "Weights: got nowhere, which is not there"),
+        (["tf1", "new.safetensors"], "resnet_width: got 4, expected 64"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("run")
+    write_tf1()
+    Path("labels.txt").write_text("daisy\nrose\n")
+    assert message in fails(capsys, *arguments)
+
+
+def test_weights_without_a_classifier_are_for_training_only(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("run", **TORCH_SHAPED)
+    convert("run", "whole.safetensors")
+    arrays = safetensors.numpy.load_file("whole.safetensors")
+    safetensors.numpy.save_file({name: arrays[name] for name in arrays if "fc" not in name}, "body.safetensors")
+    assert "got no classifier, expected a whole network" in fails(capsys, "body.safetensors", "new")
+    convert("--inspect", "body.safetensors")
+    assert "no classifier" in capsys.readouterr().out
+
+
+def test_what_the_original_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("run", pool_padding="symmetric")
+    convert("run", "tf1", "--to=tf1")
+    assert "The original has no pool_padding=symmetric, only same" in capsys.readouterr().err
+
+
+def test_inspect_shows_what_is_there_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("run")
+    before = sorted(Path().rglob("*"))
+    convert("--inspect", "run")
+    shown = capsys.readouterr().out
+    assert "params/stem/conv/kernel" in shown
+    assert "ResNet-18 of width 4 of resnet_tpu, 3 classes (daisy, rose, tulip), " in shown
+    assert sorted(Path().rglob("*")) == before

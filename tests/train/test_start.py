@@ -1,0 +1,132 @@
+"""Where a training begins: the original's run goes on here, and what weights need travels with them."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import store, tf1, tf1_bundle, torch
+from resnet_tpu.config import Config
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Network
+from resnet_tpu.overrides import read_run
+from resnet_tpu.train.loop import train
+from resnet_tpu.train.predict import predict
+
+Tiny = Callable[..., Config]
+
+AVERAGED = {"moving_average_decay": 0.6, "bn_momentum": 0.0}
+
+
+def network_of(config: Config, num_classes: int = 4) -> Network:
+    return Network.create(config.model, num_classes=num_classes, image_size=config.data.image_size)
+
+
+def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.ndarray]:
+    named = ("params", "batch_stats", "momentum", *collections)
+    return store.load_named(str(model_dir / store.FOLDER / str(step)), named)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with averages that never stopped, with a checkpoint of every step."""
+    model_dir = tmp_path_factory.mktemp("whole")
+    train(tiny(model_dir, **AVERAGED))
+    return model_dir
+
+
+def write_original(config: Config, model_dir: Path, step: int, folder: Path) -> str:
+    """Our checkpoint of `step` as the original would have saved it."""
+    flat = all_arrays(model_dir, step, "ema") | {"step": np.int32(step)}
+    arrays: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, leaf = name.split("/")
+        place = arrays
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = value
+    return tf1.write_checkpoint(str(folder), network_of(config), arrays)
+
+
+def test_a_training_of_the_original_goes_on_as_if_it_were_ours(
+    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tiny(tmp_path, **AVERAGED)
+    prefix = write_original(config, whole, 3, tmp_path)
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        train(config)
+    assert f"Going on from step 3 of the original's checkpoint {prefix}" in caplog.text
+    expected, found = all_arrays(whole, 7, "ema"), all_arrays(tmp_path, 7, "ema")
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
+
+
+def test_a_damaged_run_of_the_original_is_named_and_left_as_it_is(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    config = tiny(tmp_path, **AVERAGED)
+    data = Path(f"{write_original(config, whole, 3, tmp_path)}.data-00000-of-00001")
+    whole_bytes = data.read_bytes()
+    data.write_bytes(whole_bytes[:2000])
+    with pytest.raises(UserError, match=r"model.ckpt-3.data-00000-of-00001: got 2000 bytes"):
+        train(config)
+    data.write_bytes(whole_bytes)
+    train(config.replace(train_steps=4))
+
+
+@pytest.fixture(scope="module")
+def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network as torchvision's resnet18, of 4 classes, in its file format."""
+    model = Config().replace(
+        resnet_depth=18, pool_padding="symmetric", project_first_group=False, precision="float32"
+    ).model  # fmt: skip
+    network = Network.create(model, num_classes=4, image_size=64)
+    path = tmp_path_factory.mktemp("torchvision") / "resnet18.safetensors"
+    torch.write_safetensors(str(path), network, *network.init(1))
+    return path
+
+
+def test_what_weights_need_travels_with_them_and_stays(
+    tiny: Tiny, torchvision_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"resnet_checkpoint": str(torchvision_file), "resnet_width": None, "stem": "imagenet"}
+    config = tiny(tmp_path, image_size=32, train_steps=1, base_learning_rate=0.0, weight_decay=0.0, **options)
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        train(config)
+    assert "pool_padding = symmetric, project_first_group = False" in caplog.text
+    run = read_run(str(tmp_path))
+    assert run and run.values["pool_padding"] == "symmetric"
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        train(config.replace(train_steps=2))  # the same command again
+    assert f"As the checkpoints in {tmp_path} need it: pool_padding = symmetric" in caplog.text
+    assert "other options" not in caplog.text or "pool_padding" not in caplog.text.split("other options")[1]
+
+
+def test_a_run_that_is_there_keeps_its_weights(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / store.FOLDER / "7")
+    train(tiny(tmp_path, **AVERAGED, resnet_checkpoint=str(tmp_path / "not there")))
+    expected, found = all_arrays(whole, 7), all_arrays(tmp_path, 7)
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_weights_of_another_depth_are_refused_before_anything_is_written(
+    tiny: Tiny, whole: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="resnet_depth 18 there, 34 here"):
+        train(tiny(tmp_path / "new", resnet_depth=34, resnet_checkpoint=str(whole)))
+    assert not (tmp_path / "new" / "config.json").exists()
+
+
+def test_weights_of_the_original_give_the_predictions_they_gave(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    config = tiny(tmp_path / "new", train_steps=1, base_learning_rate=0.0, weight_decay=0.0)
+    prefix = write_original(config, whole, 7, tmp_path / "original")
+    assert "conv2d/kernel" in tf1_bundle.read_bundle(prefix)
+    train(config.replace(resnet_checkpoint=prefix))
+    before, after = all_arrays(whole, 7), all_arrays(tmp_path / "new", 1)
+    assert all(np.array_equal(before[name], after[name]) for name in before if name.startswith("params"))
+    with pytest.raises(UserError):
+        predict(tiny(tmp_path / "original"))  # what the original left is no run of ours: convert makes one of it
