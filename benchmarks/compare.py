@@ -29,7 +29,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS = Path("benchmarks") / "results"
 PACKAGES = (
     "resnet-tpu", "jax", "jaxlib", "flax", "grain", "numpy", "scipy", "opencv-python-headless", "simplejpeg",
-    "torch", "tensorflow", "tensorflow-cpu",
+    "pillow", "torch", "torchvision", "tensorflow", "tensorflow-cpu",
 )  # fmt: skip
 
 KEEP_HEAP = (

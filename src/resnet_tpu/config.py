@@ -64,7 +64,7 @@ class DataConfig:
     augment_flavor: Literal["tf", "corrected"] = option(
         "tf",
         "tf: operations as the original computes them. corrected: Contrast around the mean grey, no wrap-around in "
-        "Solarize and Posterize.",
+        "Solarize.",
     )
     random_erasing: float = option(
         0.0, "Share of the training images in which a random rectangle is replaced by noise.", at_least=0
@@ -179,7 +179,9 @@ class OptimizerConfig:
         at_least=0,
     )
     moving_average_decay: float = option(
-        0.0, "Keep a moving average of the weights with this decay, and evaluate with it. 0: no.", at_least=0
+        0.0,
+        "Keep a moving average of the weights with this decay, and evaluate with it; needs bn_momentum 0. 0: none.",
+        at_least=0,
     )
     gradient_accumulation_steps: int = option(
         1, "Parts into which each batch is split, one after the other, to need less memory.", at_least=1

@@ -1,5 +1,6 @@
 """Batches: exact, complete, and over when they are over."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.config import DataConfig
+from resnet_tpu.data.augment import augment
 from resnet_tpu.data.decode import DecodeError, decode, eval_image, train_image
 from resnet_tpu.data.example import encode_example
 from resnet_tpu.data.loader import Batch, Batches, eval_batches, train_batches
@@ -110,6 +112,47 @@ def test_number_of_threads_changes_nothing(records: Path, batch_size: int) -> No
     expected = run(1)
     for threads in (2, 8):
         assert_same(run(threads), expected)
+
+
+AUGMENTED: list[dict[str, Any]] = [
+    {"augment_name": "randaugment"},
+    {"augment_name": "autoaugment", "augment_flavor": "corrected"},
+    {"augment_name": "randaugment", "randaug_num_layers": 1, "random_erasing": 0.5},
+]
+
+
+@pytest.mark.parametrize("options", AUGMENTED)
+def test_augmentation_follows_the_same_crops_and_flips(
+    records: Path, encoded: list[bytes], options: dict[str, Any]
+) -> None:
+    def run(**options: Any) -> Batch:
+        data = config(records, **options)
+        return joined(take(train_batches(open_source(data, "train"), data, batch_size=20, seed=5), 4))
+
+    plain, expected = run(), run(num_parallel_calls=1, **options)
+    for threads in (2, 4):
+        assert_same([run(num_parallel_calls=threads, **options)], [expected])
+    out = np.empty((SIZE, SIZE, 3), np.uint8)
+    for position in range(80):
+        rng = random_at(position, seed=5)
+        train_image(encoded[expected["label"][position]], SIZE, rng, out)
+        np.testing.assert_array_equal(plain["image"][position], out)
+        np.testing.assert_array_equal(expected["image"][position], augment(out, rng, config(records, **options)))
+
+
+def test_augmentation_is_for_photos_in_training() -> None:
+    options: dict[str, Any] = {"augment_name": "randaugment", "random_erasing": 1.0}
+    data = config("synthetic", num_train_images=20)
+    augmented = dataclasses.replace(data, **options)
+    batches = [take(train_batches(open_source(d, "train"), d, batch_size=20, seed=0), 2) for d in (data, augmented)]
+    assert_same(*batches)
+
+
+def test_evaluation_is_never_augmented(records: Path) -> None:
+    data = config(records)
+    augmented = config(records, augment_name="randaugment", random_erasing=1.0)
+    batches = [list(eval_batches(open_source(d, "validation"), d, batch_size=20)) for d in (data, augmented)]
+    assert_same(*batches)
 
 
 def test_resuming_anywhere_is_going_on(records: Path) -> None:

@@ -6,6 +6,7 @@ The pixels are those of the original program (TensorFlow's decoder and bicubic k
   window's right edge: with subsampled colour, that column differs by a few levels. Here both training and evaluation
   crop the decoded image, as the original does for training.
 * Results are rounded and clipped to uint8; the original keeps the fractions, and the overshoot of the bicubic filter.
+  Where it augments, it clips too and cuts the fractions off: there, half of the levels are one lower than here.
 * A greyscale image whose random window is the whole image gets the centre crop, as colour images do.
 * JPEG files with stray bytes in the header go through OpenCV, whose inverse transform differs by a level or two.
 * PNG, BMP, GIF (first frame), WebP and TIFF are accepted too; transparency is dropped.

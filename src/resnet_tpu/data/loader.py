@@ -15,6 +15,7 @@ import grain
 import numpy as np
 
 from resnet_tpu.config import DataConfig
+from resnet_tpu.data.augment import augment
 from resnet_tpu.data.decode import DecodeError, eval_image, train_image
 from resnet_tpu.data.order import place_at, random_at
 from resnet_tpu.data.source import Source
@@ -135,7 +136,7 @@ def train_batches(
     host_index: int = 0,
     num_hosts: int = 1,
 ) -> Batches:
-    """Endless training batches: shuffled anew every epoch, randomly cropped and mirrored.
+    """Endless training batches: shuffled anew every epoch, randomly cropped, mirrored and augmented.
 
     batch_size: over all hosts; batch k holds positions start_position + [k * batch_size, (k + 1) * batch_size) of the
     order that `seed` decides, host r the r-th of num_hosts equal slices. An epoch may end within a batch.
@@ -191,7 +192,7 @@ def eval_batches(
 def _fill_row(
     source: Source, data: DataConfig, record: int, rng: np.random.Generator | None, chunk: _Chunk, row: int
 ) -> bool:
-    """Puts an example in a row of the chunk, randomly cropped when there is `rng`; False when it is skipped."""
+    """Puts an example in a row of the chunk, for training when there is `rng`; False when it is skipped."""
     out = chunk.image[row]
     try:
         sample = source[record]
@@ -207,6 +208,10 @@ def _fill_row(
                 min_crop_area=data.min_crop_area,
                 random_flip=data.random_flip,
             )
+            # Last, so that crop and flip draw the same numbers with and without it.
+            augmented = augment(out, rng, data)
+            if augmented is not out:
+                out[...] = augmented
         else:
             eval_image(sample.encoded, data.image_size, out, honour_exif=source.honour_exif)
     except (RecordError, DecodeError) as error:

@@ -1,0 +1,137 @@
+"""CPU time per image of augmentation, next to torchvision's, and to what the loader spends on the image before it.
+
+Training crops of the photos are made once; each policy then works on them in one process, on one thread. torchvision's
+RandAugment and AutoAugment (policy ImageNet) get the same crops: as PIL images, as its own loaders give, and as uint8
+tensors. It does not do quite the same: its RandAugment has 14 operations, without Invert, Cutout and SolarizeAdd but
+with one that does nothing. CPU time instead of elapsed time, so that other work on the machine disturbs little; the
+mean over images, since operations differ widely.
+
+    python -m benchmarks.augment imagenet_photos
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import compare
+
+OURS, PIL, TENSORS = "resnet_tpu", "torchvision, PIL images", "torchvision, tensors"
+POLICIES = ("randaugment", "autoaugment")
+SUFFIXES = (".jpg", ".jpeg")
+MAGNITUDE = 9
+
+
+def cpu_us(work: Callable[[Any], Any], items: Sequence[Any], runs: int) -> float:
+    """Mean CPU microseconds of `work` on one of `items`, over `runs` of them, after some that warm up."""
+    for number in range(runs // 10 + 1):
+        work(items[number % len(items)])
+    start = time.process_time()
+    for number in range(runs):
+        work(items[number % len(items)])
+    return (time.process_time() - start) / runs * 1e6
+
+
+def make_crops(photos: Sequence[bytes], image_size: int) -> list[np.ndarray]:
+    """A training crop of each photo."""
+    from resnet_tpu.data.decode import train_image
+
+    crops = [np.empty((image_size, image_size, 3), np.uint8) for _ in photos]
+    for number, (photo, crop) in enumerate(zip(photos, crops, strict=True)):
+        train_image(photo, image_size, np.random.default_rng(number), crop)
+    return crops
+
+
+def measure_ours(photos: Sequence[bytes], options: argparse.Namespace) -> dict[str, float]:
+    """Each policy, each operation by itself, and the crop that comes before."""
+    from resnet_tpu.data.augment import random_erasing
+    from resnet_tpu.data.decode import train_image
+    from resnet_tpu.data.operations import OPERATIONS
+    from resnet_tpu.data.policies import RANDAUGMENT, autoaugment, draw_arguments, randaugment
+
+    rng, size = np.random.default_rng(0), options.image_size
+    crops, out = make_crops(photos, size), np.empty((size, size, 3), np.uint8)
+    figures = {
+        "randaugment": cpu_us(lambda crop: randaugment(crop, rng, magnitude=MAGNITUDE), crops, options.runs),
+        "autoaugment": cpu_us(lambda crop: autoaugment(crop, rng), crops, options.runs),
+        "random_erasing": cpu_us(lambda crop: random_erasing(crop, rng, 1), crops, options.runs),
+        "decode_crop_resize": cpu_us(lambda photo: train_image(photo, size, rng, out), photos, len(photos)),
+    }
+    for name, operation in OPERATIONS["tf"].items():
+
+        def apply(crop: np.ndarray, name: str = name, operation: Callable[..., np.ndarray] = operation) -> None:
+            operation(crop, *draw_arguments(name, MAGNITUDE, RANDAUGMENT, crop.shape, rng))
+
+        figures[name] = cpu_us(apply, crops, options.runs // 10 + 1)
+    return figures
+
+
+def measure_peer(photos: Sequence[bytes], options: argparse.Namespace, *, tensors: bool) -> dict[str, float]:
+    """Both policies of torchvision."""
+    import torch
+    from PIL import Image
+    from torchvision.transforms import v2
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    crops = make_crops(photos, options.image_size)
+    images = [torch.from_numpy(crop.transpose(2, 0, 1).copy()) if tensors else Image.fromarray(crop) for crop in crops]
+    policies = {"randaugment": v2.RandAugment(2, MAGNITUDE), "autoaugment": v2.AutoAugment()}
+    return {name: cpu_us(policy, images, options.runs) for name, policy in policies.items()}
+
+
+def describe_ours(outputs: Sequence[dict[str, float]], image_size: int) -> str:
+    """Markdown: the median over rounds of what each part of ours takes."""
+    lines = [f"| at {image_size} px, of {OURS} | CPU us per image |", "|---|---|"]
+    for name in outputs[0]:
+        lines.append(f"| {name.replace('_', ' ')} | {statistics.median(run[name] for run in outputs):.0f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """The command line."""
+    parser = compare.make_parser("augment", __doc__, rounds=5)
+    parser.add_argument("images", nargs="?", type=Path, help="Folder with JPEG files. Not for --quick.")
+    parser.add_argument("--image_size", type=int, default=224, help="Default: %(default)s.")
+    parser.add_argument("--runs", type=int, default=2000, help="Images per measurement. Default: %(default)s.")
+    parser.add_argument("--worker", choices=["ours", "pil", "tensors"], help="One run in this process, as JSON.")
+    options = parser.parse_args()
+    if options.worker:
+        files = sorted(path for path in options.images.rglob("*") if path.suffix.lower() in SUFFIXES)
+        photos = [path.read_bytes() for path in files]
+        if options.worker == "ours":
+            figures = measure_ours(photos, options)
+        else:
+            figures = measure_peer(photos, options, tensors=options.worker == "tensors")
+        print(json.dumps(figures))
+        return
+    compare.require("torchvision, a peer", "torchvision", "torchvision")
+    if not options.quick and options.images is None:
+        parser.error("the folder of images is needed; --quick does without.")
+    with tempfile.TemporaryDirectory() as folder:
+        if options.quick:
+            options.images, options.rounds, options.runs = Path(folder), 1, 20
+            compare.draw_photos(options.images)
+        shared = (options.images, "--image_size", options.image_size, "--runs", options.runs)
+        sides = {OURS: "ours", PIL: "pil", TENSORS: "tensors"}
+        contenders = [
+            compare.Contender(name, lambda _, side=side: compare.worker("augment", *shared, "--worker", side))
+            for name, side in sides.items()
+        ]
+        outputs = compare.alternate(contenders, options)
+    what = f"{options.image_size} px, CPU us per image"
+    rows = [compare.compare(what, policy, OURS, peer, outputs) for policy in POLICIES for peer in (PIL, TENSORS)]
+    text = f"{compare.table(rows)}\n\n{describe_ours(outputs[OURS], options.image_size)}"
+    figures = {"comparisons": [asdict(row) | {"ratios": row.ratios()} for row in rows], OURS: outputs[OURS]}
+    compare.report("augment", text, figures, options)
+
+
+if __name__ == "__main__":
+    compare.main(main)
