@@ -26,7 +26,7 @@ format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
-	for name in step flowers variants loader prepare; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
+	for name in step flowers variants tf1_reader augment loader prepare; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
 
 lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --group dev --no-annotate --quiet \
