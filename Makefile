@@ -11,10 +11,10 @@ demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
 test: $(VENV)/installed  ## all tests but the slow ones
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n auto --dist=loadfile
 
 test-slow: $(VENV)/installed  ## the slow ones
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n auto --dist=loadfile
 
 lint: $(VENV)/installed  ## format, lint, types
 	$(BIN)/ruff format --check .

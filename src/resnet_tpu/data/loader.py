@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
+import cv2
 import grain
 import numpy as np
 
@@ -88,6 +89,7 @@ class Batches(Iterator[Batch]):
             return chunk
 
         threads = _num_threads(data)
+        cv2.setNumThreads(1)  # each of ours works on an image of its own; more of OpenCV's would wait for each other
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=plan.parts + 2 * threads)
         dataset = grain.MapDataset.range(plan.num_batches * plan.parts).map(make_chunk)
         self._chunks = iter(dataset.to_iter_dataset(options))
