@@ -45,27 +45,9 @@ def make_train_step(
     that of the whole batch, with the batch-norm statistics of each part its own. `total_steps` is the length of the
     training, for what grows along it.
     """
-    # LARS adds the decay itself
-    weight_decay = 0.0 if config.enable_lars else config.weight_decay
     factors = learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
-
-    def loss_of(
-        params: Arrays, batch_stats: Arrays, batch: DeviceBatch, key: jax.Array, progress: jax.Array
-    ) -> tuple[jax.Array, tuple[Arrays, jax.Array]]:
-        # no gradient is computed for what is frozen
-        params = jax.tree.map(lambda leaf, rate: leaf if rate else jax.lax.stop_gradient(leaf), params, factors)
-        images = normalize(batch["image"], network.model)
-        logits, batch_stats = network.apply(params, batch_stats, images, train=True, key=key, progress=progress)
-        losses = cross_entropy(logits, batch["label"], config.label_smoothing)
-        correct = logits.argmax(-1) == batch["label"]
-        if is_mixed:
-            share = batch["share"]
-            losses = share * losses + (1 - share) * cross_entropy(logits, batch["partner"], config.label_smoothing)
-            correct = share * correct + (1 - share) * (logits.argmax(-1) == batch["partner"])
-        return losses.mean() + weight_decay * l2(params), (batch_stats, correct.mean())
-
-    gradient_of = jax.value_and_grad(loss_of, has_aux=True)
+    gradient_of = jax.value_and_grad(_make_loss(network, config, factors), has_aux=True)
     num_parts = config.gradient_accumulation_steps
 
     def compute(state: TrainState, batch: DeviceBatch, key: jax.Array) -> Any:
@@ -103,6 +85,29 @@ def make_train_step(
         return TrainState(state.step + 1, params, batch_stats, opt_state, ema), metrics
 
     return jax.jit(train_step, donate_argnums=0)
+
+
+def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Callable[..., Any]:
+    """(params, batch statistics, batch, key, progress) -> (loss, (batch statistics, share of correct predictions))."""
+    # LARS adds the decay itself
+    weight_decay = 0.0 if config.enable_lars else config.weight_decay
+
+    def loss_of(
+        params: Arrays, batch_stats: Arrays, batch: DeviceBatch, key: jax.Array, progress: jax.Array
+    ) -> tuple[jax.Array, tuple[Arrays, jax.Array]]:
+        # no gradient is computed for what is frozen
+        params = jax.tree.map(lambda leaf, rate: leaf if rate else jax.lax.stop_gradient(leaf), params, factors)
+        images = normalize(batch["image"], network.model)
+        logits, batch_stats = network.apply(params, batch_stats, images, train=True, key=key, progress=progress)
+        losses = cross_entropy(logits, batch["label"], config.label_smoothing)
+        correct = logits.argmax(-1) == batch["label"]
+        if "share" in batch:
+            share = batch["share"]
+            losses = share * losses + (1 - share) * cross_entropy(logits, batch["partner"], config.label_smoothing)
+            correct = share * correct + (1 - share) * (logits.argmax(-1) == batch["partner"])
+        return losses.mean() + weight_decay * l2(params), (batch_stats, correct.mean())
+
+    return loss_of
 
 
 def _split(rows: jax.Array, num_parts: int, num_devices: int) -> jax.Array:
