@@ -132,7 +132,7 @@ def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "low.yaml").write_text("seed: 1\nmomentum: 0.5\ntrain_batch_size: 8\n")
     (tmp_path / "high.yaml").write_text("momentum: 0.6\ntrain_batch_size: 9\n")
     asked: list[Config] = []
-    monkeypatch.setattr(cli, "run", asked.append)
+    monkeypatch.setattr("resnet_tpu.cli.train.run", asked.append)
     files = [f"--config_file={tmp_path}/low.yaml", f"--config_file={tmp_path}/high.yaml"]
     strings = ["--params_override=train_batch_size=10,weight_decay=0", "--params_override", "weight_decay=1"]
     single = ["--data-dir=d", "--model_dir", "m", "--weight_decay=2", "--nonesterov"]
@@ -146,7 +146,7 @@ def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Config] = []
-    monkeypatch.setattr(cli, "run", asked.append)
+    monkeypatch.setattr("resnet_tpu.cli.train.run", asked.append)
     for name in ("init_from", "init-from", "resnet_checkpoint"):
         assert cli.main(["train", "--data_dir=d", "--model_dir=m", f"--{name}=weights.pth"]) == 0
     assert asked == [Config().replace(data_dir="d", model_dir="m", resnet_checkpoint="weights.pth")] * 3

@@ -12,7 +12,7 @@ PAGE = (Path(__file__).resolve().parents[1] / "docs" / "flags.md").read_text()
 FLAGS = PAGE.partition("\n## Its other programs")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in FLAGS.splitlines() if line.startswith("| `")]
 LISTS = {
-    title: set(re.findall(r"`(\w+)`", text.replace("`mode=predict`", "")))
+    title: set(re.findall(r"`(\w+)`", text))
     for title, text in re.findall(r"^(Bigtable|Pruning|Other names|- \w+)[:,](.*?)$(?=\n\n|\n-)", FLAGS, re.M | re.S)
 }
 

@@ -179,8 +179,8 @@ def test_flags_with_nothing_left_to_do_say_why(name: str, caplog: pytest.LogCapt
 
 
 def test_flags_with_nothing_left_to_do_still_have_a_type() -> None:
-    with pytest.raises(UserError, match=r"use_cache .*: got 'many', expected true or false or null"):
-        parse(["--use_cache=many"])
+    with pytest.raises(UserError, match=r"transpose_input .*: got 'many', expected true or false or null"):
+        parse(["--transpose_input=many"])
 
 
 @pytest.mark.parametrize("name", NOT_YET)

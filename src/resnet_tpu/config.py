@@ -69,7 +69,32 @@ class DataConfig:
     random_erasing: float = option(
         0.0, "Share of the training images in which a random rectangle is replaced by noise.", at_least=0
     )
-    num_parallel_calls: int | None = option(None, "Threads that decode images. Default: one per CPU core.", at_least=1)
+    resize_method: Literal["bicubic", "bilinear"] = option(
+        "bicubic", "How crops are brought to image_size: with TensorFlow 1's kernel of that name."
+    )
+    num_parallel_calls: int | None = option(
+        None, "Threads or processes that decode images. Default: one per CPU core.", at_least=1
+    )
+    input_workers: Literal["threads", "processes"] = option(
+        "threads",
+        "What decodes images. Threads share memory; processes do not wait for Python's lock, which pays with many "
+        "cores, augmentation, or formats other than JPEG.",
+    )
+    input_pipeline: Literal["optimized", "basic"] = option(
+        "optimized",
+        "basic: one image after the other, on one thread, only when the device asks. To see what a good one is worth.",
+    )
+    cache: Literal["none", "records", "decoded"] = option(
+        "none",
+        "Keep the training images in memory from the first epoch on. records: as they are stored. decoded: as pixels, "
+        "their shorter side at most cache_short_side: the fastest, for data that fits.",
+    )
+    cache_short_side: int | None = option(
+        None, "Pixels to which cache=decoded shrinks the shorter side. Default: 8/7 of image_size.", at_least=8
+    )
+    cache_memory: float | None = option(
+        None, "Most memory that the cache may take, in GB. Default: half of what is free at the start.", at_least=0
+    )
     skip_bad_records: bool = option(
         False, "Count damaged records and undecodable images and go on with others, instead of stopping at the first."
     )
@@ -95,6 +120,9 @@ class ModelConfig:
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",
         "Whose images give the batch-norm statistics: each device's own (as the original) or the whole batch.",
+    )
+    batch_norm_group_size: int = option(
+        1, "Neighbouring devices that share their batch-norm statistics, with batch_norm_scope=replica.", at_least=1
     )
     bn_momentum: float | None = option(
         None,
@@ -248,6 +276,11 @@ class RunConfig:
     model_dir: str = option("", "Folder of checkpoints, metrics and reports. An existing run in it is continued.")
     mode: Literal["train", "eval", "train_and_eval", "predict"] = option("train_and_eval", "What to do.")
     num_cores: int | None = option(None, "Use at most this many devices. Default: all there are.", at_least=1)
+    coordinator_address: str = option(
+        "", "host:port of process 0, for several processes. Default: found on Cloud TPU, Slurm and GKE."
+    )
+    num_processes: int | None = option(None, "Processes that train together. Default: found likewise.", at_least=1)
+    process_id: int | None = option(None, "Which of them this one is, from 0. Default: found likewise.", at_least=0)
     use_tpu: bool = option(True, "False: leave a TPU alone even where there is one, and run on GPU or CPU.")
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu import cli, storage
+from resnet_tpu import storage
 from resnet_tpu.arguments import describe, metavar, split_arguments
+from resnet_tpu.cli.train import run
 from resnet_tpu.config import OPTIONS, Config, Option
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_run, read_yaml
@@ -31,7 +32,7 @@ OTHER_NAMES = {
 }
 """Names that also mean a flag."""
 
-MEANT = {"lth_generate_predictions": ("mode", "predict")}
+MEANT = {"lth_generate_predictions": ("mode", "predict"), "use_cache": ("cache", "records")}
 """Bool flags that stand for the value of an option."""
 
 YAML_FLAGS = {
@@ -67,7 +68,6 @@ SPENT = {
     ),
     "transpose_input": Spent(bool, "the compiler chooses the layout of images on the device"),
     "data_format": Spent(str, "the compiler chooses the layout of activations"),
-    "use_cache": Spent(bool, "records are mapped into memory, and the operating system caches them"),
     "use_async_checkpointing": Spent(bool, "checkpoints are always written in the background"),
     "inference_batch_sizes": Spent(str, "it only shapes the requests of add_warmup_requests"),
     "model_name": Spent(str, "it only names the model in the requests of add_warmup_requests"),
@@ -125,7 +125,7 @@ _HELP = {"-h", "--help", "-help", "--helpfull", "-helpfull", "--helpshort", "-he
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program. Returns the exit code, as `cli.main`."""
+    """The program. Returns the exit code, as `resnet_tpu.cli.main`."""
     return exit_code(_run, sys.argv[1:] if arguments is None else arguments)
 
 
@@ -140,7 +140,7 @@ def _run(arguments: Sequence[str]) -> None:
             log.info("%s = %s (%s)", name, values[name], origin)
     if not config.data.data_dir and config.run.mode.startswith("train"):
         log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
-    cli.run(config)
+    run(config)
 
 
 def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:

@@ -116,7 +116,8 @@ def expected(values: dict[str, Any]) -> dict[str, Any]:
     """Every option, with these values of the options among them."""
     names = ("weight_decay", "bn_momentum", "moving_average_decay")
     numbers = {name: float(values[name]) for name in names if name in values}
-    return Config().flat() | {name: value for name, value in (values | numbers).items() if name in OPTIONS}
+    cache = {"cache": "records"} if values.get("use_cache") else {}
+    return Config().flat() | {name: value for name, value in (values | numbers | cache).items() if name in OPTIONS}
 
 
 def assignments(values: dict[str, Any], quote: str = "") -> list[str]:

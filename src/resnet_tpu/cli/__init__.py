@@ -1,0 +1,51 @@
+"""`resnet-tpu VERB ...`: one module per verb.
+
+Importing this package is quick: what a verb needs is imported inside its function.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from resnet_tpu import __version__
+from resnet_tpu.cli import convert, demo, evaluate, predict, prepare, results, train
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.program import exit_code
+
+VERBS: dict[str, Callable[[Sequence[str]], None]] = {
+    "prepare": prepare.prepare,
+    "train": train.train,
+    "eval": evaluate.evaluate,
+    "predict": predict.predict,
+    "results": results.results,
+    "convert": convert.convert,
+    "demo": demo.demo,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `resnet-tpu`. Returns the exit code: 0 done, 2 the user's to mend, 130 interrupted."""
+    return exit_code(_dispatch, sys.argv[1:] if arguments is None else arguments)
+
+
+def _dispatch(arguments: Sequence[str]) -> None:
+    verb = arguments[0] if arguments else "--help"
+    if verb in ("--help", "-h", "help"):
+        print(_overview())
+    elif verb == "--version":
+        print(f"resnet-tpu {__version__}")
+    elif verb in VERBS:
+        VERBS[verb](arguments[1:])
+    else:
+        raise UserError("Verb", verb, f"one of {', '.join(VERBS)}", f"See resnet-tpu --help.{nearest(verb, VERBS)}")
+
+
+def _overview() -> str:
+    verbs = "\n".join(f"  {name:9}{function.__doc__}" for name, function in VERBS.items())
+    return (
+        "usage: resnet-tpu VERB [options]\n\nImage classification with ResNets on TPU, GPU and CPU.\n\n"
+        f"verbs:\n{verbs}\n\nexamples:\n  resnet-tpu demo\n"
+        "  resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers\n"
+        "  resnet-tpu predict runs/flowers rose.jpg\n\n"
+        "`resnet-tpu VERB --help` lists the options of a verb. The flags of the original program work with\n"
+        "`python -m resnet_tpu.resnet_main`."
+    )

@@ -1,0 +1,87 @@
+"""`resnet-tpu convert`: weights from elsewhere, and back."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from resnet_tpu.arguments import Parser
+from resnet_tpu.cli.options import WIDE, BulkOptions, fill
+from resnet_tpu.config import Config, option, options_of
+from resnet_tpu.errors import UserError
+from resnet_tpu.overrides import Layer, merge, parse_overrides
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What `convert` makes of weights."""
+
+    to: Literal["model_dir", "tf1", "safetensors"] | None = option(
+        None,
+        "What to write: a model_dir for every verb here; a folder with a TF1 checkpoint of the original; a file with "
+        "torchvision's names. Default: by the name of DST, safetensors or model_dir.",
+    )
+    inspect: bool = option(False, "Only show what is in SRC: names, shapes, types, sizes, and what it seems to be.")
+    labels: str = option("", "Text file with the name of each class on a line. Default: those in SRC, else numbers.")
+    image_size: int | None = option(
+        None, "Side in pixels of the images that the model_dir is for. Default: 224.", at_least=8
+    )
+
+
+def convert(arguments: Sequence[str]) -> None:
+    """Turn weights of the original program, torchvision or timm into a model_dir, and back."""
+    parser = Parser(
+        "resnet-tpu convert",
+        f"{convert.__doc__} Nothing of a file is ever run.\n\n"
+        "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, or "
+        "a\nmodel_dir or checkpoint. DST must be new.",
+        usage="SRC DST [options], or --inspect SRC",
+        examples=(
+            "resnet-tpu convert --inspect resnet50.pth",
+            "resnet-tpu convert resnet-nhwc-2018-02-07 runs/original --labels=imagenet.txt",
+            "resnet-tpu convert resnet50.safetensors runs/torchvision --image_size=176",
+            "resnet-tpu convert runs/flowers flowers.safetensors          # for PyTorch",
+            "resnet-tpu convert runs/flowers flowers_tf1 --to=tf1          # for the original program",
+        ),
+    )
+    parser.add_argument("source", metavar="SRC", help="The weights.")
+    parser.add_argument("target", metavar="DST", nargs="?", help="Folder, or file *.safetensors, to write.")
+    own = options_of("convert", ConvertOptions)
+    parser.add_options("what to do", own.values())
+    overrides = options_of("bulk", BulkOptions)["params_override"]
+    about = "Options of the network or its training that SRC does not tell: precision=float32,resnetd_shortcut=true."
+    parser.add_options("options in bulk", [dataclasses.replace(overrides, help=about)], repeatable=(overrides.name,))
+    given = parser.parse(arguments)
+    options = fill(ConvertOptions, {name: given[name] for name in own if name in given})
+    source, target = given["source"], given["target"]
+    if options.inspect:
+        if more := [name for name in given if name not in ("source", "inspect") and given[name] is not None]:
+            raise UserError("--inspect", ", ".join(more), "SRC alone", "Leave the rest out: nothing is converted.")
+        _show_weights(source)
+        return
+    if target is None:
+        raise UserError("DST", "nothing", "a folder or *.safetensors to write", "Give it, or --inspect.")
+    layers = [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
+    merge(Config(), layers)  # mistakes show before the weights are read
+
+    from resnet_tpu.train.convert import convert as convert_weights
+
+    convert_weights(
+        source,
+        target,
+        to=options.to,
+        labels=options.labels,
+        image_size=options.image_size,
+        overrides={name: value for layer in layers for name, value in layer.values.items()},
+    )
+
+
+def _show_weights(path: str) -> None:
+    """Prints what is in the weights at `path`."""
+    from rich.console import Console
+
+    from resnet_tpu.checkpoints.inspection import inspect, render
+
+    shown = render(inspect(path))
+    Console(width=None if sys.stdout.isatty() else WIDE).print(shown)

@@ -1,0 +1,41 @@
+"""`resnet-tpu eval`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resnet_tpu.arguments import Parser
+from resnet_tpu.cli.options import add_run_options, configure, fill
+from resnet_tpu.config import option, options_of
+from resnet_tpu.overrides import read_run
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """What `eval` does beside the options of a run."""
+
+    watch: bool = option(False, "Follow a training: evaluate every new checkpoint, up to the last or eval_timeout.")
+
+
+def evaluate(arguments: Sequence[str]) -> None:
+    """Evaluate the newest checkpoint of a run on the validation images."""
+    parser = Parser(
+        "resnet-tpu eval",
+        f"{evaluate.__doc__} Options that are not given are the run's own.",
+        usage="MODEL_DIR [options]",
+        examples=(
+            "resnet-tpu eval runs/flowers",
+            "resnet-tpu eval runs/flowers --watch --eval_timeout=3600      # beside a training",
+            "resnet-tpu eval runs/flowers --data_dir=data/other_flowers",
+        ),
+    )
+    parser.add_argument("model_dir", metavar="MODEL_DIR", help="Folder of the run.")
+    parser.add_options("what to do", options_of("eval", EvalOptions).values())
+    add_run_options(parser, "data", "eval", "run")
+    given = parser.parse(arguments)
+    watch = fill(EvalOptions, {"watch": given.pop("watch", False)}).watch
+    own = read_run(given["model_dir"])
+    config = configure({**given, "mode": "eval"}, [own] if own else [])
+
+    from resnet_tpu.train.evaluate import evaluate_run
+
+    evaluate_run(config, watch=watch)

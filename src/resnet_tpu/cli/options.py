@@ -1,0 +1,57 @@
+"""What verbs share: options in bulk, the options of a run, and how given values become a config."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from resnet_tpu.arguments import Parser, convert_options
+from resnet_tpu.config import OPTIONS, Config, option, options_of
+from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
+
+T = TypeVar("T")
+
+CONCERNS = {
+    "data": "the images",
+    "model": "the network",
+    "optimizer": "loss, optimizer and learning rate",
+    "train": "how long, how often, and what is kept",
+    "eval": "evaluation, prediction and export",
+    "run": "the run",
+}
+"""Groups of options, and their titles in the help."""
+
+WIDE = 1000
+"""Columns of a table that goes into a file or a pipe: no name is cut or folded there."""
+
+
+@dataclass(frozen=True)
+class BulkOptions:
+    """Where many options come from at once."""
+
+    recipe: str = option("", "Start from the options of a recipe: {}.")
+    config_file: str = option("", "YAML file of options, one `name: value` per line.")
+    params_override: str = option("", "Options in one string: a=1,b=2; or a YAML mapping; or a YAML file.")
+
+
+def add_run_options(parser: Parser, *concerns: str) -> None:
+    """Adds the options for working on a run that is there; its model_dir and the mode are the verb's to say."""
+    bulk = options_of("bulk", BulkOptions)
+    del bulk["recipe"]
+    parser.add_options("options in bulk", bulk.values(), repeatable=bulk)
+    for concern in concerns:
+        own = [found for name, found in OPTIONS.items() if found.group == concern and name not in ("mode", "model_dir")]
+        parser.add_options(CONCERNS[concern], own)
+
+
+def configure(given: Mapping[str, Any], below: Sequence[Layer]) -> Config:
+    """The defaults, the layers `below`, and what was given on the command line, in bulk and singly."""
+    layers = [*below]
+    layers += [Layer(path, read_yaml(path)) for path in given.get("config_file", ())]
+    layers += [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
+    layers.append(Layer("command line", {name: value for name, value in given.items() if name in OPTIONS}))
+    return merge(Config(), layers)[0]
+
+
+def fill(owner: type[T], values: Mapping[str, Any]) -> T:
+    """The dataclass `owner` with these values, given as text, in the types of its fields."""
+    return owner(**convert_options(values, options_of("", owner)))

@@ -1,0 +1,70 @@
+"""`resnet-tpu train`, and what `mode` says for it and for the original's flags."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from resnet_tpu.arguments import Parser
+from resnet_tpu.cli.options import CONCERNS, BulkOptions, configure
+from resnet_tpu.config import OPTIONS, Config, options_of
+from resnet_tpu.errors import UserError
+from resnet_tpu.overrides import Layer
+
+_OTHER_NAMES = {"init_from": "resnet_checkpoint"}
+"""Names that also mean an option of `train`."""
+
+
+def train(arguments: Sequence[str]) -> None:
+    """Train on images, evaluate along the way, keep checkpoints; go on where model_dir stopped."""
+    from resnet_tpu.recipes import RECIPES, find_recipe
+
+    parser = Parser(
+        "resnet-tpu train",
+        f"{train.__doc__}\n\nOptions add up, later over earlier: defaults, --recipe, --config_file, "
+        "--params_override, single options.",
+        examples=(
+            "resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers",
+            "resnet-tpu train --recipe=flowers --data_dir=data/flowers --model_dir=runs/flowers --train_steps=90epochs",
+            "resnet-tpu train --init_from=resnet50.safetensors --data_dir=data/flowers --model_dir=runs/tuned",
+            "resnet-tpu train --config_file=mine.yaml --params_override=train_batch_size=256,seed=1",
+            "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
+        ),
+    )
+    bulk = options_of("bulk", BulkOptions)
+    recipe = bulk.pop("recipe")
+    named = dataclasses.replace(recipe, help=recipe.help.format(", ".join(RECIPES)))
+    parser.add_options("options in bulk", [named, *bulk.values()], repeatable=bulk)
+    for concern, title in CONCERNS.items():
+        options = [found for found in OPTIONS.values() if found.group == concern]
+        parser.add_options(title, options, other_names=_OTHER_NAMES)
+    given = parser.parse(arguments)
+    name = given.pop("recipe", "")
+    layers = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
+    config = configure(given, layers)
+    if config.run.mode not in ("train", "train_and_eval"):
+        raise UserError("mode", config.run.mode, "train or train_and_eval", f"See resnet-tpu {config.run.mode} --help.")
+    if not config.data.data_dir:
+        do = "Give --data_dir=FOLDER, or --data_dir=null to measure speed without images."
+        raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)
+    run(config)
+
+
+def run(config: Config) -> None:
+    """Does what `mode` says: for this program and for `resnet_main`."""
+    if not config.run.model_dir:
+        raise UserError("model_dir", "nothing", "a folder for checkpoints and metrics", "Give --model_dir=FOLDER.")
+    if config.run.mode == "eval":
+        from resnet_tpu.train.evaluate import evaluate_run
+
+        evaluate_run(config, watch=True)
+    elif config.run.mode == "predict":
+        from resnet_tpu.train.predict import predict as predict_images
+
+        predict_images(config)
+    else:
+        from resnet_tpu.train.loop import train as train_network
+
+        train_network(config)
+        if config.eval.export_dir:
+            from resnet_tpu.export.stablehlo import export_run
+
+            export_run(config)
