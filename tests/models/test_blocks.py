@@ -196,6 +196,8 @@ def test_the_network_pools_as_asked() -> None:
     for padding in ("same", "symmetric"):
         architecture = Architecture((1,), bottleneck=False, width=8, pool_padding=padding)
         network = ResNet(architecture, 5, dtype=jnp.float32, rng=np.random.default_rng(0))
-        y = max_pool(network.stem(x, None), padding)
+        assert isinstance(network.stem, ConvNorm)
+        assert isinstance(network.stem.norm, BatchNorm)
+        y = max_pool(network.stem.norm(network.stem.conv(x), None), padding)
         y = getattr(network, "group1")["block1"](y, None)  # noqa: B009
         np.testing.assert_array_equal(network(x, None), network.dense(global_average(y)))

@@ -19,6 +19,7 @@ class Architecture:
     bn_momentum: float = 0.9
     batch_norm_groups: int = 1
     freeze_batch_norm: bool = False
+    fuses_norms: bool = False  # how training computes them: see `models.fused`
     pre_activation: bool = False
     norm_act_layer: NormAct = "bn_relu"
     use_resnetd_stem: bool = False

@@ -12,9 +12,10 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models import fused
+from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.dropping import DropBlock, DropConnect, Dropout
-from resnet_tpu.models.layers import Conv, average_pool, global_average
+from resnet_tpu.models.layers import Conv, average_pool, global_average, max_pool
 from resnet_tpu.models.norms import BatchNorm, EvoNormB0, EvoNormS0
 from resnet_tpu.models.training import Training
 
@@ -22,16 +23,24 @@ Norm = BatchNorm | EvoNormB0 | EvoNormS0
 
 
 class ConvNorm(nnx.Module):
-    """A convolution and the norm that follows it, if any."""
+    """A convolution, and the norm and the max-pool that follow it, if any."""
 
-    def __init__(self, conv: Conv, norm: Norm | None) -> None:
+    def __init__(self, conv: Conv, norm: Norm | None, pool_padding: PoolPadding | None = None) -> None:
         self.conv = conv
         self.norm = norm
+        self.pool_padding: PoolPadding | None = pool_padding
 
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h', w', out]."""
+        norm = self.norm
+        if training is not None and isinstance(norm, BatchNorm) and norm.fused:
+            if self.pool_padding is not None and norm.relu:
+                return norm.pooled_conv(self.conv, x, self.pool_padding)
+            if self.pool_padding is None and not norm.relu and self.conv.widens:
+                return norm.of_conv(self.conv, x)
         x = self.conv(x)
-        return x if self.norm is None else self.norm(x, training)
+        x = x if norm is None else norm(x, training)
+        return x if self.pool_padding is None else max_pool(x, self.pool_padding)
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Maker:
             momentum=settings.bn_momentum,
             num_groups=settings.batch_norm_groups,
             frozen=settings.freeze_batch_norm,
+            fused=settings.fuses_norms,
             relu=relu,
             zero_scale=zero_scale,
         )
@@ -66,9 +76,18 @@ class Maker:
             return EvoNormB0(features, num_groups=settings.batch_norm_groups, frozen=settings.freeze_batch_norm)
         return EvoNormS0(features) if settings.norm_act_layer == "evonorm_s0" else self.batch_norm(features)
 
-    def conv_act(self, in_features: int, out_features: int, size: int, stride: int = 1) -> ConvNorm:
-        """A convolution, normalised and activated."""
-        return ConvNorm(self.conv(in_features, out_features, size, stride), self.norm_act(out_features))
+    def conv_act(
+        self,
+        in_features: int,
+        out_features: int,
+        size: int,
+        stride: int = 1,
+        *,
+        pool_padding: PoolPadding | None = None,
+    ) -> ConvNorm:
+        """A convolution, normalised and activated, then pooled if so padded."""
+        conv = self.conv(in_features, out_features, size, stride)
+        return ConvNorm(conv, self.norm_act(out_features), pool_padding)
 
     def conv_linear(
         self, in_features: int, out_features: int, size: int, stride: int = 1, *, zero_scale: bool = False
@@ -120,6 +139,7 @@ class BasicBlock(nnx.Module):
     def __init__(self, in_features: int, width: int, stride: int, *, group: int, is_first: bool, make: Maker) -> None:
         settings = make.architecture
         project = is_first and (group > 1 or settings.project_first_group)
+        self.relu = fused.relu if settings.fuses_norms else nnx.relu
         self.norm_in = make.norm_act(in_features) if settings.pre_activation else None
         self.projection = make.conv_linear(in_features, width, 1, stride) if project else None
         self.conv1 = make.conv_act(in_features, width, 3, stride)
@@ -133,7 +153,7 @@ class BasicBlock(nnx.Module):
         if self.projection is not None:
             shortcut = self.projection(x, training)
         x = self.conv2(self.conv1(x, training), training) + shortcut
-        return nnx.relu(x) if self.norm_in is None else x
+        return self.relu(x) if self.norm_in is None else x
 
 
 class BottleneckBlock(nnx.Module):
@@ -143,6 +163,7 @@ class BottleneckBlock(nnx.Module):
 
     def __init__(self, in_features: int, width: int, stride: int, *, group: int, is_first: bool, make: Maker) -> None:
         settings, features = make.architecture, 4 * width
+        self.relu = fused.relu if settings.fuses_norms else nnx.relu
         self.pools_shortcut = settings.resnetd_shortcut and stride == 2
         self.norm_in = make.norm_act(in_features) if settings.pre_activation else None
         shortcut_stride = 1 if self.pools_shortcut else stride
@@ -173,4 +194,4 @@ class BottleneckBlock(nnx.Module):
         x = self.dropblock3(x, training)
         if self.squeeze_excite is not None:
             x = self.squeeze_excite(x)
-        return nnx.relu(self.drop_connect(x, training) + shortcut)
+        return self.relu(self.drop_connect(x, training) + shortcut)

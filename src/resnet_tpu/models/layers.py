@@ -15,6 +15,17 @@ _CUT_DEVIATION = 0.87962566103423978
 
 DENSE_DEVIATION = 0.01
 
+DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+"""Of the images, kernels and results of convolutions."""
+
+
+def fuses_norms(device_kind: str, dtype: DTypeLike) -> bool:
+    """Whether batch norms are computed with the layers beside them (see `models.fused`) on devices of this kind.
+
+    In float32 the plain form is what the original computes to the last bits.
+    """
+    return device_kind.startswith("TPU") and jnp.dtype(dtype) == jnp.bfloat16
+
 
 def draw_kernel(rng: np.random.Generator | None, shape: tuple[int, ...]) -> np.ndarray:
     """A convolution's initial kernel, float32: normal cut at two deviations, variance 1/fan_in. Zeros without `rng`.
@@ -52,9 +63,16 @@ class Conv(nnx.Module):
         self.stride = stride
         self.dtype = dtype
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """x [n, h, w, in] -> [n, ceil(h/stride), ceil(w/stride), out], `dtype`."""
-        kernel = self.kernel[...].astype(self.dtype)
+    @property
+    def widens(self) -> bool:
+        """Whether it is a 1x1 convolution without bias that has no fewer channels after it than before."""
+        height, width, before, after = self.kernel.shape
+        return (height, width) == (1, 1) and self.bias is None and before <= after
+
+    def __call__(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
+        """x [n, h, w, in] -> [n, ceil(h/stride), ceil(w/stride), out], `dtype`, by the kernel times `factor` [out]."""
+        kernel = self.kernel[...] if factor is None else self.kernel[...] * factor
+        kernel = kernel.astype(self.dtype)
         total = kernel.shape[0] - 1
         padding = "SAME" if self.stride == 1 else [(total // 2, total - total // 2)] * 2
         y = jax.lax.conv_general_dilated(
@@ -62,7 +80,7 @@ class Conv(nnx.Module):
             kernel,
             (self.stride, self.stride),
             padding,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            dimension_numbers=DIMENSIONS,
         )
         return y if self.bias is None else y + self.bias[...].astype(self.dtype)
 

@@ -31,11 +31,28 @@ class Network:
     """Whether `apply` draws random numbers in training."""
 
     @classmethod
-    def create(cls, model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> "Network":
-        """The network that the options ask for; see `build_model`. Computes nothing."""
+    def create(
+        cls,
+        model: ModelConfig,
+        *,
+        num_classes: int,
+        image_size: int,
+        batch_norm_groups: int = 1,
+        device_kind: str = "cpu",
+    ) -> "Network":
+        """The network that the options ask for; see `build_model`. Computes nothing.
+
+        device_kind: of the devices that will train it, as `jax.Device.device_kind` says; there is no harm in another,
+        but it costs time.
+        """
         module = nnx.eval_shape(
             lambda: build_model(
-                model, num_classes=num_classes, image_size=image_size, seed=None, batch_norm_groups=batch_norm_groups
+                model,
+                num_classes=num_classes,
+                image_size=image_size,
+                seed=None,
+                batch_norm_groups=batch_norm_groups,
+                device_kind=device_kind,
             )
         )
         graph, params, batch_stats = nnx.split(module, nnx.Param, nnx.BatchStat)
@@ -78,9 +95,17 @@ class Network:
 
 
 def build_model(
-    model: ModelConfig, *, num_classes: int, image_size: int, seed: int | None = 0, batch_norm_groups: int = 1
+    model: ModelConfig,
+    *,
+    num_classes: int,
+    image_size: int,
+    seed: int | None = 0,
+    batch_norm_groups: int = 1,
+    device_kind: str = "cpu",
 ) -> ResNet:
     """A new network with initial weights drawn from `seed`: the same on any device. With None, kernels are zeros."""
-    architecture = find_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
+    architecture = find_architecture(
+        model, image_size=image_size, batch_norm_groups=batch_norm_groups, device_kind=device_kind
+    )
     rng = None if seed is None else np.random.default_rng(seed)
     return ResNet(architecture, num_classes, dtype=jnp.dtype(model.precision), rng=rng)

@@ -1,10 +1,15 @@
 """Normalisation, with the activation that follows it. Images are NHWC."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from resnet_tpu.models.architecture import PoolPadding
+from resnet_tpu.models.fused import conv_norm, norm_relu_pool
+from resnet_tpu.models.layers import Conv
 from resnet_tpu.models.training import Training
 
 
@@ -24,6 +29,7 @@ class BatchNorm(nnx.Module):
         momentum: float,
         num_groups: int,
         frozen: bool = False,
+        fused: bool = False,
         relu: bool = False,
         zero_scale: bool = False,
         epsilon: float = 1e-5,
@@ -34,7 +40,7 @@ class BatchNorm(nnx.Module):
         self.mean = nnx.BatchStat(jnp.array(zeros))
         self.var = nnx.BatchStat(jnp.array(ones))
         self.momentum, self.num_groups, self.epsilon = momentum, num_groups, epsilon
-        self.frozen, self.relu = frozen, relu
+        self.frozen, self.fused, self.relu = frozen, fused and not frozen, relu
 
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
         """x [n, h, w, features] -> the same shape and dtype."""
@@ -54,11 +60,32 @@ class BatchNorm(nnx.Module):
         else:  # one pass less over the activations; what it rounds is below what half-precision activations have lost
             var = jnp.maximum(jnp.square(wide).mean((1, 2, 3), keepdims=True) - jnp.square(mean), 0.0)
         count = grouped[0, ..., 0].size
-        self._move(mean.mean(0).reshape(features), var.mean(0).reshape(features) * (count / max(count - 1, 1)))
+        self._move(mean.mean(0).reshape(features), var.mean(0).reshape(features), count)
         return self._normalize(grouped, mean, var).reshape(x.shape)
 
-    def _move(self, mean: jax.Array, var: jax.Array) -> None:
-        for running, batch in ((self.mean, mean), (self.var, var)):
+    def of_conv(self, conv: Conv, x: jax.Array) -> jax.Array:
+        """self(conv(x)) in training, for a 1x1 convolution without bias and a norm without ReLU; see `conv_norm`."""
+        x = x[:, :: conv.stride, :: conv.stride].astype(conv.dtype)
+        kernel = conv.kernel[...][0, 0]
+        normed: Any = conv_norm(x, kernel, self.scale[...], self.bias[...], self.num_groups, self.epsilon)
+        y, mean, var = normed
+        self._move(mean.mean(0), var.mean(0), x.size // x.shape[-1] // self.num_groups)
+        return y
+
+    def pooled_conv(self, conv: Conv, x: jax.Array, padding: PoolPadding) -> jax.Array:
+        """max_pool(self(conv(x)), padding) in training, for a norm with ReLU; see `norm_relu_pool`."""
+        # a channel with a negative scale is turned over, and its kernel with it
+        sign = jax.lax.stop_gradient(jnp.where(self.scale[...] < 0, -1.0, 1.0))
+        x = conv(x, sign)
+        scale = sign * self.scale[...]
+        normed: Any = norm_relu_pool(x, scale, self.bias[...], self.num_groups, self.epsilon, padding)
+        y, mean, var = normed
+        self._move(sign * mean.mean(0), var.mean(0), x.size // x.shape[-1] // self.num_groups)
+        return y
+
+    def _move(self, mean: jax.Array, var: jax.Array, count: int) -> None:
+        """Moves the running statistics towards those of slices of `count` values each."""
+        for running, batch in ((self.mean, mean), (self.var, var * (count / max(count - 1, 1)))):
             running[...] = self.momentum * running[...] + (1 - self.momentum) * jax.lax.stop_gradient(batch)
 
     def _normalize(self, x: jax.Array, mean: jax.Array, var: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ from typing import Any
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.layers import fuses_norms
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
@@ -30,8 +31,10 @@ _ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
 _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
 
-def find_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1) -> Architecture:
-    """The network that the options ask for.
+def find_architecture(
+    model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1, device_kind: str = "cpu"
+) -> Architecture:
+    """The network that the options ask for, in the forms that are best on devices of this kind (`Device.device_kind`).
 
     Raises UserError for a depth that there is not, and for options that this network has no place for.
     """
@@ -43,6 +46,7 @@ def find_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups:
     changes |= {
         "width": model.resnet_width,
         "batch_norm_groups": batch_norm_groups,
+        "fuses_norms": fuses_norms(device_kind, model.precision),
         "dropblock_groups": _parse_groups(model.dropblock_groups),
     }
     return dataclasses.replace(network, **{name: value for name, value in changes.items() if value is not None})

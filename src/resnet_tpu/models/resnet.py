@@ -7,31 +7,36 @@ from jax.typing import DTypeLike
 
 from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.blocks import BasicBlock, BottleneckBlock, ConvNorm, Maker
-from resnet_tpu.models.layers import Dense, global_average, max_pool
+from resnet_tpu.models.layers import Dense, global_average
 from resnet_tpu.models.training import Training
 
 
 class DeepStem(nnx.Module):
-    """Three 3x3 convolutions, the first of stride 2, in place of the 7x7. Source: arXiv:1812.01187, figure 2."""
+    """Three 3x3 convolutions, the first of stride 2, in place of the 7x7, and the max-pool.
 
-    def __init__(self, width: int, *, make: Maker) -> None:
+    Source: arXiv:1812.01187, figure 2.
+    """
+
+    def __init__(self, width: int, pool_padding: PoolPadding | None, *, make: Maker) -> None:
         half = max(1, width // 2)
         self.conv1 = make.conv_act(3, half, 3, 2)
         self.conv2 = make.conv_act(half, half, 3)
-        self.conv3 = _stem_conv(half, width, 3, 1, make)
+        self.conv3 = _stem_conv(half, width, 3, 1, pool_padding, make)
 
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
-        """x [n, h, w, 3] -> [n, h/2, w/2, width]."""
+        """x [n, h, w, 3] -> [n, h/2, w/2, width], half as high and wide with a max-pool."""
         for conv in (self.conv1, self.conv2, self.conv3):
             x = conv(x, training)
         return x
 
 
-def _stem_conv(in_features: int, out_features: int, size: int, stride: int, make: Maker) -> ConvNorm:
-    """The last convolution before the groups; pre-activated blocks begin with a norm of their own."""
+def _stem_conv(
+    in_features: int, out_features: int, size: int, stride: int, pool_padding: PoolPadding | None, make: Maker
+) -> ConvNorm:
+    """The last convolution of the stem and the max-pool; pre-activated blocks begin with a norm of their own."""
     if make.architecture.pre_activation:
-        return ConvNorm(make.conv(in_features, out_features, size, stride), None)
-    return make.conv_act(in_features, out_features, size, stride)
+        return ConvNorm(make.conv(in_features, out_features, size, stride), None, pool_padding)
+    return make.conv_act(in_features, out_features, size, stride, pool_padding=pool_padding)
 
 
 class ResNet(nnx.Module):
@@ -47,13 +52,13 @@ class ResNet(nnx.Module):
     ) -> None:
         make = Maker(architecture, dtype, rng)
         width, small = architecture.width, architecture.small_stem
-        if architecture.use_resnetd_stem:
-            self.stem = DeepStem(width, make=make)
-        else:
-            self.stem = _stem_conv(3, width, 3 if small else 7, 1 if small else 2, make)
         replaces = architecture.replace_stem_max_pool
+        pool_padding = None if small or replaces else architecture.pool_padding
+        if architecture.use_resnetd_stem:
+            self.stem = DeepStem(width, pool_padding, make=make)
+        else:
+            self.stem = _stem_conv(3, width, 3 if small else 7, 1 if small else 2, pool_padding, make)
         self.pool = ConvNorm(make.conv(width, width, 3, 2), make.batch_norm(width)) if replaces else None
-        self.pool_padding: PoolPadding | None = None if small or replaces else architecture.pool_padding
         features = self._add_groups(make)
         self.norm_out = make.norm_act(features) if architecture.pre_activation else None
         self.dropout = make.dropout()
@@ -79,15 +84,18 @@ class ResNet(nnx.Module):
 
     def __call__(self, images: jax.Array, training: Training | None) -> jax.Array:
         """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]. Training moves the batch statistics."""
-        x = self.stem(images, training)
+        with jax.named_scope("stem"):  # the names stand in compiled programs and profiles
+            x = self.stem(images, training)
         if self.pool is not None:
-            x = self.pool(x, training)
-        if self.pool_padding is not None:
-            x = max_pool(x, self.pool_padding)
+            with jax.named_scope("pool"):
+                x = self.pool(x, training)
         for group, blocks in enumerate(self.blocks_per_group, start=1):
             members = getattr(self, f"group{group}")
             for block in range(1, blocks + 1):  # by number: NNX sorts names, block10 before block2
-                x = members[f"block{block}"](x, training)
+                with jax.named_scope(f"group{group}/block{block}"):
+                    x = members[f"block{block}"](x, training)
         if self.norm_out is not None:
-            x = self.norm_out(x, training)
-        return self.dense(self.dropout(global_average(x), training))
+            with jax.named_scope("norm_out"):
+                x = self.norm_out(x, training)
+        with jax.named_scope("dense"):
+            return self.dense(self.dropout(global_average(x), training))

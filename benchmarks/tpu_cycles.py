@@ -1,0 +1,78 @@
+"""The training step of ResNet-50 beside flax's ImageNet example on generations of TPU. Compiler estimates, no TPU.
+
+Both steps are compiled for the smallest slice of each generation, 224 px, bfloat16, batch norm per replica; the figure
+is the sum of the compiler's cycles over the operations of a step. Needs libtpu (pip install 'resnet-tpu[plan]') and one
+to two minutes a step on an idle machine the first time; what was compiled is kept.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.script import main, report
+
+SLICES = ("v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2")
+COLUMNS = ("slice", "ours, M cycles", "flax, M cycles", "ours / flax", "step, ms", "images/s per device", "of the peak")
+FORWARD_MULTIPLY_ADDS = 4.09e9
+"""Of ResNet-50 for an image of 224 px; a step takes three times as many."""
+
+
+def run() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tpu_cycles",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("slices", nargs="*", metavar="SLICE", help=f"Default: {' '.join(SLICES)}.")
+    parser.add_argument("--images", type=int, default=128, help="Images per device. Default: %(default)s.")
+    parser.add_argument("--quick", action="store_true", help="One slice, 8 images per device.")
+    parser.add_argument("--output", type=Path, help="JSON file for the figures. Default: in benchmarks/results.")
+    options = parser.parse_args()
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    images = 8 if options.quick else options.images
+    rows = [estimate(name, images) for name in options.slices or (SLICES[:1] if options.quick else SLICES)]
+    lines = [f"Compiler estimate, {images} images per device.", "", f"| {' | '.join(COLUMNS)} |"]
+    lines += ["|" + "---|" * len(COLUMNS)]
+    lines += [f"| {' | '.join(str(row[column]) for column in COLUMNS)} |" for row in rows]
+    report(
+        "tpu_cycles",
+        "\n".join(lines),
+        {"label": "compiler estimate", "images_per_device": images, "rows": rows},
+        options,
+    )
+
+
+def estimate(name: str, images: int) -> dict[str, object]:
+    """One row of the table."""
+    from benchmarks import flax_step
+    from resnet_tpu.config import Config
+    from resnet_tpu.plan.compiler import compile_step, devices_of
+    from resnet_tpu.plan.program import lower_train_step, make_mesh
+    from resnet_tpu.plan.topology import find_topology
+
+    topology = find_topology(name)
+    mesh = make_mesh(devices_of(topology))
+    config = Config().replace(
+        resnet_depth=50,
+        precision="bfloat16",
+        num_train_images=1281167,
+        num_label_classes=flax_step.NUM_CLASSES,
+        train_batch_size=images * topology.devices,
+    )
+    peer, shapes = flax_step.train_step(mesh, images)
+    lowered: Any = peer
+    ours = compile_step(lower_train_step(config, mesh), topology).cycles
+    theirs = compile_step(lowered.lower(*shapes), topology).cycles
+    seconds = ours / topology.generation.clock
+    flops = 3 * 2 * FORWARD_MULTIPLY_ADDS * images
+    cells: list[object] = [
+        topology.name, round(ours / 1e6, 1), round(theirs / 1e6, 1), round(ours / theirs, 3), round(1e3 * seconds, 1),
+        round(images / seconds), f"{flops / seconds / topology.device_flops:.0%}",
+    ]  # fmt: skip
+    return dict(zip(COLUMNS, cells, strict=True))
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,131 @@
+"""Batch norms computed with the layer beside them against the layers one by one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from resnet_tpu.config import ModelConfig
+from resnet_tpu.models import registry
+from resnet_tpu.models.blocks import ConvNorm
+from resnet_tpu.models.fused import relu as fused_relu
+from resnet_tpu.models.layers import Conv, fuses_norms
+from resnet_tpu.models.network import Network
+from resnet_tpu.models.norms import BatchNorm
+from resnet_tpu.models.training import Training
+
+FEATURES = 24
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def make(kind: str, *, fused: bool, groups: int, dtype: Any = jnp.float32) -> ConvNorm:
+    """A 1x1 convolution that widens, one of stride 2, or a stem of 7x7, with scales of both signs and one of zero."""
+    size, stride, inputs = {"widening": (1, 1, 8), "strided": (1, 2, 8), "stem": (7, 2, 3)}[kind]
+    is_stem = kind == "stem"
+    norm = BatchNorm(FEATURES, momentum=0.8, num_groups=groups, fused=fused, relu=is_stem)
+    scale = random(FEATURES, seed=1)
+    scale[3] = 0
+    norm.scale[...], norm.bias[...] = jnp.array(scale), jnp.array(random(FEATURES, seed=2))
+    conv = Conv(inputs, FEATURES, size, stride, dtype=dtype, rng=np.random.default_rng(3))
+    return ConvNorm(conv, norm, "same" if is_stem else None)
+
+
+def run(module: ConvNorm, x: jax.Array) -> tuple[jax.Array, list[jax.Array], list[jax.Array]]:
+    """(result, gradients of x and of the parameters, running statistics) of a step of training."""
+    graph, params, stats = nnx.split(module, nnx.Param, nnx.BatchStat)
+
+    def forward(x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        own = nnx.merge(graph, params, stats, copy=True)
+        return own(x, Training()), nnx.state(own, nnx.BatchStat)
+
+    y, backward, moved = jax.vjp(forward, x, params, has_aux=True)
+    return y, jax.tree.leaves(backward(jnp.asarray(random(*y.shape, seed=5), y.dtype))), jax.tree.leaves(moved)
+
+
+def images(kind: str, dtype: Any = jnp.float32) -> jax.Array:
+    # as after a ReLU, whose mean is no zero
+    x = random(6, 12, 14, 3 if kind == "stem" else 8, seed=4)
+    return jnp.asarray(x if kind == "stem" else np.maximum(x, 0), dtype)
+
+
+def distance(actual: jax.Array, expected: jax.Array) -> float:
+    """Of the farthest values, in shares of the largest."""
+    wide = np.asarray(expected, np.float64)
+    return float(np.abs(np.asarray(actual, np.float64) - wide).max() / np.abs(wide).max())
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("kind", ["widening", "strided", "stem"])
+def test_fused_forms_in_float32_are_the_plain_ones(kind: str, groups: int) -> None:
+    plain, fused = (run(make(kind, fused=fused, groups=groups), images(kind)) for fused in (False, True))
+    for expected, actual in zip(jax.tree.leaves(plain), jax.tree.leaves(fused), strict=True):
+        assert actual.shape == expected.shape
+        assert distance(actual, expected) < 3e-6  # 1e-6 seen
+
+
+@pytest.mark.parametrize("kind", ["widening", "strided", "stem"])
+def test_fused_forms_in_bfloat16_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
+    exact = run(make(kind, fused=False, groups=2), images(kind, jnp.bfloat16).astype(jnp.float32))
+    plain, fused = (
+        run(make(kind, fused=fused, groups=2, dtype=jnp.bfloat16), images(kind, jnp.bfloat16))
+        for fused in (False, True)
+    )
+    assert fused[0].dtype == jnp.bfloat16
+    assert all(leaf.dtype == jnp.float32 for leaf in fused[2])
+    for expected, by_layer, by_both in zip(*map(jax.tree.leaves, (exact, plain, fused)), strict=True):
+        assert distance(by_both, expected) <= 1.5 * distance(by_layer, expected) + 2**-9
+
+
+def test_a_frozen_norm_is_never_fused() -> None:
+    module = make("widening", fused=True, groups=1)
+    module.norm = BatchNorm(FEATURES, momentum=0.8, num_groups=1, frozen=True, fused=True)
+    x = images("widening")
+    np.testing.assert_array_equal(module(x, Training()), module(x, None))
+
+
+def test_only_half_precision_on_a_tpu_fuses() -> None:
+    assert fuses_norms("TPU v2", "bfloat16")
+    assert fuses_norms("TPU v5 lite", jnp.bfloat16)
+    assert not fuses_norms("TPU v2", "float32")
+    assert not fuses_norms("cpu", "bfloat16")
+
+
+def gradients_of(network: Network) -> Callable[..., Any]:
+    @jax.jit
+    def gradients(params: Any, batch_stats: Any, x: jax.Array) -> Any:
+        def forward(params: Any) -> Any:
+            logits, moved = network.apply(params, batch_stats, x, train=True)
+            return (logits * jnp.arange(5)).sum(), (logits, moved)
+
+        return jax.grad(forward, has_aux=True)(params)
+
+    return gradients
+
+
+@pytest.mark.parametrize("options", [{}, {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}])
+def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
+    found = []
+    for fuses in (False, True):
+        monkeypatch.setattr(registry, "fuses_norms", lambda kind, dtype, fuses=fuses: fuses)  # in float32 too
+        network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2)
+        params, batch_stats = network.init(0)
+        # last norms of branches begin at zero and would hide theirs
+        params = jax.tree.map(lambda leaf: leaf + 0.1 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)
+        found.append(gradients_of(network)(params, batch_stats, jnp.asarray(random(4, 64, 64, 3))))
+    for expected, actual in zip(*map(jax.tree.leaves, found), strict=True):
+        assert distance(actual, expected) < 1e-4
+
+
+def test_relu_and_its_gradient_are_the_plain_ones() -> None:
+    x = jnp.asarray([-2.0, -0.0, 0.0, 1e-30, 3.0], jnp.bfloat16)
+    for plain, fused in zip(*(jax.vjp(relu, x) for relu in (nnx.relu, fused_relu)), strict=True):
+        values = [found(x)[0] if callable(found) else found for found in (plain, fused)]
+        np.testing.assert_array_equal(*values)
