@@ -4,17 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
 OUT ?= demo
+LIBTPU := 0.0.51
 
-.PHONY: demo test test-slow lint format bench lock clean
+.PHONY: demo test test-slow check-tpu lint format bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
 test: $(VENV)/installed  ## all tests but the slow ones
-	$(BIN)/python -m pytest -m 'not slow' -n auto --dist=loadfile
+	$(BIN)/python -m pytest -m 'not slow and not tpu' -n auto --dist=loadfile
 
 test-slow: $(VENV)/installed  ## the slow ones
 	$(BIN)/python -m pytest -m slow -n auto --dist=loadfile
+
+check-tpu: $(VENV)/libtpu  ## compile the real ResNet-50 for TPUs that are not here; minutes, and Linux on x86-64
+	$(BIN)/python -m pytest -m tpu
 
 lint: $(VENV)/installed  ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -26,7 +30,8 @@ format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
-	for name in step flowers variants tf1_reader augment loader prepare; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
+	for name in step flowers variants tf1_reader augment prepare; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
+	for what in input wait; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
 
 lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --group dev --no-annotate --quiet \
@@ -35,9 +40,13 @@ lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
 clean:
 	rm -rf $(VENV) $(OUT)
 
-$(VENV)/installed: requirements.lock pyproject.toml
+$(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(wildcard src/resnet_tpu/data/native/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+$(VENV)/libtpu: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet libtpu==$(LIBTPU)
 	touch $@

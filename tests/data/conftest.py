@@ -1,6 +1,7 @@
 """Photos to prepare, drawn on the spot."""
 
 import hashlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from hypothesis import settings
 from PIL import Image
 from rich.console import Console
 
+from resnet_tpu.data.example import encode_example
 from resnet_tpu.data.manifest import Manifest
 from resnet_tpu.data.prepare import PrepareOptions, prepare
+from resnet_tpu.data.tfrecord import RecordWriter
 
 settings.register_profile("files", deadline=None)  # a busy disk is no failure
 settings.load_profile("files")
@@ -63,3 +66,74 @@ def contents() -> Callable[[Path], dict[str, str]]:
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir() if path.is_file()}
 
     return contents
+
+
+@pytest.fixture(scope="session")
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """37 JPEG photos."""
+    folder = tmp_path_factory.mktemp("photos")
+    return [draw_image(folder / f"{i}.jpg", i, size=(24 + i, 50 - i)).read_bytes() for i in range(37)]
+
+
+@pytest.fixture(scope="session")
+def write_shards() -> Callable[[Path | str, list[bytes]], None]:
+    """Writes up to 39 images as records with labels 1 ... n, in three shards for training and for validation each."""
+
+    def write_shards(folder: Path | str, encoded: list[bytes]) -> None:
+        for shard in range(3):
+            for split in ("train", "validation"):
+                with RecordWriter(f"{folder}/{split}-{shard:05}-of-00003") as writer:
+                    for i in range(13 * shard, min(13 * (shard + 1), len(encoded))):
+                        features = {
+                            "image/encoded": encoded[i],
+                            "image/class/label": i + 1,
+                            "image/filename": f"{i}.jpg",
+                        }
+                        writer.write(encode_example(features))
+
+    return write_shards
+
+
+@pytest.fixture
+def records(tmp_path: Path, encoded: list[bytes], write_shards: Callable[[Path | str, list[bytes]], None]) -> Path:
+    """The photos as records."""
+    write_shards(tmp_path, encoded)
+    return tmp_path
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, encoded: list[bytes], write_shards: Callable[[Path | str, list[bytes]], None]) -> Path:
+    """As `records`, but record 5 fails its checksum, and images 20 and 21 cannot be decoded."""
+    write_shards(tmp_path, [image[:-60] if i in (20, 21) else image for i, image in enumerate(encoded)])
+    for split in ("train", "validation"):
+        path = tmp_path / f"{split}-00000-of-00003"
+        data = bytearray(path.read_bytes())
+        data[data.index(b"5.jpg")] ^= 1
+        path.write_bytes(data)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., None]:
+    """Waits until a condition holds, and fails when it does not within a minute."""
+
+    def wait_until(condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    return wait_until
+
+
+@pytest.fixture(scope="session")
+def is_running() -> Callable[[int], bool]:
+    """Whether a process is there and not merely waiting to be forgotten."""
+
+    def is_running(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    return is_running

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from resnet_tpu.data import jpeg
 from resnet_tpu.data.crop import Window, eval_window, sample_crop_window
 from resnet_tpu.data.decode import DecodeError, decode, eval_image, train_image
-from resnet_tpu.data.resize import resize_bicubic, resize_to_uint8
+from resnet_tpu.data.resize import resize, resize_to_uint8
 
 
 def picture(height: int = 90, width: int = 120) -> Image.Image:
@@ -228,10 +228,10 @@ def test_evaluation_is_the_originals(golden: Path, reference: list[tuple[dict, b
         # reach the output through the four taps around them; the weights of four taps sum to at most 1.375.
         facts = fact[f"eval_{image_size}"]
         other = facts["columns_of_crop_that_differ"]
-        clean = resize_bicubic(part, image_size)
+        clean = resize(part, image_size)
         marked = part.copy()
         marked[:, other] ^= 255
-        same = ~(resize_bicubic(marked, image_size) != clean).any((0, 2))
+        same = ~(resize(marked, image_size) != clean).any((0, 2))
         assert other or same.all()
         assert_rounded_like(out[:, same], clean[:, same], image[:, same])
         limit = 1.375**2 * facts["crop_of_full_decode_max_abs_diff"] + 1
@@ -249,14 +249,14 @@ def test_decoded_pixels_are_the_originals(golden: Path, reference: list[tuple[di
         )
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_allclose(
-            resize_bicubic(arrays[name], 224).mean((0, 1), np.float64), fact["eval_224"]["mean"], rtol=0, atol=1e-4
+            resize(arrays[name], 224).mean((0, 1), np.float64), fact["eval_224"]["mean"], rtol=0, atol=1e-4
         )
     for index, expected in zip(arrays["precise_index"], arrays["precise_224_q64"], strict=True):
         fact, encoded = reference[index]
         if not fact["eval_224"]["columns_of_crop_that_differ"]:
             part = crop(decode(encoded), eval_window(fact["height"], fact["width"], 224))
             # Stored as a multiple of 1/64.
-            np.testing.assert_allclose(resize_bicubic(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
+            np.testing.assert_allclose(resize(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
 
 
 def test_training_crops_are_the_originals(golden: Path, reference: list[tuple[dict, bytes]]) -> None:
@@ -270,7 +270,7 @@ def test_training_crops_are_the_originals(golden: Path, reference: list[tuple[di
         part = crop(decode(encoded), window)
         out = np.empty_like(expected)
         resize_to_uint8(part, out)
-        assert_rounded_like(out, resize_bicubic(part, 80), expected)
+        assert_rounded_like(out, resize(part, 80), expected)
     for entry, expected in zip(sets["large"]["windows"], arrays["train_large_q64"], strict=True):
         part = crop(decode(reference[entry["index"]][1]), Window(*entry["window_yxhw"]))
-        np.testing.assert_allclose(resize_bicubic(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
+        np.testing.assert_allclose(resize(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)

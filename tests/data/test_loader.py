@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from resnet_tpu import distributed
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.augment import augment
 from resnet_tpu.data.decode import DecodeError, decode, eval_image, train_image
-from resnet_tpu.data.example import encode_example
 from resnet_tpu.data.loader import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.order import place_at, random_at
 from resnet_tpu.data.source import Sample, Source, open_source
-from resnet_tpu.data.tfrecord import RecordError, RecordWriter
+from resnet_tpu.data.tfrecord import RecordError
 from resnet_tpu.errors import UserError
 
 SIZE = 16
@@ -36,29 +36,6 @@ def no_thread_is_left() -> Iterator[None]:
 
 def loader_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "grain" in thread.name]
-
-
-@pytest.fixture(scope="module")
-def encoded(tmp_path_factory: pytest.TempPathFactory, draw: Callable[..., Path]) -> list[bytes]:
-    """37 JPEG photos."""
-    folder = tmp_path_factory.mktemp("photos")
-    return [draw(folder / f"{i}.jpg", i, size=(24 + i, 50 - i)).read_bytes() for i in range(37)]
-
-
-@pytest.fixture
-def records(tmp_path: Path, encoded: list[bytes]) -> Path:
-    """The photos as records with labels 1 ... 37, in three shards."""
-    write_shards(tmp_path, encoded)
-    return tmp_path
-
-
-def write_shards(folder: Path, encoded: list[bytes]) -> None:
-    for shard in range(3):
-        for split in ("train", "validation"):
-            with RecordWriter(str(folder / f"{split}-{shard:05}-of-00003")) as writer:
-                for i in range(13 * shard, min(13 * (shard + 1), len(encoded))):
-                    example = {"image/encoded": encoded[i], "image/class/label": i + 1, "image/filename": f"{i}.jpg"}
-                    writer.write(encode_example(example))
 
 
 def config(data_dir: Path | str, **options: Any) -> DataConfig:
@@ -112,6 +89,50 @@ def test_number_of_threads_changes_nothing(records: Path, batch_size: int) -> No
     expected = run(1)
     for threads in (2, 8):
         assert_same(run(threads), expected)
+
+
+@pytest.mark.parametrize("options", [{"input_workers": "processes"}, {"input_pipeline": "basic"}])
+def test_kind_of_workers_changes_nothing(damaged: Path, options: dict[str, Any]) -> None:
+    def run(**options: Any) -> tuple[list[Batch], dict[str, int], list[Batch], dict[str, int]]:
+        data = config(damaged, skip_bad_records=True, augment_name="randaugment", random_erasing=0.5, **options)
+        source = open_source(data, "train")
+        with train_batches(source, data, batch_size=20, seed=1, start_position=10) as training:
+            first = [next(training) for _ in range(4)]
+        evaluation = eval_batches(source, data, batch_size=16)
+        return first, training.skipped, list(evaluation), evaluation.skipped
+
+    expected, found = run(), run(**options)
+    assert_same(found[0] + found[2], expected[0] + expected[2])
+    assert found[1::2] == expected[1::2]
+    assert expected[1]
+    assert expected[3]
+
+
+def test_batches_keep_what_they_hold(records: Path) -> None:
+    data = config(records)
+    batches = train_batches(open_source(data, "train"), data, batch_size=20, seed=1)
+    kept = [next(batches) for _ in range(8)]
+    copies = [{name: array.copy() for name, array in batch.items()} for batch in kept]
+    last_image, label = kept[0]["image"][-1], kept[1]["label"]  # parts keep the whole
+    del kept[:2]
+    for _ in range(8):
+        next(batches)
+    batches.close()
+    assert_same(kept, copies[2:])
+    np.testing.assert_array_equal(last_image, copies[0]["image"][-1])
+    np.testing.assert_array_equal(label, copies[1]["label"])
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_jax_may_keep_the_memory_of_a_batch(records: Path, devices: int) -> None:
+    data, mesh = config(records, image_size=64), distributed.make_mesh(devices)
+    source = open_source(data, "train")
+    with train_batches(source, data, batch_size=64, seed=1) as batches:
+        on_device = [distributed.put_batch(next(batches), mesh) for _ in range(4)]
+        expected = take(train_batches(source, data, batch_size=64, seed=1), 4)
+        for _ in range(12):
+            distributed.put_batch(next(batches), mesh)
+    assert_same([{name: np.asarray(array) for name, array in batch.items()} for batch in on_device], expected)
 
 
 AUGMENTED: list[dict[str, Any]] = [
@@ -265,23 +286,13 @@ def test_made_up_images_are_taken_as_they_are(data_dir: str) -> None:
 # ------------------------------------------------------------------------------------------------- damage and the end
 
 
-@pytest.fixture
-def damaged(tmp_path: Path, encoded: list[bytes]) -> Path:
-    """As `records`, but record 5 fails its checksum, and images 20 and 21 cannot be decoded."""
-    write_shards(tmp_path, [image[:-60] if i in (20, 21) else image for i, image in enumerate(encoded)])
-    for split in ("train", "validation"):
-        path = tmp_path / f"{split}-00000-of-00003"
-        data = bytearray(path.read_bytes())
-        data[data.index(b"5.jpg")] ^= 1
-        path.write_bytes(data)
-    return tmp_path
-
-
-def test_damage_stops_with_its_place(damaged: Path) -> None:
-    data = config(damaged)
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_damage_stops_with_its_place(damaged: Path, kind: str) -> None:
+    data = config(damaged, input_workers=kind)
     source = open_source(data, "validation")
     with pytest.raises(RecordError, match=r"^Record 5 of .*validation-00000-of-00003 at byte \d+: got a payload"):
         list(eval_batches(source, data, batch_size=16))
+    data = config(damaged)
 
     class Rest:
         class_names, num_classes, honour_exif, damage = None, 37, False, ()
@@ -335,7 +346,7 @@ def test_training_puts_the_next_record_in_place_of_a_skipped_one(
     np.testing.assert_array_equal(found["image"][position], out)
 
 
-def test_nothing_but_damage_is_an_error(tmp_path: Path) -> None:
+def test_nothing_but_damage_is_an_error(tmp_path: Path, write_shards: Callable[..., None]) -> None:
     write_shards(tmp_path, [b"no image"] * 37)
     data = config(tmp_path, skip_bad_records=True)
     with pytest.raises(UserError, match="got 37 damaged records in a row, expected records that can be read"):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -100,22 +99,10 @@ def much_work(tmp_path: Path, draw) -> Path:
     return tmp_path / "raw"
 
 
-def wait_until(condition, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-def test_killed_in_the_middle_and_run_again(much_work: Path, tmp_path: Path, run, contents) -> None:
+def test_killed_in_the_middle_and_run_again(
+    much_work: Path, tmp_path: Path, run, contents, wait_until, is_running
+) -> None:
     out = tmp_path / "out"
     code = RUN.format(before="pass", workers=2)
     parent = subprocess.Popen([sys.executable, "-c", code, str(much_work), str(out)], stderr=subprocess.DEVNULL)
@@ -137,7 +124,7 @@ def test_killed_in_the_middle_and_run_again(much_work: Path, tmp_path: Path, run
     assert len(redone) <= 2  # those without a result yet, one per worker
 
 
-def test_interrupted_by_the_user(much_work: Path, tmp_path: Path) -> None:
+def test_interrupted_by_the_user(much_work: Path, tmp_path: Path, wait_until) -> None:
     out = tmp_path / "out"
     code = RUN.format(before="pass", workers=2)
     parent = subprocess.Popen([sys.executable, "-c", code, str(much_work), str(out)], stderr=subprocess.PIPE)
@@ -151,7 +138,7 @@ def test_interrupted_by_the_user(much_work: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["starting", "working"])
-def test_a_worker_that_dies(much_work: Path, tmp_path: Path, run, contents, when: str) -> None:
+def test_a_worker_that_dies(much_work: Path, tmp_path: Path, run, contents, when: str, wait_until) -> None:
     out = tmp_path / "out"
 
     def kill_one() -> None:

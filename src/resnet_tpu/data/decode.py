@@ -1,6 +1,6 @@
 """From the bytes of an image file to the pixels the network sees.
 
-The pixels are those of the original program (TensorFlow's decoder and bicubic kernel) with these differences:
+The pixels are those of the original program (TensorFlow's decoder and its kernels for resizing) with these differences:
 
 * The original crops for evaluation inside the JPEG decoder, which has no neighbour to interpolate colour with at the
   window's right edge: with subsampled colour, that column differs by a few levels. Here both training and evaluation
@@ -18,11 +18,11 @@ from collections.abc import Callable
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from resnet_tpu.data import jpeg
+from resnet_tpu.data import jpeg, native
 from resnet_tpu.data.crop import MIN_AREA, Window, eval_window, train_window
-from resnet_tpu.data.resize import resize_to_uint8
+from resnet_tpu.data.resize import Method, resize_to_uint8
 from resnet_tpu.errors import UserError
 
 _ORIENTATION = 0x0112  # EXIF tag
@@ -54,7 +54,7 @@ def decode(encoded: bytes, *, honour_exif: bool = False) -> np.ndarray:
 
 
 def train_image(
-    encoded: bytes,
+    encoded: bytes | np.ndarray,
     image_size: int,
     rng: np.random.Generator,
     out: np.ndarray,
@@ -62,20 +62,67 @@ def train_image(
     honour_exif: bool = False,
     min_crop_area: float = MIN_AREA,
     random_flip: bool = True,
+    resize_method: Method = "bicubic",
 ) -> None:
     """Fills `out` uint8 [image_size, image_size, 3] with a random window of the image.
 
-    The window covers at least `min_crop_area` of the image and is mirrored half of the time, if `random_flip`.
-    Raises DecodeError.
+    encoded: a file, or its pixels as `decode` returns them. The window covers at least `min_crop_area` of the image and
+    is mirrored half of the time, if `random_flip`. Raises DecodeError.
     """
     mirrored = bool(rng.random() < 0.5) and random_flip
-    image = _decode_window(encoded, honour_exif, lambda h, w: train_window(rng, h, w, image_size, min_crop_area))
-    resize_to_uint8(image, out, mirrored=mirrored)
+
+    def choose(height: int, width: int) -> Window:
+        return train_window(rng, height, width, image_size, min_crop_area)
+
+    _fill(encoded, choose, out, honour_exif=honour_exif, mirrored=mirrored, method=resize_method)
 
 
-def eval_image(encoded: bytes, image_size: int, out: np.ndarray, *, honour_exif: bool = False) -> None:
-    """Fills `out` uint8 [image_size, image_size, 3] with the centre of the image. Raises DecodeError."""
-    resize_to_uint8(_decode_window(encoded, honour_exif, lambda h, w: eval_window(h, w, image_size)), out)
+def eval_image(
+    encoded: bytes | np.ndarray,
+    image_size: int,
+    out: np.ndarray,
+    *,
+    honour_exif: bool = False,
+    resize_method: Method = "bicubic",
+) -> None:
+    """Fills `out` uint8 [image_size, image_size, 3] with the centre of the image.
+
+    encoded: a file, or its pixels as `decode` returns them. Raises DecodeError.
+    """
+
+    def choose(height: int, width: int) -> Window:
+        return eval_window(height, width, image_size)
+
+    _fill(encoded, choose, out, honour_exif=honour_exif, mirrored=False, method=resize_method)
+
+
+def _fill(
+    encoded: bytes | np.ndarray,
+    choose: Callable[[int, int], Window],
+    out: np.ndarray,
+    *,
+    honour_exif: bool,
+    mirrored: bool,
+    method: Method,
+) -> None:
+    """Fills `out` with the window that `choose` picks from height and width, resized."""
+    if isinstance(encoded, np.ndarray):
+        image = _crop(encoded, choose(*encoded.shape[:2]))
+    else:
+        library = native.load()
+        facts = library.read_facts(encoded) if library else None
+        if library and facts and not (honour_exif and facts.may_be_turned and _orientation(encoded) != _UPRIGHT):
+            window = choose(facts.height, facts.width)
+            if library.resize_jpeg(encoded, window, out, mirrored=mirrored, method=method):
+                return
+
+            def choose_again(height: int, width: int) -> Window:  # without drawing random numbers anew
+                return window if (height, width) == (facts.height, facts.width) else choose(height, width)
+
+            image = _decode_window(encoded, honour_exif, choose_again)
+        else:
+            image = _decode_window(encoded, honour_exif, choose)
+    resize_to_uint8(image, out, mirrored=mirrored, method=method)
 
 
 def _decode_window(encoded: bytes, honour_exif: bool, choose: Callable[[int, int], Window]) -> np.ndarray:
@@ -83,11 +130,14 @@ def _decode_window(encoded: bytes, honour_exif: bool, choose: Callable[[int, int
     header = jpeg.read_header(encoded)
     orientation = _orientation(encoded) if honour_exif else _UPRIGHT
     if header and header.height and header.width and orientation == _UPRIGHT:
-        y, x, h, w = choose(header.height, header.width)
-        image = _decode_jpeg(encoded, header, y + h)
-    else:
-        image = _turn(decode(encoded), orientation)
-        y, x, h, w = choose(*image.shape[:2])
+        window = choose(header.height, header.width)
+        return _crop(_decode_jpeg(encoded, header, window.y + window.h), window)
+    image = _turn(decode(encoded), orientation)
+    return _crop(image, choose(*image.shape[:2]))
+
+
+def _crop(image: np.ndarray, window: Window) -> np.ndarray:
+    y, x, h, w = window
     return image[y : y + h, x : x + w]
 
 
@@ -109,6 +159,8 @@ def _decode_other(encoded: bytes) -> np.ndarray:
             return cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
         with Image.open(io.BytesIO(encoded)) as image:
             return np.asarray(image.convert("RGB"))
+    except UnidentifiedImageError:
+        raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded") from None
     except (OSError, ValueError, SyntaxError, cv2.error, Image.DecompressionBombError) as error:
         raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded ({error})") from None
 

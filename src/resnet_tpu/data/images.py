@@ -93,6 +93,15 @@ def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage
             raise BadImageError(Kind.TRUNCATED if is_cut else Kind.UNREADABLE, text) from None
 
 
+def shrink(image: np.ndarray, limits: Limits) -> np.ndarray:
+    """`image` uint8 [h, w, 3] brought within the limits with the filter that stored images are; itself where it is."""
+    size = limits.size(image.shape[1], image.shape[0])
+    if size == image.shape[1::-1]:
+        return image
+    # Half of the reduction at most is left to plain averages, as where the decoder does it.
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS, reducing_gap=2))
+
+
 def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
     image = Image.open(io.BytesIO(data), formats=(*_SUFFIXES, "MPO"))
     kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG that previews follow, as phones write

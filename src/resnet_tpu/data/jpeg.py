@@ -69,14 +69,17 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
     default fast integer transform, CMYK and YCCK included; like there, errors in the middle of the data do no harm
     beyond the pixels they hit. Raises ValueError when the data cannot be decoded.
     """
-    data: bytes | bytearray = encoded
+    data, decoded_height = encoded, header.height
     if rows is not None and header.unit_rows:
         height = ((rows - 1) // header.unit_rows + 2) * header.unit_rows  # one unit more for chroma interpolation
         if height < header.height:
             data = bytearray(encoded)
             data[header.height_offset : header.height_offset + 2] = height.to_bytes(2, "big")
+            decoded_height = height
     space = "CMYK" if header.components == 4 else "RGB"
-    image = simplejpeg.decode_jpeg(data, space, fastdct=True, fastupsample=False, strict=False)
+    # Not every error in the data is raised; what is not decoded then must not be what lay in memory.
+    pixels = np.zeros((decoded_height, header.width, len(space)), np.uint8)
+    image = simplejpeg.decode_jpeg(data, space, fastdct=True, fastupsample=False, strict=False, buffer=pixels)
     if header.components != 4:
         return image
     inks = (image if header.is_adobe else 255 - image).astype(np.uint16)

@@ -1,7 +1,6 @@
 """Photos to TFRecord shards in the original's format: split, checked, mended, counted."""
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from resnet_tpu.data.shards import Shard, ShardResult, StoredImage, finished_sha
 from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
 from resnet_tpu.data.workers import write_shards
 from resnet_tpu.errors import UserError
+from resnet_tpu.machine import num_cores
 
 _BYTES_WHILE_STARTING = 50_000_000
 _NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite")
@@ -129,8 +129,7 @@ def _check_places(raw_dir: str, out_dir: str) -> None:
 
 def _num_workers(shards: list[Shard]) -> int:
     """One process per CPU core, but none for less than it could do while it starts."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 1 + sum(shard.num_bytes for shard in shards) // _BYTES_WHILE_STARTING)
+    return min(num_cores(), 1 + sum(shard.num_bytes for shard in shards) // _BYTES_WHILE_STARTING)
 
 
 def _conclude(

@@ -133,10 +133,9 @@ class RecordSource:
 
     def __getitem__(self, i: int) -> Sample:
         file, record = self._locate(i)
+        payload = file[record]
         try:
-            example = parse_image_example(file[record])
-        except RecordError:
-            raise
+            example = parse_image_example(payload)
         except UserError as error:
             raise RecordError(file.path, record, file.offset(record), str(error.got), error.expected) from None
         return Sample(

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import hashlib
 import io
-import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -93,9 +92,10 @@ def read_records(
             if not isinstance(step, RecordError):
                 start, length = step
                 data = file.read(length + _CHECKSUM.size)
-                step = _payload_error(path, record, start, length, data)
+                payload = data[:length]
+                step = _payload_error(path, record, start, length, payload, data[length:])
                 if step is None:
-                    yield data[:length]
+                    yield payload
                     continue
             if not skip_bad:
                 raise step
@@ -123,11 +123,11 @@ class RecordFile:
         """The payload of record `i`. Raises RecordError when its checksum is wrong."""
         record = range(len(self))[i]
         start, length = self._index[record].tolist()
-        stop = start + length + _CHECKSUM.size
-        data = storage.read_range(self.path, start, stop) if storage.is_remote(self.path) else self._map()[start:stop]
-        if error := _payload_error(self.path, record, start, length, data):
+        data = self._read(start, length + _CHECKSUM.size)
+        payload = data[:length]
+        if error := _payload_error(self.path, record, start, length, payload, data[length:]):
             raise error
-        return data[:length]
+        return payload
 
     def offset(self, i: int) -> int:
         """Where record `i` begins in the file, its header included, in bytes."""
@@ -136,18 +136,32 @@ class RecordFile:
     def __iter__(self) -> Iterator[bytes]:
         return (self[i] for i in range(len(self)))
 
-    def _map(self) -> mmap.mmap:
+    def _read(self, start: int, size: int) -> bytes:
+        """The `size` bytes from `start`; fewer where the file has become shorter."""
         try:
-            return _mapped(self.path, self._state)
+            if storage.is_remote(self.path):
+                return storage.read_range(self.path, start, start + size)
+            # Not a mapping, which would end the program where the file was truncated.
+            file = _opened(self.path, self._state)
+            return os.pread(file.descriptor, size, start)
         except OSError as error:
             raise _unreadable(self.path, error) from None
 
 
-# Bounded: a mapping holds a file descriptor, and ImageNet has more shards than a process may have open.
+class _OpenFile:
+    """A file that is open for as long as anybody has this."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+# Bounded: ImageNet has more shards than a process may have open.
 @functools.lru_cache(maxsize=256)
-def _mapped(path: str, state: tuple[int, int]) -> mmap.mmap:  # noqa: ARG001  # a changed file is mapped anew
-    with Path(path).open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def _opened(path: str, state: tuple[int, int]) -> _OpenFile:  # noqa: ARG001  # a changed file is opened anew
+    return _OpenFile(os.open(path, os.O_RDONLY))
 
 
 def load_index(path: str, *, on_bad: Callable[[RecordError], None] | None = None) -> np.ndarray:
@@ -269,13 +283,15 @@ def _find_header(file: IO[bytes], position: int, size: int, chunk: int = 1 << 24
     return size
 
 
-def _payload_error(path: str, record: int, start: int, length: int, data: bytes) -> RecordError | None:
-    """What is wrong with `data`, the payload at `start` and its checksum; None when nothing is."""
-    offset = start - _HEADER.size
-    if len(data) < length + _CHECKSUM.size:
-        return RecordError(path, record, offset, f"{len(data)} bytes after its header", f"{length + _CHECKSUM.size}")
-    (expected,) = _CHECKSUM.unpack(data[length:])
-    if (got := masked_crc(data[:length])) == expected:
+def _payload_error(
+    path: str, record: int, start: int, length: int, payload: bytes, checksum: bytes
+) -> RecordError | None:
+    """What is wrong with what was read of the payload at `start` and its checksum; None when nothing is."""
+    offset, size = start - _HEADER.size, len(payload) + len(checksum)
+    if size < length + _CHECKSUM.size:
+        return RecordError(path, record, offset, f"{size} bytes after its header", f"{length + _CHECKSUM.size}")
+    (expected,) = _CHECKSUM.unpack(checksum)
+    if (got := masked_crc(payload)) == expected:
         return None
     return RecordError(path, record, offset, f"a payload with checksum {got:#010x}", f"{expected:#010x}")
 

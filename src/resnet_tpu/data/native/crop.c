@@ -1,0 +1,145 @@
+/* Decodes the window of a JPEG with libjpeg-turbo and resizes it: the functions that Python calls.
+
+   The pixels are those of decode.py without this library. A file that is unusual or damaged is refused, and left to the
+   plain path. Every thread has a `decoder` of its own, which keeps nothing between calls but memory. */
+
+#include "native.h"
+
+#define INTERFACE 1 /* to be counted up with every change of these functions; __init__.py asks for it */
+
+#ifndef MOST_KEPT
+#define MOST_KEPT (64 << 20) /* bytes of a buffer that outlive a call */
+#endif
+#define MARGIN 2 /* columns that chroma interpolation looks at beyond the window */
+
+static void refuse(j_common_ptr jpeg) { longjmp(((decoder *)jpeg->client_data)->refused, 1); }
+
+static void refuse_warning(j_common_ptr jpeg, int level) {
+    if (level < 0)
+        refuse(jpeg);
+}
+
+static void release(buffer *b, size_t most) {
+    if (b->size <= most)
+        return;
+    free(b->data);
+    *b = (buffer){NULL, 0};
+}
+
+static void release_all(decoder *d, size_t most) {
+    release(&d->huffman.data, most);
+    release(&d->huffman.starts, most);
+    release(&d->pixels, most);
+    release(&d->floats, most);
+}
+
+/* Whether the pixels of this file are known to be those of the plain path. */
+static int is_usual(const struct jpeg_decompress_struct *jpeg) {
+    const jpeg_component_info *c = jpeg->comp_info;
+    if (jpeg->progressive_mode || jpeg->arith_code || jpeg->data_precision != 8 ||
+        jpeg->comps_in_scan != jpeg->num_components || c[0].h_samp_factor > 2 || c[0].v_samp_factor > 2)
+        return 0;
+    if (jpeg->num_components == 1)
+        return jpeg->jpeg_color_space == JCS_GRAYSCALE && c[0].h_samp_factor == 1 && c[0].v_samp_factor == 1;
+    return jpeg->num_components == 3 && jpeg->jpeg_color_space == JCS_YCbCr && c[1].h_samp_factor == 1 &&
+           c[1].v_samp_factor == 1 && c[2].h_samp_factor == 1 && c[2].v_samp_factor == 1;
+}
+
+/* Decodes rows y ... y + h of *width columns from *left on, which hold at least x ... x + w. */
+static int decode(decoder *d, int y, int x, int h, int w, JDIMENSION *left, JDIMENSION *width) {
+    j_decompress_ptr jpeg = &d->jpeg;
+    JDIMENSION right = (JDIMENSION)(x + w + MARGIN);
+    jpeg->out_color_space = JCS_RGB;
+    jpeg->dct_method = JDCT_IFAST;
+    jpeg_start_decompress(jpeg);
+    *left = x > MARGIN ? (JDIMENSION)(x - MARGIN) : 0;
+    *width = (right < jpeg->output_width ? right : jpeg->output_width) - *left;
+    jpeg_crop_scanline(jpeg, left, width);
+    if (!huffman_start(d, *left, *width) || !reserve(&d->pixels, (size_t)h * *width * 3))
+        return 0;
+    if (y > 0 && jpeg_skip_scanlines(jpeg, (JDIMENSION)y) != (JDIMENSION)y)
+        return 0;
+    for (JDIMENSION row = 0, done; row < (JDIMENSION)h; row += done) {
+        JSAMPROW rows[4];
+        JDIMENSION count = (JDIMENSION)h - row < 4 ? (JDIMENSION)h - row : 4;
+        for (JDIMENSION k = 0; k < count; k++)
+            rows[k] = (JSAMPROW)d->pixels.data + (size_t)(row + k) * *width * 3;
+        done = jpeg_read_scanlines(jpeg, rows, count);
+        if (!done)
+            return 0;
+    }
+    return 1;
+}
+
+/* Memory for a thread; NULL when there is none. */
+decoder *decoder_new(void) {
+    decoder *d = calloc(1, sizeof *d);
+    if (d) {
+        d->jpeg.err = jpeg_std_error(&d->errors);
+        d->errors.error_exit = refuse;
+        d->errors.emit_message = refuse_warning;
+        d->jpeg.client_data = d;
+    }
+    return d;
+}
+
+void decoder_free(decoder *d) {
+    release_all(d, 0);
+    free(d);
+}
+
+int interface_version(void) { return INTERFACE; }
+
+/* Whether a file may be one for `resize_jpeg`, by what stands before the pixels; then also its facts: height, width,
+   and whether there is EXIF or XMP data. */
+int read_facts(const uint8_t *encoded, size_t length, int facts[3]) {
+    facts[0] = facts[1] = facts[2] = 0;
+    if (length < 2 || encoded[0] != 0xFF || encoded[1] != 0xD8)
+        return 0;
+    for (size_t at = 2; at + 12 < length && encoded[at] == 0xFF;) {
+        const uint8_t *segment = encoded + at + 4;
+        int marker = encoded[at + 1];
+        if (marker == 0xDA)
+            return facts[0] > 0 && facts[1] > 0;
+        if (marker == 0xFF) { /* padding */
+            at++;
+            continue;
+        }
+        if (marker == 0xC0 || marker == 0xC1) {
+            facts[0] = segment[1] << 8 | segment[2];
+            facts[1] = segment[3] << 8 | segment[4];
+        } else if (marker > 0xC1 && marker < 0xD0 && marker != 0xC4 && marker != 0xC8 && marker != 0xCC)
+            return 0;
+        else if (marker == 0xE1)
+            facts[2] = 1;
+        at += 2 + (size_t)(encoded[at + 2] << 8 | encoded[at + 3]);
+    }
+    return 0;
+}
+
+/* Fills `out` [size, size, 3] with the h x w pixels from `image` on, rows `stride` bytes apart. False: no memory. */
+int resize_pixels(decoder *d, const uint8_t *image, ptrdiff_t stride, int h, int w, uint8_t *out, int size,
+                  int mirrored, int method) {
+    int done = resize(&d->floats, image, stride, h, w, out, size, mirrored, method);
+    release_all(d, MOST_KEPT);
+    return done;
+}
+
+/* Fills `out` [size, size, 3] with a window of a JPEG. False: the plain path must do it. */
+int resize_jpeg(decoder *d, const uint8_t *encoded, size_t length, int y, int x, int h, int w, uint8_t *out, int size,
+                int mirrored, int method) {
+    JDIMENSION left, width;
+    volatile int done = 0;
+    if (!setjmp(d->refused)) {
+        jpeg_create_decompress(&d->jpeg); /* anew, or tables of the last file would stand in for missing ones */
+        jpeg_mem_src(&d->jpeg, encoded, (unsigned long)length);
+        jpeg_read_header(&d->jpeg, TRUE);
+        if (is_usual(&d->jpeg) && y >= 0 && x >= 0 && h > 0 && w > 0 && (JDIMENSION)y + h <= d->jpeg.image_height &&
+            (JDIMENSION)x + w <= d->jpeg.image_width && decode(d, y, x, h, w, &left, &width))
+            done = resize(&d->floats, (uint8_t *)d->pixels.data + 3 * ((size_t)x - left), (ptrdiff_t)width * 3, h, w,
+                          out, size, mirrored, method);
+    }
+    jpeg_destroy_decompress(&d->jpeg);
+    release_all(d, MOST_KEPT);
+    return done;
+}

@@ -1,0 +1,89 @@
+"""Processes that work for this one, each over a pipe of its own, and end with it however it ends.
+
+Not a `ProcessPoolExecutor`: a worker killed while others are being started leaves it waiting for ever. Here nothing but
+a pipe is shared with each worker, and its end tells that the worker died.
+"""
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
+
+
+class Crew:
+    """Processes at the other ends of `connections`.
+
+    Each runs `work(connection, *arguments)` until that returns or meets the end of the connection. `work` must be
+    importable, `arguments` are copied. A process that dies ends its connection: EOFError or OSError for who uses it.
+    """
+
+    def __init__(self, count: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.connections: list[Connection] = []
+        self._processes: list[SpawnProcess] = []
+        atexit.register(self.close)  # before Python would wait for them
+        try:
+            with _signals_held_back():
+                for _ in range(count):
+                    ours, theirs = CONTEXT.Pipe()
+                    self.connections.append(ours)
+                    process = CONTEXT.Process(target=_run, args=(work, theirs, *arguments), daemon=True)
+                    process.start()
+                    self._processes.append(process)
+                    theirs.close()  # theirs alone: when it dies, ours ends
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self, patience_secs: float = 0) -> None:
+        """Ends the processes, after `patience_secs` by force. Harmless when repeated."""
+        if patience_secs:
+            for connection in self.connections:
+                connection.close()
+            for process in self._processes:
+                process.join(patience_secs)
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        atexit.unregister(self.close)
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """What is started meanwhile never sees what asks the whole group to end, not even while it loads: the parent does.
+
+    It may need its workers to end well, as training does, which saves first.
+    """
+    resource_tracker.ensure_running()  # where it is not, starting the first process would let them in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run(work: Callable[..., None], connection: Connection, *arguments: Any) -> None:
+    parent = multiprocessing.parent_process()
+    if parent:  # when it is killed, nobody else would end this process
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    with contextlib.suppress(EOFError, ConnectionError):
+        work(connection, *arguments)
+
+
+def outcome_of(work: Callable[[], Any]) -> Any:
+    """The result of `work()`, or the error it raised, with its traceback as a note, to be raised by the parent."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001  # whatever it is, the parent is who can tell
+        error.add_note(traceback.format_exc())
+        return error
