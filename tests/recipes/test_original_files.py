@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from resnet_tpu import recipes
 from resnet_tpu.config import OPTIONS, Config
-from resnet_tpu.recipes import ORIGINAL, find_recipe
+from resnet_tpu.recipes import find_recipe
+from resnet_tpu.recipes.imagenet import CLOUD, MODERN
 from resnet_tpu.resnet_main import parse
 
 IMAGENET = {"num_train_images": 1281167, "num_eval_images": 50000, "num_label_classes": 1000}
@@ -147,19 +149,33 @@ def test_the_values_act_whichever_way_they_are_given(name: str, tmp_path: Path) 
         }
 
 
-@pytest.mark.parametrize("name", ORIGINAL)
+def test_every_file_of_the_original_is_a_recipe() -> None:
+    assert set(recipes.FILES) - set(MODERN) == {*SLICES, *RANDAUGMENT, *RESNET_RS}
+    assert set(recipes.SLICES) == {*CLOUD, *MODERN}
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.FILES if name not in MODERN])
 def test_recipes_have_the_values_of_the_files_but_count_the_images(name: str) -> None:
     counts = dict.fromkeys(IMAGENET)
     assert find_recipe(name).flat() == expected(FILES[name]) | counts
 
 
-@pytest.mark.parametrize("name", ORIGINAL)
+@pytest.mark.parametrize("name", recipes.FILES)
 def test_a_file_that_is_not_here_is_the_recipe_of_its_name(name: str) -> None:
     assert parse([f"--config_file=configs/{name}.yaml"])[0] == find_recipe(name)
 
 
+@pytest.mark.parametrize("name", MODERN)
+def test_recipes_for_later_slices_are_readable_as_files_of_the_original(name: str, tmp_path: Path) -> None:
+    values = {key: value for key, value in find_recipe(name).flat().items() if value != OPTIONS[key].default}
+    (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    assert parse([f"--config_file={tmp_path / name}.yaml"])[0] == find_recipe(name)
+
+
 @pytest.mark.parametrize(
-    ("names", "epochs"), [(SLICES, 91), (RANDAUGMENT, 180), (RESNET_RS, 350)], ids=["slices", "randaugment", "rs"]
+    ("names", "epochs"),
+    [(SLICES, 91), (MODERN, 91), (RANDAUGMENT, 180), (RESNET_RS, 350)],
+    ids=["slices", "later slices", "randaugment", "rs"],
 )
 def test_lengths(names: dict[str, Any], epochs: int) -> None:
     for name in names:

@@ -14,7 +14,7 @@ from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.recipes import RECIPES, find_recipe
-from resnet_tpu.recipes.imagenet import cloud, randaugment
+from resnet_tpu.recipes.imagenet import CLOUD, MODERN, cloud, modern, randaugment
 from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs
 from resnet_tpu.train.loop import train
 
@@ -30,13 +30,34 @@ def test_recipe_is_a_valid_config_made_anew(name: str) -> None:
 
 def test_docstrings_open_with_a_command() -> None:
     functions = [made.func if isinstance(made, functools.partial) else made for made in RECIPES.values()]
-    names = ["imagenet", "flowers", "flowers_cpu", "digits", "cifar", "v3-32", "randaugment-8", "resnetrs50_i160"]
+    names = [
+        "imagenet", "flowers", "flowers_cpu", "digits", "cifar", "v3-32", "v5e-8", "randaugment-8", "resnetrs50_i160"
+    ]  # fmt: skip
     for function, name in zip(dict.fromkeys(functions), names, strict=True):
         assert (function.__doc__ or "").startswith(f"`resnet-tpu train --recipe={name} --data_dir=")
 
 
 def test_imagenet_is_the_defaults() -> None:
     assert find_recipe("imagenet") == Config()
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_later_slices_follow_the_originals_table(name: str) -> None:
+    own, cores = find_recipe(name), MODERN[name]
+    assert own.train.train_batch_size == min(128 * cores, 32768)
+    assert own.eval.eval_batch_size % cores == 0  # every device of the slice gets as many images
+    if f"v3-{cores}" not in CLOUD:
+        return
+    names = (
+        "train_batch_size",
+        "train_steps",
+        "enable_lars",
+        "label_smoothing",
+        "base_learning_rate",
+        "skip_host_call",
+    )
+    before = find_recipe(f"v3-{cores}").flat()
+    assert {name: own.flat()[name] for name in names} == {name: before[name] for name in names}
 
 
 def num_params(config: Config) -> int:
@@ -63,7 +84,7 @@ def photos_of_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["v3-128", "randaugment-8", "cifar", pytest.param("resnetrs200_i256", marks=pytest.mark.slow)]
+    "name", ["v3-128", "v5e-8", "randaugment-8", "cifar", pytest.param("resnetrs200_i256", marks=pytest.mark.slow)]
 )
 def test_one_recipe_of_each_kind_trains(name: str, photos_of_noise: Path, tmp_path: Path) -> None:
     recipe = find_recipe(name)
@@ -84,6 +105,8 @@ def test_unknown_recipe_names_the_nearest() -> None:
         find_recipe("flower")
     with pytest.raises(UserError, match=r"TPU slice: got v3-9, .* Did you mean v3-8"):
         cloud("v3-9")
+    with pytest.raises(UserError, match=r"TPU slice: got v6e-9, .* Did you mean v6e-"):
+        modern("v6e-9")
     with pytest.raises(UserError, match=r"got randaugment-9, .* Did you mean randaugment-8"):
         randaugment("randaugment-9")
     with pytest.raises(UserError, match=r"ResNet-RS: got resnetrs50_i161, .* Did you mean resnetrs50_i160"):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.config import Config
-from resnet_tpu.train.schedule import constant, cosine_decay, make_schedule, polynomial_decay, step_decay
+from resnet_tpu.config import Config, epoch_boundaries
+from resnet_tpu.errors import UserError
+from resnet_tpu.recipes import find_recipe
+from resnet_tpu.train.schedule import (
+    constant,
+    cosine_decay,
+    make_schedule,
+    polynomial_decay,
+    standard_boundaries,
+    step_decay,
+)
 
 # Four units in the last place of float32 for each of the few operations of a schedule.
 RTOL = 5e-7
@@ -74,6 +84,28 @@ def test_very_short_runs_of_the_step_schedule_have_the_originals_quirk() -> None
     np.testing.assert_allclose(rates(make_schedule(config), [0, 1023]), 0.0004, rtol=RTOL)
 
 
+def test_boundaries_of_ones_own() -> None:
+    """The rates of the original's fast DAWNBench training: full after epoch 4, a tenth from 21, and so on."""
+    schedule = step_decay(0.4, [4, 21, 35, 43], steps_per_epoch=10)
+    expected = {0: 0, 1: 0.01, 20: 0.2, 39: 0.39, 40: 0.4, 209: 0.4, 210: 0.04, 349: 0.04, 350: 0.004, 429: 0.004}
+    np.testing.assert_allclose(rates(schedule, list(expected)), list(expected.values()), rtol=RTOL)
+    np.testing.assert_allclose(rates(schedule, [430, 10**6]), 0.0004, rtol=RTOL)
+    halved = step_decay(0.4, [0.5], steps_per_epoch=4)
+    np.testing.assert_allclose(rates(halved, [0, 1, 2, 3]), [0, 0.2, 0.4, 0.4], rtol=RTOL)
+
+
+def test_cifar_has_the_rates_of_the_pruning_paper() -> None:
+    schedule = make_schedule(find_recipe("cifar").replace(num_train_images=50000))
+    steps = {0: 0.1, 35546: 0.1, 35547: 0.01, 53124: 0.01, 53126: 0.001, 71107: 0.001}
+    np.testing.assert_allclose(rates(schedule, list(steps)), list(steps.values()), rtol=RTOL)
+
+
+@pytest.mark.parametrize("text", ["4,3", "-1,2", "4;5", "1,,2", "nan", "1,inf"])
+def test_boundaries_that_are_no_list_of_epochs(text: str) -> None:
+    with pytest.raises(UserError, match=r"learning_rate_boundaries: got .*, expected epochs in ascending order"):
+        epoch_boundaries(text)
+
+
 def test_lengths_may_be_epochs() -> None:
     options = {"num_train_images": 2934, "train_batch_size": 1024}
     steps = np.arange(60)
@@ -82,21 +114,47 @@ def test_lengths_may_be_epochs() -> None:
     np.testing.assert_array_equal(by_steps, by_epochs)
 
 
+IMAGES = 1281167
+
+
+def lars_by_hand(step: int, *, batch: int, train_steps: int, peak: float, warmup_epochs: int) -> float:
+    """The rate of LARS at one step, in float64."""
+    epoch = step * batch / IMAGES
+    if epoch <= warmup_epochs:
+        return peak * epoch / warmup_epochs
+    warmup_steps = math.floor(warmup_epochs * IMAGES / batch)
+    length = train_steps - warmup_steps + 1
+    done = min(max(1, step - warmup_steps), length)
+    return (peak - 0.0001) * (1 - done / length) ** 2 + 0.0001
+
+
 @pytest.mark.parametrize(
-    ("batch", "peak", "warmup_epochs"), [(8192, 10.0, 5), (16384, 25.0, 5), (32768, 32.0, 14), (65536, 35.6, 40)]
+    ("batch", "train_steps", "peak", "warmup_epochs", "warmup_steps"),
+    [
+        (8192, 14232, 10.0, 5, 781),
+        (16383, 7038, 10.0, 5, 391),
+        (16384, 7116, 25.0, 5, 390),
+        (32767, 3519, 25.0, 5, 195),
+        (32768, 3558, 32.0, 14, 547),
+        (65535, 1760, 32.0, 14, 273),
+        (65536, 1780, 35.6, 40, 781),
+    ],
 )
-def test_lars_warms_up_to_the_peak_of_its_batch_and_ends_at_a_ten_thousandth(
-    batch: int, peak: float, warmup_epochs: int
-) -> None:
-    images, total = 1281167, 90 * 1281167 // batch
-    schedule = polynomial_decay(batch, num_train_images=images, train_steps=total)
-    warmup = warmup_epochs * images // batch
-    steps = np.arange(warmup + 1)
-    np.testing.assert_allclose(rates(schedule, steps), peak * steps * batch / images / warmup_epochs, rtol=1e-6)
-    later = rates(schedule, np.arange(warmup + 1, total + 10))
-    assert (np.diff(later) <= 0).all()
-    assert later[0] < peak
-    np.testing.assert_allclose(later[-1], 0.0001, rtol=1e-6)
+def test_lars_at_every_step(batch: int, train_steps: int, peak: float, warmup_epochs: int, warmup_steps: int) -> None:
+    """The peak and warm-up change between the batches beside each other here."""
+    options = {"num_train_images": IMAGES, "train_batch_size": batch, "train_steps": train_steps, "enable_lars": True}
+    steps = np.arange(train_steps + 10)
+    actual = rates(make_schedule(make_config(**options)), steps)
+    by_hand = {"batch": batch, "train_steps": train_steps, "peak": peak, "warmup_epochs": warmup_epochs}
+    expected = np.array([lars_by_hand(int(step), **by_hand) for step in steps])
+    # peak * (1 - done)^2: where done is nearly 1, what is left has lost digits
+    lost = 2 * np.spacing(np.float32(0.5)) * np.sqrt(peak * expected)
+    assert (np.abs(actual - expected) <= RTOL * expected + lost).all()
+    assert actual[0] == 0
+    assert (np.diff(actual[: warmup_steps + 1]) > 0).all()
+    assert (np.diff(actual[warmup_steps + 1 :]) <= 0).all()
+    np.testing.assert_allclose(actual[train_steps + 1 :], 0.0001, rtol=1e-6)
+    assert actual[train_steps - 1] > 0.0001
 
 
 def test_a_given_peak_of_lars_replaces_the_one_of_the_batch() -> None:
@@ -129,5 +187,9 @@ def test_options_choose_the_schedule_and_scale_its_peak_with_the_batch() -> None
     np.testing.assert_array_equal(rates(warm, steps), rates(constant(0.2, warmup=3), steps))
     step = make_schedule(make_config(**options))
     np.testing.assert_array_equal(
-        rates(step, steps), rates(step_decay(0.2, steps_per_epoch=1000 / 512, epochs=36), steps)
+        rates(step, steps), rates(step_decay(0.2, standard_boundaries(36), steps_per_epoch=1000 / 512), steps)
+    )
+    own = make_schedule(make_config(learning_rate_boundaries="2,5,6.5", **options))
+    np.testing.assert_array_equal(
+        rates(own, steps), rates(step_decay(0.2, [2, 5, 6.5], steps_per_epoch=1000 / 512), steps)
     )

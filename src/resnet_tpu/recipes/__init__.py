@@ -4,18 +4,24 @@ import functools
 from collections.abc import Callable
 
 from resnet_tpu.config import Config
-from resnet_tpu.recipes.imagenet import CLOUD, RANDAUGMENT, cloud, imagenet, randaugment
+from resnet_tpu.recipes.imagenet import CLOUD, MODERN, RANDAUGMENT, cloud, imagenet, modern, randaugment
 from resnet_tpu.recipes.photos import flowers, flowers_cpu
 from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs
 from resnet_tpu.recipes.small import cifar, digits
 from resnet_tpu.recipes.tables import look_up
 
-ORIGINAL: dict[str, Callable[[], Config]] = {
+SLICES: dict[str, Callable[[], Config]] = {
     **{name: functools.partial(cloud, name) for name in CLOUD},
+    **{name: functools.partial(modern, name) for name in MODERN},
+}
+"""The recipes for TPU slices, by the name of the slice."""
+
+FILES: dict[str, Callable[[], Config]] = {
+    **SLICES,
     **{name: functools.partial(randaugment, name) for name in RANDAUGMENT},
     **{name: functools.partial(resnet_rs, name) for name in RESNET_RS},
 }
-"""The recipes that have the values of a configuration file of the original, by the name of that file."""
+"""The recipes of which the name is that of a configuration file of the original; later slices as if it had them."""
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "imagenet": imagenet,
@@ -23,7 +29,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "flowers_cpu": flowers_cpu,
     "digits": digits,
     "cifar": cifar,
-    **ORIGINAL,
+    **FILES,
 }
 
 

@@ -1,9 +1,9 @@
-"""Recipes for ImageNet: the original's defaults and its configurations for TPU slices."""
-
-from typing import NamedTuple
+"""Recipes for ImageNet: the original's defaults, and trainings for TPU slices."""
 
 from resnet_tpu.config import Config
 from resnet_tpu.recipes.tables import look_up
+
+NUM_TRAIN_IMAGES = 1281167
 
 
 def imagenet() -> Config:
@@ -15,49 +15,50 @@ def imagenet() -> Config:
     return Config()
 
 
-class Slice(NamedTuple):
-    """What the original's configuration file for one size of TPU slice sets."""
-
-    train_steps: int
-    train_batch_size: int
-    enable_lars: bool = False
+def _slices(generation: str, *cores: int) -> dict[str, int]:
+    return {f"{generation}-{number}": number for number in cores}
 
 
-CLOUD = {
-    "v2-8": Slice(113854, 1024),
-    "v2-32": Slice(28464, 4096),
-    "v2-128": Slice(7116, 16384, enable_lars=True),
-    "v2-256": Slice(3558, 32768, enable_lars=True),
-    "v2-512": Slice(3558, 32768, enable_lars=True),
-    "v3-8": Slice(113854, 1024),
-    "v3-32": Slice(28464, 4096),
-    "v3-64": Slice(14232, 8192),
-    "v3-128": Slice(7116, 16384, enable_lars=True),
-    "v3-256": Slice(3558, 32768, enable_lars=True),
-    "v3-512": Slice(3558, 32768, enable_lars=True),
-    "v3-1024": Slice(3558, 32768, enable_lars=True),
-    "v3-2048": Slice(3558, 32768, enable_lars=True),
+CLOUD = _slices("v2", 8, 32, 128, 256, 512) | _slices("v3", 8, 32, 64, 128, 256, 512, 1024, 2048)
+"""The TPU slices that the original has configuration files for, with their cores."""
+
+MODERN = {
+    **_slices("v4", 8, 32, 64, 128, 256),
+    **_slices("v5e", 1, 4, 8, 16, 32, 64, 128, 256),
+    **_slices("v5p", 8, 32, 64, 128, 256),
+    **_slices("v6e", 1, 4, 8, 16, 32, 64, 128, 256),
 }
-"""TPU slices by name, which ends in their number of cores. All train for 91 epochs, rounded up to whole steps."""
+"""TPU slices of later generations, with their cores: two to a chip in v4 and v5p, one in v5e and v6e."""
 
-RANDAUGMENT = {"randaugment-8": Slice(225216, 1024), "randaugment-32": Slice(56304, 4096)}
-"""Trainings with RandAugment by name, which ends in the number of TPU cores."""
+RANDAUGMENT = {"randaugment-8": 8, "randaugment-32": 32}
+"""Trainings with RandAugment, with their TPU cores."""
 
 
 def cloud(name: str) -> Config:
     """`resnet-tpu train --recipe=v3-32 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
 
     ResNet-50 on ImageNet with the batch for a TPU slice: 91 epochs, of which the original's timings leave out the
-    first, to at least 76 % top-1. From batch 16384 on with LARS and label smoothing. The whole training is one loop,
-    cut by steps_per_eval; the values of single steps are not recorded.
+    first, to at least 76 % top-1. The rule behind the original's files is 128 images per core, at most 32768 in all;
+    from 16384 on with LARS and label smoothing. The whole training is one loop, cut by steps_per_eval; the values of
+    single steps are not recorded.
     Raises UserError for a slice that is not in `CLOUD`.
     """
-    own = look_up("TPU slice", name, CLOUD)
-    return _on_slice(name, own).replace(
-        iterations_per_loop=own.train_steps,
-        enable_lars=own.enable_lars,
-        label_smoothing=0.1 if own.enable_lars else 0.0,
-    )
+    cores = look_up("TPU slice", name, CLOUD)
+    config = _by_batch(min(128 * cores, 32768))
+    return config.replace(eval_batch_size=1024, iterations_per_loop=config.train.train_steps, num_cores=cores)
+
+
+def modern(name: str) -> Config:
+    """`resnet-tpu train --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
+
+    ResNet-50 on ImageNet for a slice of a later generation, by the rule of `cloud`: batch, 91 epochs, learning rate
+    and LARS are those of the original's slice with as many cores. On v4 and v5p, where two cores are one device, batch
+    norm sees 256 images. An evaluation every five epochs; metrics every 100 steps, about ten seconds.
+    Raises UserError for a slice that is not in `MODERN`.
+    """
+    config = _by_batch(min(128 * look_up("TPU slice", name, MODERN), 32768))
+    eval_batch_size = min(config.train.train_batch_size, 4096)
+    return config.replace(eval_batch_size=eval_batch_size, iterations_per_loop=100, steps_per_eval="5epochs")
 
 
 def randaugment(name: str) -> Config:
@@ -66,16 +67,27 @@ def randaugment(name: str) -> Config:
     ResNet-50 on ImageNet with two operations of RandAugment on each image: 180 epochs, for 8 or 32 TPU cores.
     Raises UserError for a name that is not in `RANDAUGMENT`.
     """
-    return _on_slice(name, look_up("RandAugment on a TPU slice", name, RANDAUGMENT)).replace(
-        iterations_per_loop=1000, augment_name="randaugment", randaug_num_layers=2, randaug_magnitude=9
+    cores = look_up("RandAugment on a TPU slice", name, RANDAUGMENT)
+    return imagenet().replace(
+        train_batch_size=128 * cores,
+        train_steps=225216 * 8 // cores,
+        eval_batch_size=1024,
+        iterations_per_loop=1000,
+        skip_host_call=True,
+        num_cores=cores,
+        augment_name="randaugment",
+        randaug_num_layers=2,
+        randaug_magnitude=9,
     )
 
 
-def _on_slice(name: str, own: Slice) -> Config:
+def _by_batch(train_batch_size: int) -> Config:
+    """91 epochs, rounded up to whole steps, with what a batch of this size needs."""
+    is_large = train_batch_size >= 16384
     return imagenet().replace(
-        train_steps=own.train_steps,
-        train_batch_size=own.train_batch_size,
-        eval_batch_size=1024,
+        train_batch_size=train_batch_size,
+        train_steps=-(-91 * NUM_TRAIN_IMAGES // train_batch_size),
+        enable_lars=is_large,
+        label_smoothing=0.1 if is_large else 0.0,
         skip_host_call=True,
-        num_cores=int(name.split("-")[1]),
     )

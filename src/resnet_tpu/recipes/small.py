@@ -32,9 +32,8 @@ def cifar() -> Config:
     """`resnet-tpu train --recipe=cifar --data_dir=cifar10 --model_dir=runs/cifar`.
 
     ResNet-20 on CIFAR-10 with the lengths and rates of the pruning paper's CIFAR program: 71108 steps (182 epochs) of
-    batch 128 at rate 0.1, plain momentum, L2 of 2e-4. That program divides the rate by ten at epochs 91 and 136 and
-    has no warm-up; the schedule here warms up and divides after a third and two thirds of the run.
-    Source: arXiv:2003.02389.
+    batch 128 at rate 0.1 from the first, a tenth of it from epoch 91 and a hundredth from 136 on; plain momentum, L2
+    of 2e-4. Source: arXiv:2003.02389.
     """
     return Config().replace(
         resnet_depth=20,
@@ -46,6 +45,7 @@ def cifar() -> Config:
         steps_per_eval="1epochs",
         iterations_per_loop="1epochs",
         base_learning_rate=0.2,
+        learning_rate_boundaries="0,91,136",
         momentum=0.9,
         nesterov=False,
         weight_decay=2e-4,

@@ -36,7 +36,13 @@ def _scale_by_learning_rate() -> optax.GradientTransformationExtraArgs:
 
 
 def _scale_by_lars(weight_decay: float) -> optax.GradientTransformationExtraArgs:
-    """Gradients times the local rate of each kernel; TensorFlow 1.15's form. Source: arXiv:1708.03888, equation 6."""
+    """Gradients times the local rate of each kernel, in the form of TensorFlow 1.15.
+
+    With weights w and gradient g of one kernel, weight decay d and the learning rate r:
+    trust = 0.001 |w| / (|g| + d |w|), or 1 where either norm is 0; momentum a <- mu a + r trust (g + d w); w <- w - a.
+    TensorFlow 1.13 left d w out, for the loss still held it, and the rate outside: a <- mu a + g; w <- w - r trust a.
+    Source: arXiv:1708.03888, equation 6 and algorithm 1.
+    """
 
     def scale(path: Any, gradient: jax.Array, param: jax.Array, rate: jax.Array) -> jax.Array:
         if path[-1].key != "kernel":  # batch norm and biases: plain momentum, no decay

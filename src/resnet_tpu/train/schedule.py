@@ -1,11 +1,11 @@
 """Learning rate as a function of the step. Every schedule takes int32 [] and returns float32 [], inside jit too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
-from resnet_tpu.config import Config, steps
+from resnet_tpu.config import Config, epoch_boundaries, steps
 
 Schedule = Callable[[jax.Array], jax.Array]
 
@@ -18,17 +18,21 @@ def make_schedule(config: Config) -> Schedule:
     optimizer, train = config.optimizer, config.train
     images = config.data.num_train_images or 1
     total = steps("train_steps", train.train_steps, num_train_images=images, train_batch_size=train.train_batch_size)
+    if optimizer.lottery_force_learning_rate is not None:
+        return constant(optimizer.lottery_force_learning_rate)
     if optimizer.enable_lars:
         return polynomial_decay(
             train.train_batch_size, num_train_images=images, train_steps=total, poly_rate=optimizer.poly_rate
         )
     peak = optimizer.base_learning_rate * train.train_batch_size / BASE_BATCH_SIZE
     if optimizer.learning_rate_schedule == "step":
-        steps_per_epoch = images / train.train_batch_size
-        epochs = optimizer.learning_rate_epochs
-        if epochs is None:
-            epochs = total / max(images // train.train_batch_size, 1)
-        return step_decay(peak, steps_per_epoch=steps_per_epoch, epochs=epochs)
+        boundaries = epoch_boundaries(optimizer.learning_rate_boundaries)
+        if not boundaries:
+            epochs = optimizer.learning_rate_epochs
+            if epochs is None:
+                epochs = total / max(images // train.train_batch_size, 1)
+            boundaries = standard_boundaries(epochs)
+        return step_decay(peak, boundaries, steps_per_epoch=images / train.train_batch_size)
     warmup = optimizer.warmup_steps
     if warmup is None:
         warmup = total // 18 if optimizer.learning_rate_schedule == "cosine" else 0
@@ -38,20 +42,24 @@ def make_schedule(config: Config) -> Schedule:
     return constant(peak, warmup=warmup)
 
 
-def step_decay(peak: float, *, steps_per_epoch: float, epochs: float) -> Schedule:
-    """Linear warm-up to `peak`, then a tenth, a hundredth, a thousandth of it: the original's default.
+def standard_boundaries(epochs: float) -> list[int]:
+    """The original's boundaries for a training of so many epochs: floor(5/90, 30/90, 60/90, 80/90 * epochs)."""
+    return [int(share / 90 * epochs) for share in (5, 30, 60, 80)]
 
-    The boundaries are floor(5/90, 30/90, 60/90, 80/90 * epochs), in epochs. A short run has boundaries 0: no warm-up,
-    and with all four 0 a thousandth of the peak from the start, as the original.
+
+def step_decay(peak: float, boundaries: Sequence[float], *, steps_per_epoch: float) -> Schedule:
+    """Linear warm-up to `peak` at the first boundary, then it until the next, a tenth of it, a hundredth, ...
+
+    boundaries: in epochs, ascending; the last rate lasts for ever. With the boundaries of a short run, which are 0,
+    there is no warm-up, and with all four 0 the rate is a thousandth of the peak from the start, as the original.
     Source: arXiv:1706.02677, section 5.1.
     """
-    boundaries = [int(share / 90 * epochs) for share in (5, 30, 60, 80)]
 
     def rate(step: jax.Array) -> jax.Array:
         epoch = step.astype(jnp.float32) / jnp.float32(steps_per_epoch)
-        value = jnp.float32(peak) * epoch / max(boundaries[0], 1)
-        for boundary, factor in zip(boundaries, (1.0, 0.1, 0.01, 0.001), strict=True):
-            value = jnp.where(epoch < boundary, value, jnp.float32(peak * factor))
+        value = jnp.float32(peak) * epoch / (boundaries[0] or 1)
+        for number, boundary in enumerate(boundaries):
+            value = jnp.where(epoch < boundary, value, jnp.float32(peak * 10.0**-number))
         return value
 
     return rate
@@ -62,7 +70,9 @@ def polynomial_decay(
 ) -> Schedule:
     """Linear warm-up, then a parabola down to 0.0001: the schedule of LARS.
 
-    The peak and the warm-up epochs go by the batch; `poly_rate` > 0 replaces the peak. Source: arXiv:1708.03888.
+    The peak and the warm-up epochs go by the batch; `poly_rate` > 0 replaces the peak alone. After the warm-up, of w
+    whole steps: (peak - 0.0001) (1 - s / (train_steps - w + 1))^2 + 0.0001 with s = max(1, step - w).
+    Source: arXiv:1708.03888, section 4; the numbers and the end value are the original's.
     """
     bounds = ((65536, 35.6, 40), (32768, 32.0, 14), (16384, 25.0, 5), (0, 10.0, 5))
     peak, warmup_epochs = next((peak, epochs) for batch, peak, epochs in bounds if train_batch_size >= batch)

@@ -1,0 +1,54 @@
+"""TPU slices by the names that Google Cloud gives them, and how their chips are wired."""
+
+from typing import NamedTuple
+
+_GRIDS = {
+    1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16", 512: "16x32",
+    1024: "32x32",
+}  # fmt: skip
+"""Chips of the generations that are wired in two dimensions."""
+
+_CUBES = {
+    4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8",
+    1024: "8x8x16", 2048: "8x16x16",
+}  # fmt: skip
+"""Chips of the generations that are wired in three."""
+
+
+class _Generation(NamedTuple):
+    cores_per_chip: int  # names of slices count cores
+    shapes: dict[int, str]  # by chips
+
+
+def _sized(shapes: dict[int, str], *, least: int, most: int) -> dict[int, str]:
+    return {chips: shape for chips, shape in shapes.items() if least <= chips <= most}
+
+
+_GENERATIONS = {
+    "v2": _Generation(2, _sized(_GRIDS, least=4, most=256)),
+    "v3": _Generation(2, _sized(_GRIDS, least=4, most=1024)),
+    "v4": _Generation(2, _CUBES),
+    "v5e": _Generation(1, _sized(_GRIDS, least=1, most=256)),
+    "v5p": _Generation(2, _CUBES),
+    "v6e": _Generation(1, _sized(_GRIDS, least=1, most=256)),
+}
+
+
+def topologies() -> list[str]:
+    """All topologies that `topology_of` knows, by generation and size."""
+    return [f"{name}:{shape}" for name, found in _GENERATIONS.items() for shape in found.shapes.values()]
+
+
+def topology_of(name: str) -> str | None:
+    """The topology of the slice called `name`, as the TPU compiler names it: of v3-32 `v3:4x4`, of v4-8 `v4:2x2x1`.
+
+    None for a name that is no slice's, such as that of another recipe. A slice of n cores has n/2 chips where a chip
+    has two cores (v2, v3, v4, v5p), else n (v5e, v6e).
+    Source: Cloud TPU's documentation of each generation.
+    """
+    generation, _, cores = name.partition("-")
+    if generation not in _GENERATIONS or not cores.isdigit():
+        return None
+    found = _GENERATIONS[generation]
+    chips, rest = divmod(int(cores), found.cores_per_chip)
+    return None if rest or chips not in found.shapes else f"{generation}:{found.shapes[chips]}"
