@@ -24,6 +24,18 @@ from resnet_tpu.errors import UserError
             {"enable_lars": True, "learning_rate_schedule": "cosine"},
             "learning_rate_schedule: got cosine with enable_lars, expected step, for LARS has a schedule of its own.",
         ),
+        (
+            {"enable_lars": True, "learning_rate_boundaries": "4,21"},
+            "learning_rate_boundaries: got 4,21 with enable_lars, expected the schedule step, which alone has boundari",
+        ),
+        (
+            {"learning_rate_schedule": "cosine", "learning_rate_boundaries": "4,21"},
+            "learning_rate_boundaries: got 4,21 with learning_rate_schedule cosine, expected the schedule step,",
+        ),
+        (
+            {"learning_rate_boundaries": "4,3"},
+            "learning_rate_boundaries: got '4,3', expected epochs in ascending order such as 4,21,35,43.",
+        ),
         ({"dropout_rate": 1}, "dropout_rate: got 1.0, expected less than 1."),
         ({"drop_connect_rate": 1}, "drop_connect_rate: got 1.0, expected less than 1."),
         ({"bn_momentum": 1.1}, "bn_momentum: got 1.1, expected at most 1."),
@@ -40,6 +52,12 @@ from resnet_tpu.errors import UserError
         (
             {"moving_average_decay": 0.9999},
             "moving_average_decay: got 0.9999 with bn_momentum left to its default, expected bn_momentum 0, as ",
+        ),
+        ({"cache_memory": 2}, "cache_memory: got 2.0 with cache none, expected cache records or decoded. Set cac"),
+        ({"cache": "records", "cache_short_side": 256}, "cache_short_side: got 256 with cache records, expected cache"),
+        (
+            {"input_workers": "processes", "input_pipeline": "basic"},
+            "input_workers: got processes with input_pipeline basic, expected threads, as that pipeline has a single",
         ),
         ({"moving_average_decay": 0.5, "bn_momentum": 0.9}, "moving_average_decay: got 0.5 with bn_momentum 0.9,"),
         (

@@ -1,6 +1,6 @@
 """Options that fit one by one but cannot act together, found from the options alone, before any work."""
 
-from resnet_tpu.config import Config, DataConfig, OptimizerConfig
+from resnet_tpu.config import Config, DataConfig, OptimizerConfig, epoch_boundaries
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.registry import find_architecture
 
@@ -12,6 +12,7 @@ def check(config: Config) -> None:
     """
     find_architecture(config.model, image_size=config.data.image_size)
     _check_images(config.data)
+    _check_input(config.data)
     if min(config.model.stddev_rgb) <= 0:
         raise UserError("stddev_rgb", config.model.stddev_rgb, "three numbers above 0", "Change the value.")
     _check_optimizer(config.optimizer)
@@ -30,6 +31,17 @@ def _check_images(data: DataConfig) -> None:
             raise UserError(name, got, "augment_name randaugment", f"Set augment_name=randaugment or {name}=null.")
 
 
+def _check_input(data: DataConfig) -> None:
+    for name, kinds in (("cache_short_side", ("decoded",)), ("cache_memory", ("records", "decoded"))):
+        value = getattr(data, name)
+        if value is not None and data.cache not in kinds:
+            do = f"Set cache={kinds[-1]} or {name}=null."
+            raise UserError(name, f"{value} with cache {data.cache}", f"cache {' or '.join(kinds)}", do)
+    if data.input_pipeline == "basic" and data.input_workers == "processes":
+        got = "processes with input_pipeline basic"
+        raise UserError("input_workers", got, "threads, as that pipeline has a single one", "Leave one of them out.")
+
+
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
     for name in ("label_smoothing", "moving_average_decay"):
         if (value := getattr(optimizer, name)) >= 1:
@@ -37,6 +49,12 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
     if optimizer.enable_lars and optimizer.learning_rate_schedule != "step":
         name, got = "learning_rate_schedule", f"{optimizer.learning_rate_schedule} with enable_lars"
         raise UserError(name, got, "step, for LARS has a schedule of its own", f"Set {name}=step.")
+    boundaries = epoch_boundaries(optimizer.learning_rate_boundaries)
+    if boundaries and (optimizer.enable_lars or optimizer.learning_rate_schedule != "step"):
+        name = "learning_rate_boundaries"
+        other = "enable_lars" if optimizer.enable_lars else f"learning_rate_schedule {optimizer.learning_rate_schedule}"
+        got = f"{optimizer.learning_rate_boundaries} with {other}"
+        raise UserError(name, got, "the schedule step, which alone has boundaries", f"Set {name} to nothing.")
 
 
 def _check_average(config: Config) -> None:

@@ -6,6 +6,7 @@ of the frozen groups below: `config.train.train_batch_size`. Names and defaults 
 """
 
 import dataclasses
+import itertools
 import math
 import re
 import types
@@ -77,8 +78,8 @@ class DataConfig:
     )
     input_workers: Literal["threads", "processes"] = option(
         "threads",
-        "What decodes images. Threads share memory; processes do not wait for Python's lock, which pays with many "
-        "cores, augmentation, or formats other than JPEG.",
+        "What decodes images. Processes take seconds to start, but never wait for each other's Python, which pays with "
+        "many cores, augmentation, or formats other than JPEG.",
     )
     input_pipeline: Literal["optimized", "basic"] = option(
         "optimized",
@@ -86,8 +87,9 @@ class DataConfig:
     )
     cache: Literal["none", "records", "decoded"] = option(
         "none",
-        "Keep the training images in memory from the first epoch on. records: as they are stored. decoded: as pixels, "
-        "their shorter side at most cache_short_side: the fastest, for data that fits.",
+        "Keep the training images in memory from the first epoch on. records: as they are stored, where that is in a "
+        "bucket; files of this machine the system keeps. decoded: as pixels, their shorter side at most "
+        "cache_short_side: the fastest, for data that fits.",
     )
     cache_short_side: int | None = option(
         None, "Pixels to which cache=decoded shrinks the shorter side. Default: 8/7 of image_size.", at_least=8
@@ -190,6 +192,14 @@ class OptimizerConfig:
         "90 is what the pruning fork of the original always uses.",
         at_least=0,
     )
+    learning_rate_boundaries: str = option(
+        "",
+        "Boundaries of step in epochs, such as 4,21,35,43: the end of the warm-up, then of the full rate, of a tenth, "
+        "and so on. Default: by learning_rate_epochs.",
+    )
+    lottery_force_learning_rate: float | None = option(
+        None, "This learning rate in every step, whatever the schedule and the batch.", at_least=0
+    )
     momentum: float = option(0.9, "Momentum coefficient.", at_least=0)
     nesterov: bool = option(True, "Nesterov's form of momentum, as the original.")
     weight_decay: float = option(1e-4, "L2 coefficient on all parameters but batch norm's.", at_least=0)
@@ -238,6 +248,9 @@ class TrainConfig:
         at_least=1,
     )
     keep_checkpoint_max: int = option(5, "How many of the newest checkpoints to keep, beside the best.", at_least=1)
+    lottery_checkpoint_iters: str = option(
+        "", "Steps whose checkpoints are kept for ever, such as 0,11259: what `prune` may rewind to."
+    )
     log_step_count_steps: int = option(64, "Steps between two refreshes of the progress line.", at_least=1)
     skip_host_call: bool = option(False, "Do not record loss and learning rate of every step for TensorBoard.")
     seed: int = option(0, "Decides initial weights, data order and crops.", at_least=0)
@@ -281,7 +294,27 @@ class RunConfig:
     )
     num_processes: int | None = option(None, "Processes that train together. Default: found likewise.", at_least=1)
     process_id: int | None = option(None, "Which of them this one is, from 0. Default: found likewise.", at_least=0)
+    coordinator_timeout: int = option(
+        300,
+        "Seconds in which all processes must have come, to start and wherever they wait for each other.",
+        at_least=1,
+    )
+    heartbeat_timeout: int = option(
+        30, "Seconds without a sign of life after which a process counts as lost, and all others end.", at_least=5
+    )
     use_tpu: bool = option(True, "False: leave a TPU alone even where there is one, and run on GPU or CPU.")
+
+
+@dataclass(frozen=True)
+class LotteryConfig:
+    """The flags of the original's pruning fork; the verb `prune` does the same with fewer."""
+
+    lottery_results_dir: str = option("", "Folder for the names checkpoint_iter_<step> and the file density_ratio.")
+    lottery_pruning_method: str = option("prune_global_20", "How to prune; see `resnet-tpu prune --help`.")
+    lottery_prune_at: str = option("", "Prune this checkpoint: DIR/checkpoint_iter_<step>, ..._final or reinitialize.")
+    lottery_reset_to: str = option("", "Then train from this one, with the masks of the other; or reinitialize.")
+    lottery_reset_global_step_to: str = option("", "But from the step of this one on.")
+    lottery_force_reprune: bool = option(False, "Begin anew even where model_dir has the same masks.")
 
 
 @dataclass(frozen=True)
@@ -294,6 +327,7 @@ class Config:
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    lottery: LotteryConfig = dataclasses.field(default_factory=LotteryConfig)
 
     def flat(self) -> dict[str, Any]:
         """All options by their one name."""
@@ -452,3 +486,15 @@ def steps(what: str, length: Length, *, num_train_images: int, train_batch_size:
     elif match := _EPOCHS.fullmatch(length):
         return int(float(match[1]) * num_train_images / train_batch_size)
     raise UserError(what, repr(length), "steps such as 1000 or epochs such as 15epochs", "Change the value.")
+
+
+def epoch_boundaries(text: str) -> list[float]:
+    """The epochs in `learning_rate_boundaries`, none for no text. Raises UserError unless they are >= 0 and ascend."""
+    try:
+        boundaries = [float(part) for part in text.split(",")] if text else []
+    except ValueError:
+        boundaries = [math.nan]
+    if not all(before <= after < math.inf for before, after in itertools.pairwise([0.0, *boundaries])):
+        expected = "epochs in ascending order such as 4,21,35,43"
+        raise UserError("learning_rate_boundaries", repr(text), expected, "Change the value.")
+    return boundaries

@@ -9,8 +9,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 
 BATCH_AXIS = "data"
@@ -32,8 +34,36 @@ def start(*, use_tpu: bool) -> None:
 
 
 def make_mesh(num_cores: int | None = None) -> Mesh:
-    """The devices of all processes in one row, at most `num_cores` of them; the batch is cut along it."""
-    return Mesh(np.asarray(jax.devices()[:num_cores]), (BATCH_AXIS,))
+    """The devices of all processes in one row, at most `num_cores` of them; the batch is cut along it.
+
+    Those of a process are neighbours, and each process has the same number. Raises UserError when it cannot.
+    """
+    processes = jax.process_count()
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    if num_cores is not None and num_cores < len(devices):
+        if num_cores % processes:
+            choice = max(num_cores // processes, 1) * processes
+            raise UserError("num_cores", num_cores, f"a multiple of the {processes} processes", f"Use {choice}.")
+        each, there = num_cores // processes, len(devices) // processes
+        devices = [device for i, device in enumerate(devices) if i % there < each]
+    return Mesh(np.asarray(devices), (BATCH_AXIS,))
+
+
+def batch_norm_groups(model: ModelConfig, mesh: Mesh) -> int:
+    """Into how many groups of neighbouring devices the batch falls, each with batch-norm statistics of its own.
+
+    Raises UserError when the devices do not fall into groups of `batch_norm_group_size`.
+    """
+    devices, size = mesh.devices.size, model.batch_norm_group_size
+    if model.batch_norm_scope == "global":
+        if size != 1:
+            got = f"{size} with batch_norm_scope global"
+            raise UserError("batch_norm_group_size", got, "1, as all devices are one group", "Leave one of them out.")
+        return 1
+    if devices % size:
+        near = " or ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)
+        raise UserError("batch_norm_group_size", size, f"a divisor of the {devices} devices", f"Use {near}.")
+    return devices // size
 
 
 def check_divides(what: str, batch_size: int, devices: int) -> None:
@@ -71,8 +101,20 @@ def prefetch(batches: Iterable[dict[str, np.ndarray]], mesh: Mesh, ahead: int = 
 
 
 def put_replicated(tree: Any, mesh: Mesh) -> Any:
-    """A pytree of arrays onto every device."""
-    return jax.device_put(tree, replicated(mesh))
+    """A pytree of arrays onto every device; every process must give the same values."""
+    everywhere = replicated(mesh)
+    if jax.process_count() == 1:
+        return jax.device_put(tree, everywhere)
+    return jax.tree.map(
+        lambda leaf: jax.make_array_from_process_local_data(everywhere, np.asarray(leaf), np.shape(leaf)), tree
+    )
+
+
+def gather(array: jax.Array) -> np.ndarray:
+    """The whole of an array on this host, whichever processes hold it; every process must call it."""
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
 def steps_ahead(mesh: Mesh) -> int:

@@ -11,12 +11,20 @@ class UserError(Exception):
     The message is `<what>: got <got>, expected <expected>. <do>`.
     """
 
+    exit_code = 2
+
     def __init__(self, what: str, got: object, expected: str, do: str) -> None:
         self.what, self.got, self.expected, self.do = what, got, expected, do
         super().__init__(f"{what}: got {got}, expected {expected}. {do}")
 
     def __reduce__(self) -> tuple[Any, ...]:  # made whole again on the other side of a process pool
         return type(self), (self.what, self.got, self.expected, self.do)
+
+
+class LostProcessError(UserError):
+    """Another of the processes that work together ended, or cannot be reached. Exit code 3: starting again helps."""
+
+    exit_code = 3
 
 
 class NonFiniteLossError(UserError):
@@ -26,6 +34,11 @@ class NonFiniteLossError(UserError):
 def missing_extra(feature: str, package: str, extra: str) -> UserError:
     """The error for an optional package that is not installed, naming the extra that brings it."""
     return UserError(feature, f"no package {package!r}", "it to be installed", f"pip install 'resnet-tpu[{extra}]'.")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, as one line of at most 300 characters."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:

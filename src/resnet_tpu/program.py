@@ -18,7 +18,8 @@ _EXIT_BROKEN_PIPE = 128 + 13
 def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]) -> int:
     """Does the work and returns 0; 2 and a message on stderr for what the user can mend; 130 when interrupted.
 
-    Our own bugs pass through: Python shows the traceback and exits with 1.
+    3 when another of several processes was lost. Our own bugs pass through: Python shows the traceback and exits
+    with 1.
     """
     try:
         with _log_to_stderr():
@@ -28,7 +29,7 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
                 sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

@@ -15,7 +15,7 @@ from resnet_tpu.errors import UserError
 ARRAYS = {"params": {"dense": {"kernel": jnp.arange(6.0).reshape(2, 3)}}, "step": jnp.int32(5)}
 OPTIONS = (
     "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=18,resnet_width=4,"
-    "precision=float32,train_batch_size=16,iterations_per_loop=2,learning_rate_schedule=constant,num_cores=1,mode=train"
+    "precision=float32,train_batch_size=4,iterations_per_loop=2,learning_rate_schedule=constant,num_cores=1,mode=train"
 )
 
 
@@ -38,7 +38,7 @@ def train(model_dir: Path, train_steps: int, *, file_limit: int = -1) -> "subpro
 
 def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path: Path) -> None:
     assert train(tmp_path, 2).returncode == 0
-    failed = train(tmp_path, 4, file_limit=60_000)  # enough for metrics, not for arrays
+    failed = train(tmp_path, 4, file_limit=60_000)  # enough for metrics and batches, not for arrays
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
     assert f"Writing a checkpoint to {tmp_path}" in failed.stderr

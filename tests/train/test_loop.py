@@ -63,6 +63,11 @@ def test_a_run_resumed_at_any_step_is_the_run_that_never_stopped(
     assert rows_of(tmp_path) == rows_of(whole)
 
 
+def test_the_basic_pipeline_changes_nothing(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    train(tiny(tmp_path, input_pipeline="basic"))
+    assert rows_of(tmp_path) == rows_of(whole)
+
+
 def test_every_step_is_measured_once_and_evaluations_at_their_steps(whole: Path) -> None:
     counts = Counter((row["split"], row["step"]) for row in read_metrics(str(whole)))
     expected = [("train", step) for step in range(TOTAL)] + [("eval", step) for step in (3, 6, 7)]
@@ -135,9 +140,12 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_keeps_the_last_good_ch
     assert all(np.isfinite(array).all() for array in arrays_of(tmp_path, kept[-1]).values())
 
 
-def test_eight_devices_are_one_device_with_global_batch_norm(tiny: Tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "several", [8, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_several_devices_are_one_device_with_global_batch_norm(tiny: Tiny, tmp_path: Path, several: int) -> None:
     losses, arrays = [], []
-    for devices in (1, 8):
+    for devices in (1, several):
         model_dir = tmp_path / str(devices)
         train(tiny(model_dir, num_cores=devices, batch_norm_scope="global"))
         losses.append([row["loss"] for (split, _), row in sorted(rows_of(model_dir).items()) if split == "train"])

@@ -14,7 +14,7 @@ from resnet_tpu.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.models.network import Arrays, Network
 from resnet_tpu.train.loss import cross_entropy, l2
 from resnet_tpu.train.optimizer import make_optimizer
-from resnet_tpu.train.schedule import step_decay
+from resnet_tpu.train.schedule import standard_boundaries, step_decay
 from resnet_tpu.train.state import TrainState, create_state
 from resnet_tpu.train.step import (
     DeviceBatch,
@@ -28,7 +28,7 @@ TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, dict[str, jax.
 
 NUM_CLASSES, SIZE, BATCH = 7, 16, 16
 CONFIG = Config().replace(resnet_depth=18, resnet_width=4, precision="float32", label_smoothing=0.1, weight_decay=0.01)
-SCHEDULE = step_decay(0.4, steps_per_epoch=10, epochs=90)  # warms up by 0.008 a step
+SCHEDULE = step_decay(0.4, standard_boundaries(90), steps_per_epoch=10)  # warms up by 0.008 a step
 START = 10
 LOSS_RTOL = 2e-6
 

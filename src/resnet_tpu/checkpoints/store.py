@@ -5,10 +5,11 @@ path is all that prediction needs. Arrays are float32 whatever the device comput
 """
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from resnet_tpu import storage
+from resnet_tpu import hosts, storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays
 
@@ -45,13 +46,13 @@ class Checkpoint:
 class _KeepNewestAndBest:
     """Which checkpoints outlive the next save: Orbax's PreservationPolicy."""
 
-    def __init__(self, keep: int, scores: Mapping[int, float]) -> None:
-        self._keep, self._scores = keep, scores
+    def __init__(self, keep: int, always: Collection[int], scores: Mapping[int, float]) -> None:
+        self._keep, self._always, self._scores = keep, always, scores
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> Sequence[bool]:
         del context
         steps = sorted(checkpoint.step for checkpoint in checkpoints)
-        kept = set(steps[-self._keep :])
+        kept = {*steps[-self._keep :], *self._always}
         if scored := [step for step in steps if step in self._scores]:
             kept.add(max(scored, key=lambda step: self._scores[step]))
         return [checkpoint.step in kept for checkpoint in checkpoints]
@@ -63,16 +64,16 @@ class CheckpointStore:
     `scores` (step -> higher is better) decides which is the best; whoever evaluates a checkpoint adds to it.
     """
 
-    def __init__(self, directory: str, *, keep: int) -> None:
-        """Keeps the newest `keep` and the best. Makes the folder."""
+    def __init__(self, directory: str, *, keep: int, always: Collection[int] = ()) -> None:
+        """Keeps the newest `keep`, the best, and those of the steps `always`. Makes the folder."""
         self.directory = storage.absolute(directory)  # Orbax takes no other
         self.scores: dict[int, float] = {}
         storage.make_dir(directory)
         # Any: Orbax declares its own policies with a narrower type than the one it asks for
-        always: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
-        policy: Any = _KeepNewestAndBest(keep, self.scores)
+        every: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
+        policy: Any = _KeepNewestAndBest(keep, always, self.scores)
         self._checkpointer = ocp.training.Checkpointer(
-            self.directory, context=_context(), save_decision_policy=always, preservation_policy=policy
+            self.directory, context=_context(), save_decision_policy=every, preservation_policy=policy
         )
 
     def __enter__(self) -> "CheckpointStore":
@@ -110,10 +111,19 @@ class CheckpointStore:
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:  # a disk that is full comes as any of them
+            if hosts.is_loss(error):
+                raise
             raise UserError(
                 f"Writing a checkpoint to {self.directory}", _first_line(error), "to write there",
                 "Check the free space and the permissions; the checkpoints before it are whole.",
             ) from error  # fmt: skip
+
+    def shapes_of(self, collection: str) -> Arrays | None:
+        """Shape and dtype of each array in a collection that not every run has; None where the newest has none."""
+        for step in reversed(self.steps()):
+            with contextlib.suppress(DamagedCheckpointError):  # `restore` passes over it and says so
+                return stored_shapes(storage.join(self.directory, str(step))).get(collection)
+        return None
 
     def restore(self, shapes: Arrays) -> Checkpoint | None:
         """The newest checkpoint that can be read, or None when there is none.
@@ -125,15 +135,18 @@ class CheckpointStore:
         damaged: list[str] = []
         for step in reversed(self.steps()):
             path = storage.join(self.directory, str(step))
+            checkpoint, damage = None, ""
             try:
                 checkpoint = load(path, shapes)
             except DamagedCheckpointError as error:
-                log.warning("Checkpoint %s cannot be read and is passed over: %s", path, error.got)
+                damage = str(error.got)
+            damage = next(filter(None, hosts.exchange(damage)), "")  # all processes go on from the same one
+            if checkpoint is None or damage:
+                log.warning("Checkpoint %s cannot be read and is passed over: %s", path, damage)
                 damaged.append(path)
                 continue
-            for path in damaged:
-                storage.move(path, f"{path}.damaged")
-            self._checkpointer.reload()
+            if damaged:
+                self._put_aside(damaged)
             return checkpoint
         if damaged:
             raise UserError(
@@ -141,18 +154,24 @@ class CheckpointStore:
             )
         return None
 
+    def _put_aside(self, damaged: Sequence[str]) -> None:
+        if hosts.is_first():
+            for path in damaged:
+                storage.move(path, f"{path}.damaged")
+        hosts.wait_for_all()
+        self._checkpointer.reload()
+
 
 def find(path: str) -> str:
     """The checkpoint that `path` means: itself, or the newest of the `model_dir` or folder of checkpoints it is.
 
     Raises UserError when there is none.
     """
-    if storage.exists(storage.join(path, MARK)):
+    if is_checkpoint(path):
         return storage.absolute(path)
     for folder in (storage.join(path, FOLDER), path):
-        steps = [int(name) for name in storage.list_dir(folder) if name.isdigit()]
-        if steps:
-            return storage.absolute(storage.join(folder, str(max(steps))))
+        if steps := steps_in(folder):
+            return storage.absolute(storage.join(folder, str(steps[-1])))
     raise UserError("Checkpoint", path, "a model_dir or a checkpoint in it", "Train first, or check the path.")
 
 
@@ -166,6 +185,24 @@ def _context() -> ocp.Context:
     return context
 
 
+def _alone(context: ocp.Context) -> ocp.Context:
+    """The context in which a process reads by itself: it waits for no other, of which one may fail in reading."""
+    context.multiprocessing.primary_host = jax.process_index()
+    context.multiprocessing.active_processes = {jax.process_index()}
+    context.multiprocessing.barrier_sync_key_prefix = f"process {jax.process_index()}"
+    return context
+
+
+def steps_in(folder: str) -> list[int]:
+    """The steps of the checkpoints in a folder of them, ascending; none when it does not exist."""
+    return sorted(int(name) for name in storage.list_dir(folder) if name.isdigit())
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether `path` is a whole checkpoint of ours."""
+    return storage.exists(storage.join(path, MARK))
+
+
 def step_of(path: str) -> int:
     """The optimizer step of the checkpoint at `path`."""
     return int(path.rstrip("/").rsplit("/", 1)[-1])
@@ -173,8 +210,17 @@ def step_of(path: str) -> int:
 
 def read_meta(path: str) -> dict[str, Any]:
     """The `meta` of the checkpoint at `path`. Raises DamagedCheckpointError."""
-    with _reading(path), _context():
+    with _reading(path), _alone(_context()):
         return ocp.load_checkpointables(path, {"meta": None})["meta"]
+
+
+def written_at(path: str) -> float:
+    """When the checkpoint at `path` was whole, in unix seconds. Raises DamagedCheckpointError."""
+    with _reading(path), _context():
+        nanoseconds = ocp.metadata(path, "arrays").commit_timestamp_nsecs
+        if nanoseconds is None:
+            raise OSError("it does not say when it was written")
+        return nanoseconds / 1e9
 
 
 def load(path: str, shapes: Arrays) -> Checkpoint:
@@ -184,21 +230,27 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     DamagedCheckpointError.
     """
     _check_shapes(path, shapes)
-    with _reading(path), _context(), warnings.catch_warnings():
+    with _reading(path), _alone(_context()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
         loaded = ocp.load_checkpointables(path, {"arrays": shapes, "meta": None})
     return Checkpoint(step_of(path), loaded["arrays"], loaded["meta"])
 
 
-def load_named(path: str, collections: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """All arrays at `path`, or those of the named collections, whatever their shapes: `params/stem/conv/kernel`, ..."""
+def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
+    """The checkpoint at `path` with all arrays of the named collections (default: of all), as NumPy's."""
     stored = stored_shapes(path)
     everywhere = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
         {name: stored[name] for name in collections or stored},
     )
-    return {name: np.asarray(leaf) for name, leaf in leaves(load(path, shapes).arrays)}
+    checkpoint = load(path, shapes)
+    return dataclasses.replace(checkpoint, arrays=jax.tree.map(np.asarray, checkpoint.arrays))
+
+
+def load_named(path: str, collections: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of `load_all` by name: `params/stem/conv/kernel`, ..."""
+    return dict(leaves(load_all(path, collections).arrays))
 
 
 def stored_shapes(path: str) -> Arrays:

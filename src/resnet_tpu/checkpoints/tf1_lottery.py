@@ -47,6 +47,12 @@ def _layer(number: int) -> str:
     return f"conv2d_{number}" if number else "conv2d"
 
 
+def masks_by_layer(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The masks among `variables`, by the original's names of their layers, such as `conv2d_1`."""
+    renamed = rename(variables)
+    return {name.removesuffix(f"/{_MASK}"): mask for name, mask in renamed.items() if name.endswith(f"/{_MASK}")}
+
+
 def apply_masks(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """`variables` by the original's names, kernels and their copies times their masks; the masks are left out.
 
@@ -54,7 +60,7 @@ def apply_masks(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     another shape than its kernel.
     """
     renamed = rename(variables)
-    masks = {name.removesuffix(_MASK) + "kernel": mask for name, mask in renamed.items() if name.endswith(f"/{_MASK}")}
+    masks = {f"{layer}/kernel": mask for layer, mask in masks_by_layer(variables).items()}
     masked: dict[str, np.ndarray] = {}
     for name, array in renamed.items():
         if name.endswith(f"/{_MASK}"):

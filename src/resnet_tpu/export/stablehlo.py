@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from resnet_tpu import distributed, storage
+from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.train.step import make_predict_step
@@ -55,13 +55,17 @@ def export_model(trained: Trained, export_dir: str) -> str:
 
 
 def export_run(config: Config) -> str:
-    """Exports the newest checkpoint of `model_dir` to `export_dir`; see `export_model`."""
-    trained = load_trained(
-        config.run.model_dir,
-        distributed.make_mesh(config.run.num_cores),
-        moving_average=config.eval.export_moving_average,
-    )
-    path = export_model(trained, config.eval.export_dir)
+    """Exports the newest checkpoint of `model_dir` to `export_dir`; see `export_model`.
+
+    Of several processes the first one writes, and all return the path.
+    """
+    with hosts.joined(config.run):
+        trained = load_trained(
+            config.run.model_dir,
+            distributed.make_mesh(config.run.num_cores),
+            moving_average=config.eval.export_moving_average,
+        )
+        path = hosts.from_first(export_model(trained, config.eval.export_dir) if hosts.is_first() else "")
     log.info("Exported to %s", path)
     return path
 

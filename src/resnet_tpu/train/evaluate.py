@@ -1,5 +1,6 @@
 """Evaluation: every example counted exactly once."""
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -7,13 +8,14 @@ from collections.abc import Callable
 import jax
 from jax.sharding import Mesh
 
-from resnet_tpu import distributed
+from resnet_tpu import distributed, hosts
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.data.loader import eval_batches
 from resnet_tpu.data.source import Source, open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays
+from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.loss import l2
 from resnet_tpu.train.metrics import MetricsWriter, mean_metrics
 from resnet_tpu.train.progress import track
@@ -66,20 +68,28 @@ def evaluate_run(config: Config, *, watch: bool = False) -> dict[str, float]:
     Raises UserError when there is no checkpoint and `watch` is off.
     """
     distributed.start(use_tpu=config.run.use_tpu)
-    mesh = distributed.make_mesh(config.run.num_cores)
-    if not watch:
-        return _evaluate_checkpoint(load_trained(config.run.model_dir, mesh), config)
+    with hosts.joined(config.run):
+        mesh = distributed.make_mesh(config.run.num_cores)
+        if not watch:
+            return evaluate_checkpoint(load_trained(config.run.model_dir, mesh), config)
+        return _follow(config, mesh)
+
+
+def _follow(config: Config, mesh: Mesh) -> dict[str, float]:
     metrics: dict[str, float] = {}
     done, last_seen = -1, time.monotonic()
     while True:
-        path = _newest(config.run.model_dir)
+        is_late = config.eval.eval_timeout is not None and time.monotonic() - last_seen >= config.eval.eval_timeout
+        newest = _newest(config.run.model_dir) if hosts.is_first() else None
+        # every process goes by what the first one sees
+        path, is_late = json.loads(hosts.from_first(json.dumps([newest, is_late])))
         if path is not None and store.step_of(path) > done:
             trained = load_trained(path, mesh)
-            metrics = _evaluate_checkpoint(trained, config)
+            metrics = evaluate_checkpoint(trained, config)
             done, last_seen = trained.step, time.monotonic()
             if done >= lengths(trained.config).total:
                 return metrics
-        elif config.eval.eval_timeout is not None and time.monotonic() - last_seen >= config.eval.eval_timeout:
+        elif is_late:
             log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
             return metrics
         else:
@@ -93,17 +103,19 @@ def _newest(model_dir: str) -> str | None:
         return None
 
 
-def _evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
+def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
+    """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does."""
     start = time.monotonic()
     data = trained.data_config(config.data)
     source = open_source(data, "validation")
     check_classes(data.data_dir, source.class_names, trained.class_names)
+    agree_on(config, validation=source)
     as_trained = trained.config.replace(
         **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
     )
     eval_step = make_eval_step(trained.network, trained.config.optimizer)
     metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh)
-    if jax.process_index() == 0:
+    if hosts.is_first():
         with MetricsWriter(config.run.model_dir) as writer:
             writer.write("eval", {trained.step: metrics})
     log_metrics(trained.step, metrics, time.monotonic() - start)

@@ -1,8 +1,13 @@
-"""Ctrl-C and SIGTERM while training: the step in work is finished and saved before the program ends."""
+"""Ctrl-C and SIGTERM while training: the step in work is finished and saved before the program ends.
+
+Of several processes one needs to be told: all end at the same step.
+"""
 
 import signal
 import threading
 from types import FrameType
+
+from resnet_tpu import hosts
 
 _EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -12,6 +17,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self._signal: int | None = None
+        self._due: int | None = None
         self._before: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> "Interruption":
@@ -30,14 +36,19 @@ class Interruption:
         if signal.SIGINT in self._before:
             signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
-    @property
-    def is_requested(self) -> bool:
-        """Whether the program has been asked to end."""
-        return self._signal is not None
+    def is_due(self, step: int) -> bool:
+        """Whether the program is to end before step `step`; the same in all processes."""
+        together = hosts.group()
+        self._due = self._signal if together is None else together.stop_signal(step, lambda: self._signal)
+        return self._due is not None
 
     def leave(self) -> None:
         """Ends the program the way the signal would have, when one came."""
-        if self._signal == signal.SIGINT:
+        together = hosts.group()
+        number = self._due if together else self._signal
+        if together and number is not None:
+            together.part()
+        if number == signal.SIGINT:
             raise KeyboardInterrupt
-        if self._signal is not None:
+        if number is not None:
             raise SystemExit(_EXIT_TERMINATED)

@@ -5,16 +5,18 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
+import jax
 import numpy as np
 from rich.console import Console
 
-from resnet_tpu import distributed, storage
+from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.config import Config, DataConfig
 from resnet_tpu.data.files import FileSource
 from resnet_tpu.data.loader import eval_batches
 from resnet_tpu.data.source import Source, open_source
 from resnet_tpu.data.split import Split
 from resnet_tpu.train import report
+from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.evaluate import padded_batch_size
 from resnet_tpu.train.predictions import Predictions
 from resnet_tpu.train.progress import track
@@ -46,6 +48,13 @@ def predict(
     Raises UserError.
     """
     distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        return _predict(config, images, split, output_format, top_k, output_dir)
+
+
+def _predict(
+    config: Config, images: Sequence[str], split: Split, output_format: Format, top_k: int, output_dir: str
+) -> Predictions:
     trained = load_trained(
         config.run.model_dir,
         distributed.make_mesh(config.run.num_cores),
@@ -62,7 +71,10 @@ def predict(
     limits = {"train": data.num_train_images, "validation": data.num_eval_images, "test": data.num_test_images}
     num_images = len(source) if images else min(limits[split] or len(source), len(source))
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
+    agree_on(config, writes=False, **{"image" if images else split: source})
     predictions, kept = predict_source(trained, source, data, num_images=num_images, batch_size=batch_size)
+    if not hosts.is_first():
+        return predictions
     _print(predictions, output_format, top_k, list_all=bool(images))
     if output_dir:
         written = report.write_report(
@@ -82,16 +94,23 @@ def predict_source(
     """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out."""
     batch_size = padded_batch_size(batch_size, num_images, trained.mesh)
     predict_step = make_predict_step(trained.network)
-    batches = eval_batches(source, data, batch_size=batch_size, max_images=num_images)
+    batches = eval_batches(
+        source,
+        data,
+        batch_size=batch_size,
+        max_images=num_images,
+        host_index=jax.process_index(),
+        num_hosts=jax.process_count(),
+    )
     probabilities, labels, weights = [], [], []
     for batch in track(distributed.prefetch(batches, trained.mesh), "predict", total=-(-num_images // batch_size)):
         probabilities.append(predict_step(trained.params, trained.batch_stats, batch["image"]))
-        labels.append(np.asarray(batch["label"]))
-        weights.append(np.asarray(batch["weight"]))
+        labels.append(distributed.gather(batch["label"]))
+        weights.append(distributed.gather(batch["weight"]))
     kept = np.flatnonzero(np.concatenate(weights)[:num_images])
     predictions = Predictions(
         [source[int(i)].name for i in kept],
-        np.concatenate([np.asarray(block) for block in probabilities])[kept],
+        np.concatenate([distributed.gather(block) for block in probabilities])[kept],
         np.concatenate(labels)[kept],
         trained.class_names,
     )

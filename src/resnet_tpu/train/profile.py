@@ -1,51 +1,88 @@
 """Traces of where the time goes, for TensorBoard's Profile tab."""
 
 import logging
+import tempfile
 import time
+from pathlib import Path
 
 import jax
 
+from resnet_tpu import storage
+
 log = logging.getLogger(__name__)
+
+FOLDER = "plugins/profile"
+"""Where in a model_dir TensorBoard looks for traces, each in a folder named after its time."""
+
+
+def can_trace() -> bool:
+    """Whether traces can be captured: with libtpu loaded where there is no TPU, the attempt would kill the process."""
+    has_tpu = jax.default_backend() == "tpu"  # asking loads libtpu where it is installed
+    loaded = Path("/proc/self/maps")
+    return has_tpu or not loaded.exists() or "libtpu.so" not in loaded.read_text()
 
 
 class Profiler:
     """Captures `duration_ms` of trace under `model_dir/plugins/profile` every `every_n_steps` steps; 0 turns it off.
 
-    A capture starts between two loops and goes on while training does. A context manager: leaving it ends the capture.
+    A capture begins after a step: never the first from `step` on, which compiles, nor the last of the run, `total`. It
+    ends with the step in which its time is over, or before that with `stop`. A context manager: leaving it stops too.
     """
 
-    def __init__(self, model_dir: str, *, every_n_steps: int, duration_ms: int) -> None:
-        self._model_dir, self._every, self._duration_secs = model_dir, every_n_steps, duration_ms / 1000
-        self._next_step: int | None = None
-        self._ends_at: float | None = None
+    def __init__(self, model_dir: str, *, every_n_steps: int, duration_ms: int, step: int, total: int) -> None:
+        self._model_dir, self._every, self._duration_secs, self._total = (
+            model_dir, every_n_steps, duration_ms / 1000, total
+        )  # fmt: skip
+        self._next_step = step + every_n_steps
+        self._started_at: float | None = None
+        # XLA writes to the file systems of this machine alone
+        self._scratch = tempfile.TemporaryDirectory() if storage.is_remote(model_dir) else None
 
     def __enter__(self) -> "Profiler":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self.stop()
+        if self._scratch:
+            self._scratch.cleanup()
 
-    def after_loop(self, step: int) -> None:
-        """Starts a capture when one is due and none runs. The first loop, which compiles, never starts one."""
-        if not self._every or self._ends_at is not None or (self._next_step is not None and step < self._next_step):
+    def after_step(self, step: int) -> None:
+        """Ends the capture when its time is over; starts one when one is due and none runs. step: updates made."""
+        if self._started_at is not None and time.monotonic() >= self._started_at + self._duration_secs:
+            self.stop()
+        if self._every and self._started_at is None and self._next_step <= step < self._total:
+            self._next_step = step + self._every
+            if can_trace():
+                self._start(step)
+            else:
+                log.warning("No profile: libtpu is installed and there is no TPU. Pass --use_tpu=False.")
+
+    def stop(self) -> None:
+        """Ends the capture that runs, if any: before an evaluation, for example, which is no part of a step."""
+        if self._started_at is None:
             return
-        first, self._next_step = self._next_step is None, step + self._every
-        if first:
-            return
+        jax.profiler.stop_trace()
+        seconds, self._started_at = time.monotonic() - self._started_at, None
+        if self._scratch:
+            publish(self._scratch.name, self._model_dir)
+        log.info("Profile of %.1f s for TensorBoard's Profile tab", seconds)
+
+    def _start(self, step: int) -> None:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # Python frames would make the trace hundreds of times larger
-        jax.profiler.start_trace(self._model_dir, profiler_options=options)
-        self._ends_at = time.monotonic() + self._duration_secs
-        log.info(
-            "Profile of %.1f s from step %d on, under %s/plugins/profile", self._duration_secs, step, self._model_dir
-        )
+        jax.profiler.start_trace(self._scratch.name if self._scratch else self._model_dir, profiler_options=options)
+        self._started_at = time.monotonic()
+        log.info("Profiling from step %d on", step)
 
-    def after_step(self) -> None:
-        """Ends the capture when its time is over."""
-        if self._ends_at is not None and time.monotonic() >= self._ends_at:
-            self._stop()
 
-    def _stop(self) -> None:
-        if self._ends_at is not None:
-            jax.profiler.stop_trace()
-            self._ends_at = None
+def publish(folder: str, model_dir: str) -> str:
+    """Moves the newest trace below the local `folder` into `model_dir`, which may be in a bucket; returns its place."""
+    source = max((Path(folder) / FOLDER).iterdir())
+    target = storage.join(model_dir, FOLDER, source.name)
+    storage.make_dir(target)
+    for file in source.iterdir():
+        with storage.write_whole(storage.join(target, file.name)) as copy:
+            copy.write(file.read_bytes())
+        file.unlink()
+    source.rmdir()
+    return target

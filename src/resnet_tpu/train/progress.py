@@ -7,6 +7,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from resnet_tpu import hosts
+
 T = TypeVar("T")
 
 
@@ -20,7 +22,7 @@ def _make_progress() -> Progress:
         TextColumn("{task.fields[note]}"),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not (console.is_terminal and hosts.is_first()),
     )
 
 

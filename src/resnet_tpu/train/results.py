@@ -33,7 +33,7 @@ def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split:
 
 
 def best_results(rows: Sequence[Result], metric: str) -> dict[str, Result]:
-    """The best row of each model_dir, the earliest of equals: the lowest for a loss or error, else the highest."""
+    """The best row of each model_dir, the earliest of equals; see `is_lower_better`."""
     sign = -1 if is_lower_better(metric) else 1
     best: dict[str, Result] = {}
     for row in rows:
@@ -45,8 +45,8 @@ def best_results(rows: Sequence[Result], metric: str) -> dict[str, Result]:
 
 
 def is_lower_better(metric: str) -> bool:
-    """Whether a small value of `metric` is the good one."""
-    return "loss" in metric or "error" in metric
+    """Whether a small value of `metric` is the good one: of a loss, an error or a wait."""
+    return any(word in metric for word in ("loss", "error", "wait"))
 
 
 def results_table(rows: Sequence[Result], metric: str) -> Table:

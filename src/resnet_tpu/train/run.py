@@ -18,6 +18,8 @@ class Lengths:
     per_eval: int
     per_loop: int
     per_save: int
+    kept: tuple[int, ...]
+    """Steps whose checkpoints stay."""
 
 
 def resolve(config: Config, source: Source) -> Config:
@@ -45,7 +47,16 @@ def lengths(config: Config) -> Lengths:
         count("steps_per_eval", train.steps_per_eval),
         per_loop,
         count("save_checkpoints_steps", per_save),
+        _kept_steps(train.lottery_checkpoint_iters),
     )
+
+
+def _kept_steps(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
+    except ValueError:
+        expected = "steps such as 0,11259,22518"
+        raise UserError("lottery_checkpoint_iters", repr(text), expected, "Change the value.") from None
 
 
 def check_classes(where: str, found: list[str] | None, expected: list[str] | None) -> None:
@@ -83,8 +94,10 @@ def config_of(meta: dict[str, Any]) -> Config:
 def changed_options(before: Config, now: Config) -> list[str]:
     """`name old -> new` for each option that is not as it was."""
     old, new = before.flat(), now.flat()
-    places = ("model_dir", "mode", "export_dir")
-    return [f"{name} {old[name]} -> {new[name]}" for name in new if name not in places and old[name] != new[name]]
+    places = {"model_dir", "mode", "export_dir"}
+    hosts = {"coordinator_address", "num_processes", "process_id", "coordinator_timeout", "heartbeat_timeout"}
+    aside = places | hosts  # which say nothing of the training itself
+    return [f"{name} {old[name]} -> {new[name]}" for name in new if name not in aside and old[name] != new[name]]
 
 
 def write_description(model_dir: str, config: Config, class_names: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Where a training begins: at its newest checkpoint, the original's, the weights of another, or random ones."""
 
+import dataclasses
 import functools
 import logging
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from resnet_tpu import distributed
+from resnet_tpu import distributed, hosts
 from resnet_tpu.checkpoints import tf1
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over
@@ -65,14 +66,14 @@ def find_start(
     """
     average = config.optimizer.moving_average_decay > 0
     new_state = functools.partial(create_state, network, optimizer, config.train.seed, average=average)
-    shapes: TrainState = jax.eval_shape(new_state)
+    shapes: TrainState = dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.shapes_of("masks"))
     everywhere = distributed.replicated(mesh)
     checkpoint = checkpoints.restore(
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes.to_arrays())
     )
     if checkpoint is not None:
         check_classes(config.data.data_dir, class_names, checkpoint.meta["class_names"])
-        if changed := changed_options(config_of(checkpoint.meta), config):
+        if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
             log.warning("Going on with other options than before: %s", ", ".join(changed))
         log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)
         return Start(shapes.with_arrays(checkpoint.arrays), checkpoint.step, checkpoint.meta["position"])

@@ -13,28 +13,31 @@ from resnet_tpu.models.network import Arrays, Network
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """`step` int32 [] counts the optimizer steps done; everything else is float32."""
+    """`step` int32 [] counts the optimizer steps done; masks are bool, everything else is float32."""
 
     step: jax.Array
     params: Arrays
     batch_stats: Arrays
     opt_state: Any
     ema: Arrays | None = None  # moving averages: {"params": ..., "batch_stats": ...}
+    masks: Arrays | None = None  # of a pruned network, see `masking`
 
     def to_arrays(self) -> Arrays:
-        """The state as a checkpoint holds it: step, params, batch_stats, momentum, ema when there is one."""
+        """The state as a checkpoint holds it: step, params, batch_stats, momentum; ema and masks when there are any."""
         arrays = {
             "step": self.step,
             "params": self.params,
             "batch_stats": self.batch_stats,
             "momentum": optax.tree.get(self.opt_state, "trace"),  # no types of the optimizer's on disk
         }
-        return arrays if self.ema is None else arrays | {"ema": self.ema}
+        kept = {"ema": self.ema, "masks": self.masks}
+        return arrays | {name: values for name, values in kept.items() if values is not None}
 
     def with_arrays(self, arrays: Arrays) -> "TrainState":
         """The state with the arrays of a checkpoint."""
         opt_state = optax.tree.set(self.opt_state, trace=arrays["momentum"])
-        return TrainState(arrays["step"], arrays["params"], arrays["batch_stats"], opt_state, arrays.get("ema"))
+        ema, masks = arrays.get("ema"), arrays.get("masks")
+        return TrainState(arrays["step"], arrays["params"], arrays["batch_stats"], opt_state, ema, masks)
 
     def evaluated(self) -> tuple[Arrays, Arrays]:
         """(params, batch_stats) to evaluate with: the moving averages when they are kept."""

@@ -10,6 +10,7 @@ import optax
 from resnet_tpu.config import ModelConfig, OptimizerConfig
 from resnet_tpu.models.network import Arrays, Network
 from resnet_tpu.train.loss import cross_entropy, l2
+from resnet_tpu.train.masking import apply_masks
 from resnet_tpu.train.mixing import mix
 from resnet_tpu.train.schedule import Schedule
 from resnet_tpu.train.state import TrainState, move_average
@@ -54,16 +55,17 @@ def make_train_step(
         """((loss, (batch statistics, share of correct predictions)), gradients) of the whole batch."""
         progress = state.step / total_steps
         if num_parts == 1:
-            return gradient_of(state.params, state.batch_stats, batch, key, progress)
+            return gradient_of(state.params, state.batch_stats, state.masks, batch, key, progress)
 
         def add(total: Any, part: tuple[jax.Array, DeviceBatch]) -> tuple[Any, None]:
             number, images = part
-            found = gradient_of(state.params, state.batch_stats, images, jax.random.fold_in(key, number), progress)
+            own_key = jax.random.fold_in(key, number)
+            found = gradient_of(state.params, state.batch_stats, state.masks, images, own_key, progress)
             return jax.tree.map(jnp.add, total, found), None
 
         parts = jax.tree.map(lambda rows: _split(rows, num_parts, num_devices), batch)
         first = jax.tree.map(lambda rows: rows[0], parts)
-        shapes = jax.eval_shape(gradient_of, state.params, state.batch_stats, first, key, progress)
+        shapes = jax.eval_shape(gradient_of, state.params, state.batch_stats, state.masks, first, key, progress)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
         return jax.tree.map(lambda leaf: leaf / num_parts, total)
@@ -82,21 +84,28 @@ def make_train_step(
             values = {"params": params, "batch_stats": batch_stats}
             ema = move_average(ema, values, config.moving_average_decay, state.step + 1)
         metrics = {"loss": loss, "learning_rate": rate, "top_1_accuracy": correct}
-        return TrainState(state.step + 1, params, batch_stats, opt_state, ema), metrics
+        return TrainState(state.step + 1, params, batch_stats, opt_state, ema, state.masks), metrics
 
     return jax.jit(train_step, donate_argnums=0)
 
 
 def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Callable[..., Any]:
-    """(params, batch statistics, batch, key, progress) -> (loss, (batch statistics, share of correct predictions))."""
+    """(params, batch statistics, masks, batch, key, progress) -> (loss, (batch statistics, share correct))."""
     # LARS adds the decay itself
     weight_decay = 0.0 if config.enable_lars else config.weight_decay
 
     def loss_of(
-        params: Arrays, batch_stats: Arrays, batch: DeviceBatch, key: jax.Array, progress: jax.Array
+        params: Arrays,
+        batch_stats: Arrays,
+        masks: Arrays | None,
+        batch: DeviceBatch,
+        key: jax.Array,
+        progress: jax.Array,
     ) -> tuple[jax.Array, tuple[Arrays, jax.Array]]:
         # no gradient is computed for what is frozen
         params = jax.tree.map(lambda leaf, rate: leaf if rate else jax.lax.stop_gradient(leaf), params, factors)
+        if masks is not None:
+            params = apply_masks(params, masks)
         images = normalize(batch["image"], network.model)
         logits, batch_stats = network.apply(params, batch_stats, images, train=True, key=key, progress=progress)
         losses = cross_entropy(logits, batch["label"], config.label_smoothing)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh
 
-from resnet_tpu import distributed
+from resnet_tpu import distributed, hosts
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config, DataConfig
 from resnet_tpu.models.network import Arrays, Network
@@ -40,9 +40,10 @@ class Trained:
 def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Trained:
     """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none.
 
-    Its arrays are the moving averages where the training kept them, unless `moving_average` is off.
+    Its arrays are the moving averages where the training kept them, unless `moving_average` is off. Of several
+    processes all must call it, and go by what the first one finds.
     """
-    path = store.find(path)
+    path = hosts.from_first(store.find(path) if hosts.is_first() else "")
     meta = store.read_meta(path)
     config = config_of(meta)
     network = Network.create(

@@ -1,0 +1,55 @@
+"""How long devices had nothing to do because their next batch was not there."""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+
+
+class InputWait:
+    """Adds up, over the steps of a loop, the time for which the input kept the devices of this process waiting.
+
+    The host runs ahead of the devices: while it is blocked for a batch they may still be busy with earlier steps, and
+    that costs nothing. What counts of a wait is the part after the last step handed over had ended, which a thread
+    notes. So a loop whose input is slower than its step by a hundredth shows a share of a hundredth, though the host
+    spends nearly all of its time in waiting. Time in which a batch travels to the device belongs to the step.
+    A context manager: leaving it ends the thread.
+    """
+
+    def __init__(self) -> None:
+        self._watcher = ThreadPoolExecutor(1, thread_name_prefix="step_end")
+        self._waits: list[tuple[float, float]] = []
+        self._ends: list[Future[float]] = []  # of the same steps
+        self._end_before: float | None = None  # of the step before these
+
+    def add(self, asked: float, given: float) -> None:
+        """Notes that the host was blocked for a batch from `asked` to `given`, by `time.perf_counter`."""
+        self._waits.append((asked, given))
+
+    def watch(self, results: Any) -> None:
+        """Notes the end of the step on that batch, whose `results`, a pytree of arrays, were just asked for."""
+        self._ends.append(self._watcher.submit(_end_of, results))
+
+    def take(self, count: int | None = None) -> tuple[float, float | None]:
+        """The sum in seconds over the oldest `count` steps not yet taken, or all; and when the last of them ended.
+
+        Waits for their end. No time is counted twice, nor any outside the time from the end of the step before.
+        """
+        waited, count = 0.0, len(self._waits) if count is None else count
+        for (asked, given), end in zip(self._waits[:count], self._ends[:count], strict=True):
+            waited += max(0.0, given - (asked if self._end_before is None else max(asked, self._end_before)))
+            self._end_before = end.result()
+        del self._waits[:count], self._ends[:count]
+        return waited, self._end_before
+
+    def __enter__(self) -> "InputWait":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watcher.shutdown()
+
+
+def _end_of(results: Any) -> float:
+    jax.block_until_ready(results)
+    return time.perf_counter()
