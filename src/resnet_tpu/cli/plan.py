@@ -1,0 +1,108 @@
+"""`resnet-tpu plan`."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from resnet_tpu.arguments import Parser
+from resnet_tpu.cli.options import WIDE, add_training_options, configure_training, fill
+from resnet_tpu.config import option, options_of
+from resnet_tpu.errors import UserError
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What `plan` is asked."""
+
+    topology: str = option(
+        "",
+        "TPU slices, with commas between them: v5e:2x4 as the compiler names them, or v3-32 as Google Cloud. Default: "
+        "the recipe's.",
+    )
+    price_per_chip_hour: str = option(
+        "", "What a chip costs in an hour, for the cost of the run: 1.20; or by generation: v5e=1.20,v3=2.20."
+    )
+    largest_batch: bool = option(False, "Also look for the largest train_batch_size that fits: 3 or 4 compilations.")
+    fast: bool = option(
+        False, "Compile for 4 chips, with as many images on each, and reckon up to the slice: for lists of slices."
+    )
+    top: int = option(10, "Layers to show by what they cost.", at_least=0)
+    format: Literal["table", "json"] = option("table", "How to print the plan.")
+    picture: str = option("", "Also draw it into this PNG file.")
+
+
+def plan(arguments: Sequence[str]) -> None:
+    """See whether a training fits a TPU slice, how fast it is there, how long and at what price: without a TPU."""
+    parser = Parser(
+        "resnet-tpu plan",
+        f"{plan.__doc__}\n\nAll figures are estimates of the TPU compiler (pip install 'resnet-tpu[plan]'), which "
+        "takes a minute\nor two for each step the first time. mode=train or mode=eval leaves the other step out.",
+        examples=(
+            "resnet-tpu plan --recipe=v3-32",
+            "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",
+            "resnet-tpu plan --recipe=resnetrs50_i160 --topology=v3:8x8 --mode=train --picture=plan.png",
+            "resnet-tpu plan --topology=v5e:2x2 --resnet_depth=152 --largest_batch",
+        ),
+    )
+    own = options_of("plan", PlanOptions)
+    parser.add_options("what to plan", own.values())
+    add_training_options(parser)
+    given = parser.parse(arguments)
+    options = fill(PlanOptions, {name: given.pop(name) for name in own if name in given})
+    config = configure_training(given)
+
+    os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU that is here is left to those who train on it
+
+    from resnet_tpu.plan import table
+    from resnet_tpu.plan.compiler import check_installed
+    from resnet_tpu.plan.plan import check_plan
+    from resnet_tpu.plan.plan import plan as plan_run
+    from resnet_tpu.plan.prices import price_of, read_prices
+    from resnet_tpu.plan.topology import find_topology, slice_for
+
+    check_installed()
+    prices = read_prices(options.price_per_chip_hour)
+    recipe = given.get("recipe", "")
+    names = options.topology or slice_for(recipe, config.run.num_cores)
+    if not names:
+        got = f"nothing, and recipe {recipe} is for no slice in particular" if recipe else "nothing"
+        raise UserError("--topology", got, "one or several TPU slices", "Give --topology=v5e:2x4 or the like.")
+    slices = [find_topology(name) for name in names.split(",")]
+    for found in slices:  # a mistake in the last shows before the first is compiled
+        check_plan(config, found)
+    plans = [
+        plan_run(
+            config, found, price_per_chip_hour=price_of(prices, found.generation.name), search=options.largest_batch,
+            fast=options.fast, notice=_notice,
+        )
+        for found in slices
+    ]  # fmt: skip
+    if options.format == "json":
+        sys.stdout.write(table.to_json(plans, top=options.top))
+    else:
+        from rich.console import Console
+
+        Console(width=None if sys.stdout.isatty() else WIDE).print(table.render(plans, top=options.top))
+    if options.picture:
+        from resnet_tpu.plan.picture import draw_plans
+        from resnet_tpu.train.style import write_png
+
+        write_png(draw_plans(plans), options.picture)
+
+
+@contextlib.contextmanager
+def _notice(text: str) -> Iterator[None]:
+    """A line on the terminal, with the time that has passed."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(text, total=None)
+        if not console.is_terminal:
+            console.print(f"{text[0].upper()}{text[1:]} ...")
+        yield

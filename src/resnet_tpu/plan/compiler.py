@@ -1,0 +1,140 @@
+"""The TPU compiler, without a TPU: compiles a lowered step and says what it estimates."""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from resnet_tpu import storage
+from resnet_tpu.errors import missing_extra
+from resnet_tpu.plan.hlo import parse_module
+from resnet_tpu.plan.memory import Memory, count_memory
+from resnet_tpu.plan.operations import Operation, list_operations
+from resnet_tpu.plan.topology import Topology
+
+FORMAT = 2
+"""Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
+
+_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server, which answers after minutes where there is none
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works beside a training that holds the TPU
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: what to compile for is said with each topology
+}
+_NEEDED = re.compile(r"(?:total memory required for [\w ]+ \(|Used )([\d.]+)([KMGT]?)")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class OutOfMemory(Exception):  # noqa: N818  # it is an answer
+    """The program needs more memory than a device has: `needed` bytes, as far as the compiler says."""
+
+    def __init__(self, needed: int | None) -> None:
+        super().__init__(needed)
+        self.needed = needed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the compiler says of one step, per device."""
+
+    memory: Memory
+    operations: tuple[Operation, ...]
+    compile_secs: float
+
+    @property
+    def cycles(self) -> int:
+        """The compiler's cycles of all operations, one after the other; some have none: see `Operation.cycles`."""
+        return sum(operation.cycles or 0 for operation in self.operations)
+
+
+def check_installed() -> None:
+    """Raises UserError, naming the extra, when the compiler is not installed."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise missing_extra("plan", "libtpu", "plan")
+
+
+@functools.cache
+def devices_of(topology: Topology) -> tuple[Any, ...]:
+    """The devices of a slice that is not here, for shardings to compile for.
+
+    Raises UserError when the compiler is not installed.
+    """
+    check_installed()
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    config = topology.generation.chip_config
+    found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, chip_config_name=config)
+    return tuple(found.devices)
+
+
+def compile_step(lowered: jax.stages.Lowered, topology: Topology, *, use_cache: bool = True) -> Estimate:
+    """Compiles a step that was lowered for `devices_of(topology)`; takes a minute or two for a real one.
+
+    What was compiled once is read from the user's cache: the same program for the same slice and compiler.
+    Raises OutOfMemory when it does not fit.
+    """
+    path = _cache_file(lowered, topology)
+    if not use_cache or (found := _read(path)) is None:
+        found = _compile(lowered)
+        _write(path, found)
+    if isinstance(found, Estimate):
+        return found
+    raise found
+
+
+def _compile(lowered: jax.stages.Lowered) -> Estimate | OutOfMemory:
+    start = time.monotonic()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return OutOfMemory(_needed(str(error)))
+    module = parse_module(compiled.as_text() or "")
+    memory = count_memory(module.entry, compiled.memory_analysis())
+    return Estimate(memory, list_operations(module), time.monotonic() - start)
+
+
+def _needed(message: str) -> int | None:
+    """The bytes that the compiler's error names."""
+    found = _NEEDED.search(message)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def _cache_file(lowered: jax.stages.Lowered, topology: Topology) -> Path:
+    version = importlib.metadata.version("libtpu")
+    key = "\n".join([str(FORMAT), version, topology.name, lowered.as_text()])
+    return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _read(path: Path) -> Estimate | OutOfMemory | None:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    if "needed" in found:
+        return OutOfMemory(found["needed"])
+    operations = tuple(Operation(*row) for row in found["operations"])
+    return Estimate(Memory(**found["memory"]), operations, found["compile_secs"])
+
+
+def _write(path: Path, found: Estimate | OutOfMemory) -> None:
+    if isinstance(found, OutOfMemory):
+        content: dict[str, Any] = {"needed": found.needed}
+    else:
+        rows = [dataclasses.astuple(operation) for operation in found.operations]
+        content = {"memory": dataclasses.asdict(found.memory), "operations": rows, "compile_secs": found.compile_secs}
+    storage.make_dir(str(path.parent))
+    storage.write_text(str(path), json.dumps(content))

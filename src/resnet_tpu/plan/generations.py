@@ -1,0 +1,43 @@
+"""What the generations of TPU can do, per chip."""
+
+from dataclasses import dataclass
+
+GB, GIB = 1e9, 2**30
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation. All rates and sizes are of a chip, peaks those of bfloat16."""
+
+    name: str
+    devices: int  # that JAX sees in a chip: the cores of v2 and v3, on v4 and later the chip
+    clock: float  # Hz
+    peak_flops: float  # per second
+    memory: float  # bytes
+    usable_memory: float  # bytes that the compiler gives to programs; it keeps the rest for itself
+    memory_bandwidth: float  # bytes/s
+    network_bandwidth: float  # bytes/s to other chips of the slice, in one direction, over all links
+    chip_config: str  # how the compiler is told that a device is what JAX sees
+
+
+_TABLE = (
+    Generation("v2", 2, 0.70e9, 46e12, 16 * GIB, 2 * 7.48 * GIB, 700 * GB, 248 * GB, "default"),
+    Generation("v3", 2, 0.94e9, 123e12, 32 * GIB, 2 * 15.48 * GIB, 900 * GB, 328 * GB, "default"),
+    Generation("v4", 1, 1.05e9, 275e12, 32 * GIB, 30.75 * GIB, 1228 * GB, 300 * GB, "megacore"),
+    Generation("v5e", 1, 1.50e9, 197e12, 16 * GIB, 15.75 * GIB, 819 * GB, 200 * GB, "default"),
+    Generation("v5p", 1, 1.75e9, 459e12, 95 * GIB, 95.73 * GIB, 2765 * GB, 600 * GB, "default"),
+    Generation("v6e", 1, 1.75e9, 918e12, 32 * GIB, 31.24 * GIB, 1640 * GB, 400 * GB, "default"),
+)
+
+GENERATIONS: dict[str, Generation] = {found.name: found for found in _TABLE}
+"""By name. Sources:
+
+* peaks, memory and bandwidths: "System architecture" and the page of each generation in the documentation of
+  Cloud TPU (cloud.google.com/tpu/docs/system-architecture-tpu-vm);
+* clocks and links of v2 and v3: Norrie et al., "The Design Process for Google's Training Chips: TPUv2 and TPUv3",
+  IEEE Micro 41(2), 2021; of v4: arXiv:2304.01433, table 4; of v5e: the book "How to Scale Your Model"
+  (jax-ml.github.io/scaling-book/tpus); of v5p and v6e: the peak divided by what the matrix units do in a cycle;
+* usable memory: the limits that libtpu 0.0.51 names when a program does not fit.
+
+With these clocks, the compiler's cycles of a large matrix product come to 88 to 98 % of the peaks; to 70 % on v6e.
+"""

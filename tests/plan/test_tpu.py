@@ -1,0 +1,96 @@
+"""With the TPU compiler: the real ResNet-50 fits the slices that its recipes are for. Run by `make check-tpu`."""
+
+import importlib.util
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from resnet_tpu.config import Config
+from resnet_tpu.plan.compiler import OutOfMemory, compile_step, devices_of
+from resnet_tpu.plan.plan import plan, settle
+from resnet_tpu.plan.program import lower_eval_step, lower_train_step, make_mesh
+from resnet_tpu.plan.topology import find_topology
+from resnet_tpu.recipes import find_recipe
+
+pytestmark = [
+    pytest.mark.tpu,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = settle(
+    Config().replace(
+        resnet_depth=18, resnet_width=8, image_size=32, stem="imagenet", num_label_classes=10, train_batch_size=64,
+        eval_batch_size=64,
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", ["v2-8", "v5e-8", "v3-512"])
+def test_the_recipe_compiles_and_fits_its_slice(recipe: str) -> None:
+    found = plan(find_recipe(recipe), find_topology(recipe))
+    assert found.fits
+    for step in (found.train, found.eval):
+        assert step and step.memory and step.time and step.utilisation
+        assert 0 < step.memory.total <= found.topology.device_memory
+        assert 0.05 < step.utilisation < 1
+        assert "convolution" in {operation.kind for operation in step.operations}
+    assert found.train and found.train.memory
+    parameters = 4 * 25_557_032  # float32
+    assert parameters < found.train.memory.parameters < 1.2 * parameters  # with the padding to tiles
+    assert found.train.memory.optimizer == pytest.approx(found.train.memory.parameters, rel=0.01)
+    assert any(operation.kind == "all-reduce" for operation in found.train.operations)
+
+
+def test_what_was_compiled_once_is_read_from_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    topology = find_topology("v5e:2x2")
+    lowered = lower_eval_step(TINY, make_mesh(devices_of(topology)))
+    first = compile_step(lowered, topology)
+    assert compile_step(lowered, topology) == first  # compile_secs included
+    (file,) = (tmp_path / "resnet_tpu" / "plan").iterdir()
+    file.write_text("{")
+    again = compile_step(lowered, topology)
+    assert again.operations == first.operations
+    assert again.compile_secs != first.compile_secs
+
+
+def test_gradient_accumulation_counts_every_part() -> None:
+    topology = find_topology("v3:2x2")
+    mesh = make_mesh(devices_of(topology))
+    lowered = lower_train_step(TINY.replace(gradient_accumulation_steps=4), mesh)
+    assert 4 in {operation.count for operation in compile_step(lowered, topology).operations}
+
+
+def test_too_much_for_the_memory_is_an_answer() -> None:
+    topology = find_topology("v5e:1x1")
+    large = TINY.replace(image_size=512, eval_batch_size=65536)
+    with pytest.raises(OutOfMemory) as caught:
+        compile_step(lower_eval_step(large, make_mesh(devices_of(topology))), topology)
+    assert caught.value.needed is not None
+    assert caught.value.needed > topology.device_memory
+
+
+def test_commands_of_the_page_run_as_they_are(tmp_path: Path) -> None:
+    """Those in ```bash blocks of docs/plan.md; the others are parsed by tests/test_docs.py."""
+    blocks = (ROOT / "docs" / "plan.md").read_text().split("```bash\n")[1:]
+    lines = [line for block in blocks for line in block.partition("```")[0].replace("\\\n", " ").splitlines()]
+    for line in lines:
+        command = shlex.split(line, comments=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "resnet_tpu", *command[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        if "--format=json" in line:
+            assert json.loads(done.stdout)[0]["fits"]
+        else:
+            assert "compiler estimate" in done.stdout
