@@ -1,0 +1,139 @@
+"""`resnet-tpu profile WHAT`: where the time of a training goes."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from resnet_tpu.arguments import Parser
+from resnet_tpu.cli.options import add_training_options, configure_training, dispatch, fill
+from resnet_tpu.config import Config, option, options_of
+from resnet_tpu.errors import UserError
+from resnet_tpu.overrides import read_run
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """What `profile input` does beside the options of a run."""
+
+    images_per_sec: float | None = option(
+        None, "What the input has to give. Default: what the training step is measured to take here.", at_least=1
+    )
+    step: bool = option(
+        True, "Measure the training step; else the run in model_dir says what it takes, if one is there."
+    )
+    num_images: int = option(200, "Images on which the stages are timed.", at_least=1)
+    seconds: float = option(5.0, "How long each speed is measured.", at_least=0)
+    format: Literal["table", "json"] = option("table", "How to print the profile.")
+    picture: str = option("", "Also draw it into this PNG file.")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What `profile train` does beside the options of a run."""
+
+    steps: int = option(20, "Steps to trace.", at_least=2)
+    trace: str = option("", "Read the newest trace of this model_dir, or folder of a trace, instead of making one.")
+    format: Literal["table", "json"] = option("table", "How to print the profile.")
+
+
+def profile_input(arguments: Sequence[str]) -> None:
+    """Images per second of the input, CPU time by stage, what the step needs, and what would help."""
+    parser = Parser(
+        "resnet-tpu profile input",
+        f"{profile_input.__doc__}\n\nWith the model_dir of a run, its options are the defaults. Nothing is trained.",
+        examples=(
+            "resnet-tpu profile input --recipe=flowers --data_dir=data/flowers",
+            "resnet-tpu profile input --model_dir=runs/flowers --picture=input.png",
+            "resnet-tpu profile input --data_dir=data --images_per_sec=4000 --num_parallel_calls=8",
+        ),
+    )
+    options, config = _parse(parser, InputOptions, arguments)
+    _check_data(config)
+
+    from resnet_tpu.profiling import input as found
+    from resnet_tpu.profiling import report
+
+    profile = found.profile_input(
+        config,
+        needed_speed=options.images_per_sec,
+        measures_step=options.step,
+        num_images=options.num_images,
+        seconds=options.seconds,
+    )
+    _print(options.format, lambda: report.input_json(profile), lambda: report.show_input(profile))
+    if options.picture:
+        from resnet_tpu.profiling.picture import draw_input
+        from resnet_tpu.train.style import write_png
+
+        write_png(draw_input(profile), options.picture)
+
+
+def profile_train(arguments: Sequence[str]) -> None:
+    """Trace a few training steps for TensorBoard, and sum up where their time goes."""
+    parser = Parser(
+        "resnet-tpu profile train",
+        f"{profile_train.__doc__}\n\nThe trace is in plugins/profile/ of model_dir, of which nothing else is changed. "
+        "With the model_dir of a run,\nits options are the defaults.",
+        examples=(
+            "resnet-tpu profile train --recipe=flowers --data_dir=data/flowers --model_dir=runs/profile",
+            "resnet-tpu profile train --recipe=imagenet --data_dir=null --model_dir=runs/device --steps=50",
+            "resnet-tpu profile train --trace=runs/flowers            # captured by --profile_every_n_steps",
+        ),
+    )
+    options, config = _parse(parser, TrainOptions, arguments)
+
+    from resnet_tpu.profiling import report, training
+
+    if options.trace:
+        profile = training.read_profile(options.trace)
+    else:
+        _check_data(config)
+        if not config.run.model_dir:
+            do = "Give --model_dir=FOLDER; of a run that is there, nothing is changed."
+            raise UserError("model_dir", "nothing", "a folder for the trace", do)
+        profile = training.profile_training(config, steps=options.steps)
+    _print(options.format, lambda: report.train_json(profile), lambda: report.show_train(profile))
+
+
+WHATS: Mapping[str, Callable[[Sequence[str]], None]] = {"input": profile_input, "train": profile_train}
+
+
+def profile(arguments: Sequence[str]) -> None:
+    """See where the time of a training goes, and what would make it faster."""
+    dispatch(
+        "profile",
+        str(profile.__doc__),
+        WHATS,
+        arguments,
+        examples=(
+            "resnet-tpu profile input --recipe=flowers --data_dir=data/flowers",
+            "resnet-tpu profile train --recipe=flowers --data_dir=data/flowers --model_dir=runs/profile",
+        ),
+    )
+
+
+def _parse(parser: Parser, owner: type[Any], arguments: Sequence[str]) -> tuple[Any, Config]:
+    """The verb's own options and those of the run, whose model_dir, if there is one, says the defaults."""
+    own = options_of("profile", owner)
+    parser.add_options("what to do", own.values())
+    add_training_options(parser)
+    given = parser.parse(arguments)
+    options = fill(owner, {name: given.pop(name) for name in own if name in given})
+    run = read_run(given.get("model_dir", ""))
+    return options, configure_training(given, [run] if run else [])
+
+
+def _check_data(config: Config) -> None:
+    if not config.data.data_dir:
+        do = "Give --data_dir=FOLDER, or --data_dir=null for a step without images."
+        raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)
+
+
+def _print(output_format: str, as_json: Callable[[], str], as_tables: Callable[[], Any]) -> None:
+    if output_format == "json":
+        sys.stdout.write(as_json() + "\n")
+        return
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 120).print(as_tables())
