@@ -22,7 +22,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from benchmarks import compare
+from benchmarks import script
+from resnet_tpu.bench import compare
+from resnet_tpu.bench.photos import draw_photos
 
 OURS, PIL, TENSORS = "resnet_tpu", "torchvision, PIL images", "torchvision, tensors"
 POLICIES = ("randaugment", "autoaugment")
@@ -99,7 +101,7 @@ def describe_ours(outputs: Sequence[dict[str, float]], image_size: int) -> str:
 
 def main() -> None:
     """The command line."""
-    parser = compare.make_parser("augment", __doc__, rounds=5)
+    parser = script.make_parser("augment", __doc__, rounds=5)
     parser.add_argument("images", nargs="?", type=Path, help="Folder with JPEG files. Not for --quick.")
     parser.add_argument("--image_size", type=int, default=224, help="Default: %(default)s.")
     parser.add_argument("--runs", type=int, default=2000, help="Images per measurement. Default: %(default)s.")
@@ -120,20 +122,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.quick:
             options.images, options.rounds, options.runs = Path(folder), 1, 20
-            compare.draw_photos(options.images)
+            draw_photos(options.images, 60)
         shared = (options.images, "--image_size", options.image_size, "--runs", options.runs)
         sides = {OURS: "ours", PIL: "pil", TENSORS: "tensors"}
         contenders = [
-            compare.Contender(name, lambda _, side=side: compare.worker("augment", *shared, "--worker", side))
+            compare.Contender(name, lambda _, side=side: script.worker("augment", *shared, "--worker", side))
             for name, side in sides.items()
         ]
-        outputs = compare.alternate(contenders, options)
+        outputs = script.alternate(contenders, options)
     what = f"{options.image_size} px, CPU us per image"
     rows = [compare.compare(what, policy, OURS, peer, outputs) for policy in POLICIES for peer in (PIL, TENSORS)]
     text = f"{compare.table(rows)}\n\n{describe_ours(outputs[OURS], options.image_size)}"
     figures = {"comparisons": [asdict(row) | {"ratios": row.ratios()} for row in rows], OURS: outputs[OURS]}
-    compare.report("augment", text, figures, options)
+    script.report("augment", text, figures, options)
 
 
 if __name__ == "__main__":
-    compare.main(main)
+    script.main(main)

@@ -24,7 +24,8 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks import compare
+from benchmarks import script
+from resnet_tpu.bench import compare
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.recipes import find_recipe
@@ -95,7 +96,7 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
 
 def main() -> None:
     """The command line."""
-    parser = compare.make_parser("flowers", __doc__, rounds=3)
+    parser = script.make_parser("flowers", __doc__, rounds=3)
     parser.add_argument(
         "--data_dir", help="Prepared TFRecords, or a folder of photos per class. Needed but for --quick."
     )
@@ -141,13 +142,13 @@ def _compare(options: argparse.Namespace) -> None:
     given = [f"--recipe={options.recipe}"]
     given += [f"--{name}={value}" for name in ("data_dir", "train_steps") if (value := getattr(options, name))]
     given += [f"--{name}" for name in ("quick", "same_weights") if getattr(options, name)]
-    commands = {OURS: compare.worker("flowers", "--worker=ours", *given)}
-    commands[PEER] = compare.worker("flowers", "--worker=peer", *given)
+    commands = {OURS: script.worker("flowers", "--worker=ours", *given)}
+    commands[PEER] = script.worker("flowers", "--worker=peer", *given)
     contenders = [
         compare.Contender(name, lambda seed, command=command: [*command, f"--seed={seed}"])
         for name, command in commands.items()
     ]
-    outputs = compare.alternate(contenders, options)
+    outputs = script.alternate(contenders, options)
     lines = ["| seed | ours, test top-1 | PyTorch, test top-1 | ours, s | PyTorch, s |", "|---|---|---|---|---|"]
     for seed, (ours, peer) in enumerate(zip(outputs[OURS], outputs[PEER], strict=True)):
         lines.append(_row(str(seed), ours, peer))
@@ -158,7 +159,7 @@ def _compare(options: argparse.Namespace) -> None:
     points = 100 * (means[0]["test_accuracy"] - means[1]["test_accuracy"])
     lines.append(f"\nDifference of the means: {points:+.1f} points.")
     figures = {"recipe": options.recipe, "runs": outputs, "difference_of_means_points": points}
-    compare.report("flowers", "\n".join(lines), figures, options)
+    script.report("flowers", "\n".join(lines), figures, options)
 
 
 def _row(what: str, ours: dict[str, float], peer: dict[str, float]) -> str:
@@ -167,4 +168,4 @@ def _row(what: str, ours: dict[str, float], peer: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    compare.main(main)
+    script.main(main)

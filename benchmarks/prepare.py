@@ -17,7 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import compare
+from benchmarks import script
+from resnet_tpu.bench import compare
+from resnet_tpu.bench.photos import draw_photos
 from resnet_tpu.errors import UserError
 
 OURS, PEER = "resnet_tpu", "TensorFlow, 1 process"
@@ -92,7 +94,7 @@ def _write_shard(path: Path, members: list[tuple[Path, int]], class_names: list[
 
 def main() -> None:
     """The command line."""
-    parser = compare.make_parser("prepare", __doc__, rounds=5)
+    parser = script.make_parser("prepare", __doc__, rounds=5)
     parser.add_argument(
         "photos", nargs="?", type=Path, help="Folder with a folder of JPEGs per class. Not for --quick."
     )
@@ -115,7 +117,7 @@ def main() -> None:
         photos = Path(folder)
         if options.quick:
             options.rounds = 1
-            compare.draw_photos(photos)
+            draw_photos(photos, 60)
         elif options.copies > 1:
             _copy_photos(options.photos, photos, options.copies)
         else:
@@ -145,16 +147,16 @@ def _compare(photos: Path, options: argparse.Namespace) -> None:
     common = [photos, "--train_shards", options.train_shards]
     if options.work_dir:
         common += ["--work_dir", options.work_dir]
-    peer = compare.worker("prepare", "--worker", "peer", *common)
+    peer = script.worker("prepare", "--worker", "peer", *common)
     contenders = [compare.Contender(PEER, lambda _: peer)]
     names = {f"{OURS}, {count} process{'es' if count > 1 else ''}": count for count in options.workers}
     for name, count in names.items():
-        command = compare.worker("prepare", "--worker", "ours", *common, "--workers", count)
+        command = script.worker("prepare", "--worker", "ours", *common, "--workers", count)
         contenders.append(compare.Contender(name, lambda _, command=command: command))
-    outputs = compare.alternate(contenders, options)
+    outputs = script.alternate(contenders, options)
     what = f"{len(files)} photos of {num_bytes / len(files) / 1000:.0f} kB"
     rows = [compare.compare(f"{what}, {name}", "images_per_sec", name, PEER, outputs) for name in names]
-    compare.report_ratios("prepare", rows, options)
+    script.report_ratios("prepare", rows, options)
 
 
 def _jpegs(photos: Path) -> list[Path]:
@@ -172,4 +174,4 @@ def _copy_photos(photos: Path, folder: Path, copies: int) -> None:
 
 
 if __name__ == "__main__":
-    compare.main(main)
+    script.main(main)

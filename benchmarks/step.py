@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import compare
+from benchmarks import script
+from resnet_tpu.bench import compare
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 
@@ -162,7 +163,7 @@ def check(case: Case) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = compare.make_parser("step", __doc__, rounds=5)
+    parser = script.make_parser("step", __doc__, rounds=5)
     parser.add_argument(
         "--cases", nargs="+", type=Case.parse, default=[Case(50, 224, 16), Case(18, 128, 32)], metavar="D:P:N",
         help="depth:image_size:batch_size, several if you like. Default: 50:224:16 18:128:32.",
@@ -185,20 +186,20 @@ def main() -> None:
         for case in options.cases:
             check(case)
         return
-    compare.report_ratios("step", [row for case in options.cases for row in _compare_case(case, options)], options)
+    script.report_ratios("step", [row for case in options.cases for row in _compare_case(case, options)], options)
 
 
 def _compare_case(case: Case, options: argparse.Namespace) -> list[compare.Comparison]:
     rows = []
     for precision in options.precision:
         common = ("--cases", case, "--precision", precision, "--warmup", options.warmup, "--steps", options.steps)
-        ours = compare.worker("step", "--worker", "ours", *common)
-        peer = compare.worker("step", "--worker", "peer", *common)
+        ours = script.worker("step", "--worker", "ours", *common)
+        peer = script.worker("step", "--worker", "peer", *common)
         contenders = [compare.Contender(OURS, lambda _, c=ours: c), compare.Contender(PEER, lambda _, c=peer: c)]
         what = f"ResNet-{case.depth}, {case.image_size} px, batch {case.batch_size}, {precision}"
-        rows.append(compare.compare(what, "images_per_sec", OURS, PEER, compare.alternate(contenders, options)))
+        rows.append(compare.compare(what, "images_per_sec", OURS, PEER, script.alternate(contenders, options)))
     return rows
 
 
 if __name__ == "__main__":
-    compare.main(main)
+    script.main(main)

@@ -24,7 +24,8 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from benchmarks import compare
+from benchmarks import script
+from resnet_tpu.bench import compare
 from resnet_tpu.errors import UserError
 
 OURS, PEER = "resnet_tpu", "TensorFlow"
@@ -123,7 +124,7 @@ def measure_write(write: Callable[[str], None], prefix: str, repeats: int) -> di
 
 def main() -> None:
     """The command line."""
-    parser = compare.make_parser("tf1_reader", __doc__, rounds=9)
+    parser = script.make_parser("tf1_reader", __doc__, rounds=9)
     parser.add_argument("--repeats", type=int, default=5, help="In a process, after the first. Default: %(default)s.")
     parser.add_argument("--width", type=int, default=64, help="Of the ResNet-50. Default: %(default)s.")
     parser.add_argument("--work_dir", type=Path, help="Where to write. Default: the system's folder for such files.")
@@ -140,20 +141,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.work_dir) as folder:
         options.prefix = str(Path(folder) / "model.ckpt-112590")
         once = argparse.Namespace(**vars(options) | {"rounds": 1})
-        compare.alternate([_contender("make", "peer", options)], once)
+        script.alternate([_contender("make", "peer", options)], once)
         for do in ("read", "write"):
-            outputs = compare.alternate([_contender(do, who, options) for who in ("ours", "peer")], options)
+            outputs = script.alternate([_contender(do, who, options) for who in ("ours", "peer")], options)
             if do == "read" and len({run["crc"] for runs in outputs.values() for run in runs}) != 1:
                 raise UserError("Variables read", "different bits", "the same", "One of the two programs is wrong.")
             what = f"{do} ResNet-50 with Momentum slots"
             metrics = ("first_mb_per_sec", "mb_per_sec", "cpu_ms") if do == "read" else ("mb_per_sec", "cpu_ms")
             rows += [compare.compare(what, metric, OURS, PEER, outputs) for metric in metrics]
-    compare.report_ratios("tf1_reader", rows, options)
+    script.report_ratios("tf1_reader", rows, options)
 
 
 def _contender(do: str, who: str, options: argparse.Namespace) -> compare.Contender:
     shared = ("--prefix", options.prefix, "--width", options.width, "--repeats", options.repeats)
-    command = compare.worker("tf1_reader", "--worker", do, who, *shared)
+    command = script.worker("tf1_reader", "--worker", do, who, *shared)
     return compare.Contender({"ours": OURS, "peer": PEER}[who], lambda _: command)
 
 
@@ -171,4 +172,4 @@ def _work(options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    compare.main(main)
+    script.main(main)

@@ -12,8 +12,9 @@ import json
 import statistics
 from typing import Any
 
-from benchmarks import compare
+from benchmarks import script
 from benchmarks.flowers import train_ours
+from resnet_tpu.bench import compare
 from resnet_tpu.errors import UserError
 from resnet_tpu.overrides import parse_overrides
 
@@ -25,7 +26,7 @@ QUICK = (
 
 def main() -> None:
     """The command line."""
-    parser = compare.make_parser("variants", __doc__, rounds=3)
+    parser = script.make_parser("variants", __doc__, rounds=3)
     parser.add_argument("--recipe", default="", help="What all variants start from.")
     parser.add_argument("--options", default="", help="Options of all variants: a=1,b=2.")
     parser.add_argument(
@@ -59,11 +60,11 @@ def _compare(options: argparse.Namespace, names: list[str]) -> None:
     given += [f"--variant={text}" for text in options.variant]
     contenders = [
         compare.Contender(
-            name, lambda seed, name=name: compare.worker("variants", *given, f"--worker={name}", f"--seed={seed}")
+            name, lambda seed, name=name: script.worker("variants", *given, f"--worker={name}", f"--seed={seed}")
         )
         for name in names
     ]
-    outputs = compare.alternate(contenders, options)
+    outputs = script.alternate(contenders, options)
     lines = [f"| test top-1, seed | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     accuracies = {name: [run["test_accuracy"] for run in outputs[name]] for name in names}
     for seed in range(options.rounds):
@@ -73,7 +74,7 @@ def _compare(options: argparse.Namespace, names: list[str]) -> None:
     seconds = " | ".join(f"{statistics.median(run['train_secs'] for run in outputs[name]):.0f} s" for name in names)
     lines.append(f"| median time of a training | {seconds} |")
     figures = {"recipe": options.recipe, "options": options.options, "variants": options.variant, "runs": outputs}
-    compare.report("variants", "\n".join(lines), figures, options)
+    script.report("variants", "\n".join(lines), figures, options)
 
 
 def _row(what: str, accuracies: list[float]) -> str:
@@ -81,4 +82,4 @@ def _row(what: str, accuracies: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    compare.main(main)
+    script.main(main)

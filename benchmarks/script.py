@@ -1,0 +1,71 @@
+"""What the scripts here share beside `resnet_tpu.bench`: their command line, and where their results go."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from resnet_tpu.bench import compare
+from resnet_tpu.bench.compare import Comparison, Contender
+from resnet_tpu.program import exit_code
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+RESULTS = Path("benchmarks") / "results"
+
+
+def make_parser(name: str, text: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """The command line of the benchmark `name`, with the options that all benchmarks share."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=rounds, help="Alternating rounds. Default: %(default)s.")
+    parser.add_argument(
+        "--quick", action="store_true", help="One tiny round: shows that the script works; the figures mean nothing."
+    )
+    parser.add_argument(
+        "--keep_heap", action="store_true",
+        help="Run all programs with GLIBC_TUNABLES that keep freed memory and use huge pages. Both gain: a training "
+        "step on a CPU otherwise spends much of its time on page faults.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", type=Path,
+        help="JSON file for the figures. Default: benchmarks/results/<date>-<name>.json, and none with --quick.",
+    )  # fmt: skip
+    return parser
+
+
+def worker(module: str, *arguments: object) -> list[str]:
+    """The command that runs a module of this folder in a process of its own."""
+    return [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+
+
+def alternate(contenders: Sequence[Contender], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """`compare.alternate` as the options say, this folder's modules within reach of the contenders."""
+    paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"PYTHONPATH": os.pathsep.join(paths)} | (compare.KEEP_HEAP if options.keep_heap else {})
+    return compare.alternate(contenders, rounds=options.rounds, environment=environment)
+
+
+def report(name: str, text: str, figures: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Prints the text and writes the figures as JSON."""
+    print(text)
+    path = options.output
+    if path is None and not options.quick:
+        path = CHECKOUT / RESULTS / f"{datetime.now(UTC).date().isoformat()}-{name}.json"
+    if path is not None:
+        compare.write_record(path, ["python", "-m", f"benchmarks.{name}", *sys.argv[1:]], figures)
+
+
+def report_ratios(name: str, comparisons: Sequence[Comparison], options: argparse.Namespace) -> None:
+    """`report` of comparisons."""
+    rows = [asdict(row) | {"ratios": row.ratios()} for row in comparisons]
+    report(name, compare.table(comparisons), {"comparisons": rows}, options)
+
+
+def main(program: Callable[[], None]) -> None:
+    """Runs a benchmark's program; an error of the user's is one message and exit code 2."""
+    sys.exit(exit_code(lambda _: program(), sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""Figures as people read them: tables on a terminal, in Markdown and CSV, and bars in a picture."""
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+_WIDE = 120  # columns of what goes into a file or a pipe
+
+Format = Literal["table", "markdown", "csv"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of text; its first column names what the others are about."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A named value, what is written beside it, and whether it stands out."""
+
+    name: str
+    value: float
+    text: str
+    is_ours: bool
+
+
+def show(grid: Grid, output_format: Format) -> None:
+    """Prints the grid; its title and notes are left out in CSV."""
+    if output_format == "csv":
+        sys.stdout.write(_csv(grid))
+    elif output_format == "markdown":
+        print(markdown(grid))
+    else:
+        _show_table(grid)
+
+
+def markdown(grid: Grid) -> str:
+    """The grid as a table of Markdown, its notes below."""
+    lines = [f"| {' | '.join(grid.header)} |", "|---" * len(grid.header) + "|"]
+    lines += [f"| {' | '.join(row)} |" for row in grid.rows]
+    return "\n".join([*lines, *(f"\n{note}" for note in grid.notes)])
+
+
+def _csv(grid: Grid) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([grid.header, *grid.rows])
+    return text.getvalue()
+
+
+def _show_table(grid: Grid) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(grid.title), title_justify="left")
+    for number, name in enumerate(grid.header):
+        table.add_column(escape(name), justify="right" if number else "left", overflow="fold")
+    for row in grid.rows:
+        table.add_row(*map(escape, row))
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console.print(table)
+    for note in grid.notes:
+        console.print(note, markup=False, highlight=False)
+
+
+def write_bars(path: str, title: str, bars: Sequence[Bar], unit: str) -> None:
+    """Writes a PNG of horizontal bars, the first on top, ours in another colour."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from resnet_tpu.train.style import COLOURS, GREY, STYLE, add_title, write_png
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9, 1.4 + 0.42 * len(bars)), layout="constrained")
+        axes = figure.subplots()
+        drawn = axes.barh(
+            range(len(bars)), [bar.value for bar in bars], color=[COLOURS[0] if bar.is_ours else GREY for bar in bars]
+        )
+        axes.bar_label(drawn, [bar.text for bar in bars], padding=4)
+        axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
+        axes.invert_yaxis()
+        axes.margins(x=0.25)
+        axes.set_xlim(left=0)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(unit)
+        add_title(figure, title)
+        write_png(figure, path)

@@ -1,0 +1,35 @@
+"""`resnet-tpu bench dawnbench`."""
+
+from collections.abc import Sequence
+
+from resnet_tpu.arguments import Parser
+from resnet_tpu.bench.dawnbench_options import DawnbenchOptions, read_job
+from resnet_tpu.cli.options import add_training_options, configure_training, fill
+from resnet_tpu.config import OPTIONS, options_of
+from resnet_tpu.overrides import Layer
+
+
+def dawnbench(arguments: Sequence[str]) -> None:
+    """Train with a checkpoint per epoch, evaluate each in another process, write DAWNBench's results.tsv."""
+    parser = Parser(
+        "resnet-tpu bench dawnbench",
+        f"{dawnbench.__doc__}\n\nRun it again to go on; options that are left out are then as before.",
+        examples=(
+            "resnet-tpu bench dawnbench --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run",
+            "resnet-tpu bench dawnbench --use_fast_lr --data_dir=imagenet --data_dir_small=imagenet160 --model_dir=run",
+            "resnet-tpu bench dawnbench --mode=eval --model_dir=gs://BUCKET/run    # beside --mode=train elsewhere",
+        ),
+    )
+    own_options = options_of("dawnbench", DawnbenchOptions)
+    parser.add_options("the job", own_options.values())
+    add_training_options(parser)
+    given = parser.parse(arguments)
+    before = read_job(given.get("model_dir", ""))
+    known = before.values if before else {}
+    layers = [Layer(before.origin, {name: known[name] for name in known if name in OPTIONS})] if before else []
+    options = {name: value for name, value in {**known, **given}.items() if name in own_options}
+    config = configure_training(given, layers)
+
+    from resnet_tpu.bench import dawnbench as job
+
+    job.dawnbench(config, fill(DawnbenchOptions, options))
