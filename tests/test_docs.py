@@ -32,11 +32,13 @@ def commands(page: Path, *kinds: str) -> list[list[str]]:
 def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
     for command in commands(page, "", "bash"):
         if command[0] == "python":
-            known, rest = set(resnet_main.SINGLE_FLAGS) | set(resnet_main.TEXT_FLAGS), command[3:]
+            known, rest = {*resnet_main.SINGLE_FLAGS, *resnet_main.TEXT_FLAGS, *resnet_main.YAML_FLAGS}, command[3:]
         else:
             assert command[1] in cli.VERBS
+            parts = getattr(sys.modules[cli.VERBS[command[1]].__module__], "WHATS", {})
+            verb = command[1:3] if parts.keys() & command[2:3] else command[1:2]
             help_text = subprocess.run(
-                [sys.executable, "-m", "resnet_tpu", command[1], "--help"], capture_output=True, text=True, check=True
+                [sys.executable, "-m", "resnet_tpu", *verb, "--help"], capture_output=True, text=True, check=True
             ).stdout
             known, rest = set(re.findall(r"--(\w+)", help_text)), command[2:]
         for word in rest:
@@ -81,4 +83,13 @@ def test_commands_for_weights_run_as_they_are(tmp_path: Path) -> None:
     run(tmp_path, "prepare", "photos", "data")
     run(tmp_path, "train", "--recipe=flowers_cpu", "--data_dir=data", "--model_dir=model", "--train_steps=1")
     for command in commands(ROOT / "docs" / "convert.md", "bash"):
+        run(tmp_path, *command[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["profile.md", "input.md"])
+def test_commands_for_the_input_run_as_they_are(page: str, tmp_path: Path) -> None:
+    draw_photos(tmp_path / "photos")
+    run(tmp_path, "prepare", "photos", "data")
+    for command in commands(ROOT / "docs" / page, "bash"):
         run(tmp_path, *command[1:])

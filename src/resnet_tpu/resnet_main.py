@@ -18,7 +18,7 @@ from resnet_tpu.config import OPTIONS, Config, Option
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_run, read_yaml
 from resnet_tpu.program import exit_code
-from resnet_tpu.recipes import ORIGINAL
+from resnet_tpu.recipes import FILES
 
 log = logging.getLogger("resnet_tpu.resnet_main")  # not by __name__, which is __main__ in `python -m`
 
@@ -70,6 +70,7 @@ SPENT = {
     "data_format": Spent(str, "the compiler chooses the layout of activations"),
     "use_async_checkpointing": Spent(bool, "checkpoints are always written in the background"),
     "inference_batch_sizes": Spent(str, "it only shapes the requests of add_warmup_requests"),
+    "lth_no_pruning": Spent(bool, "prediction never prunes"),
     "model_name": Spent(str, "it only names the model in the requests of add_warmup_requests"),
 }
 
@@ -83,8 +84,7 @@ class NotYet:
     what: str
 
 
-_BIGTABLE, _PRUNING, _EXPORT = "reading from Bigtable", "pruning and rewinding", "serving from an export"
-_EVERY_1251_STEPS = ",".join(str(step) for step in range(0, 112591, 1251))
+_BIGTABLE, _EXPORT = "reading from Bigtable", "serving from an export"
 
 NOT_YET = {
     "bigtable_project": NotYet(str, ("",), _BIGTABLE),
@@ -94,16 +94,7 @@ NOT_YET = {
     "bigtable_eval_prefix": NotYet(str, ("validation_",), _BIGTABLE),
     "bigtable_column_family": NotYet(str, ("tfexample",), _BIGTABLE),
     "bigtable_column_qualifier": NotYet(str, ("example",), _BIGTABLE),
-    "lottery_results_dir": NotYet(str, ("",), _PRUNING),
-    "lottery_checkpoint_iters": NotYet(str, ("", _EVERY_1251_STEPS), _PRUNING),
-    "lottery_prune_at": NotYet(str, ("",), _PRUNING),
-    "lottery_pruning_method": NotYet(str, ("", "prune_global_20"), _PRUNING),
-    "lottery_reset_to": NotYet(str, ("",), _PRUNING),
-    "lottery_reset_global_step_to": NotYet(str, ("",), _PRUNING),
-    "lottery_force_learning_rate": NotYet(float, (), _PRUNING),
-    "lottery_force_reprune": NotYet(bool, (False,), _PRUNING),
     "lth_use_random_label": NotYet(bool, (False,), "training on random labels"),
-    "lth_no_pruning": NotYet(bool, (False,), _PRUNING),
     "lth_prediction_result_dir": NotYet(str, ("",), "writing predictions as the pruning program did"),
     "export_to_tpu": NotYet(bool, (False,), _EXPORT),
     "add_warmup_requests": NotYet(bool, (False,), _EXPORT),
@@ -200,9 +191,9 @@ def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
 def _file_layer(name: str, path: str) -> Layer:
     """The options in a YAML file; a configuration file of the original that is not here is the recipe of its name."""
     recipe = path.rsplit("/", 1)[-1].removesuffix(".yaml")
-    if recipe in ORIGINAL and not storage.exists(path):
+    if recipe in FILES and not storage.exists(path):
         log.info("%s: %s is not here, its values are those of the recipe %s.", name, path, recipe)
-        values = ORIGINAL[recipe]().flat()
+        values = FILES[recipe]().flat()
         return Layer(f"recipe {recipe}", {key: value for key, value in values.items() if value != OPTIONS[key].default})
     return Layer(path, read_yaml(path))
 
@@ -251,7 +242,7 @@ def _refuse_unless_off(name: str, value: Any, origin: str) -> None:
 
 def _accepted(flag: NotYet) -> str:
     """The values that ask for nothing, in words."""
-    return " or ".join(["nothing", *(repr(value) for value in flag.off if value not in ("", _EVERY_1251_STEPS))])
+    return " or ".join(["nothing", *(repr(value) for value in flag.off if value != "")])
 
 
 def _sentence(text: str) -> str:

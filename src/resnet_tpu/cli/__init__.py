@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from resnet_tpu import __version__
-from resnet_tpu.cli import convert, demo, evaluate, predict, prepare, results, train
+from resnet_tpu.cli import bench, convert, demo, evaluate, plan, predict, prepare, profile, prune, results, train
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.program import exit_code
 
@@ -16,8 +16,12 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train.train,
     "eval": evaluate.evaluate,
     "predict": predict.predict,
+    "prune": prune.prune,
     "results": results.results,
     "convert": convert.convert,
+    "plan": plan.plan,
+    "profile": profile.profile,
+    "bench": bench.bench,
     "demo": demo.demo,
 }
 

@@ -1,11 +1,13 @@
-"""What verbs share: options in bulk, the options of a run, and how given values become a config."""
+"""What verbs share: options in bulk, the options of a run, how given values become a config, verbs of several parts."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from resnet_tpu.arguments import Parser, convert_options
 from resnet_tpu.config import OPTIONS, Config, option, options_of
+from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
 
 T = TypeVar("T")
@@ -19,6 +21,9 @@ CONCERNS = {
     "run": "the run",
 }
 """Groups of options, and their titles in the help."""
+
+_OTHER_NAMES = {"init_from": "resnet_checkpoint"}
+"""Names that also mean an option of a training."""
 
 WIDE = 1000
 """Columns of a table that goes into a file or a pipe: no name is cut or folded there."""
@@ -43,6 +48,28 @@ def add_run_options(parser: Parser, *concerns: str) -> None:
         parser.add_options(CONCERNS[concern], own)
 
 
+def add_training_options(parser: Parser) -> None:
+    """Adds the recipe, options in bulk, and every option of a training."""
+    from resnet_tpu.recipes import RECIPES
+
+    bulk = options_of("bulk", BulkOptions)
+    recipe = bulk.pop("recipe")
+    named = dataclasses.replace(recipe, help=recipe.help.format(", ".join(RECIPES)))
+    parser.add_options("options in bulk", [named, *bulk.values()], repeatable=bulk)
+    for concern, title in CONCERNS.items():
+        options = [found for found in OPTIONS.values() if found.group == concern]
+        parser.add_options(title, options, other_names=_OTHER_NAMES)
+
+
+def configure_training(given: Mapping[str, Any], below: Sequence[Layer] = ()) -> Config:
+    """The defaults, the layers `below`, the recipe, and what else was given of `add_training_options`."""
+    from resnet_tpu.recipes import find_recipe
+
+    name = given.get("recipe")
+    recipe = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
+    return configure(given, [*below, *recipe])
+
+
 def configure(given: Mapping[str, Any], below: Sequence[Layer]) -> Config:
     """The defaults, the layers `below`, and what was given on the command line, in bulk and singly."""
     layers = [*below]
@@ -55,3 +82,25 @@ def configure(given: Mapping[str, Any], below: Sequence[Layer]) -> Config:
 def fill(owner: type[T], values: Mapping[str, Any]) -> T:
     """The dataclass `owner` with these values, given as text, in the types of its fields."""
     return owner(**convert_options(values, options_of("", owner)))
+
+
+def dispatch(
+    verb: str,
+    about: str,
+    whats: Mapping[str, Callable[[Sequence[str]], None]],
+    arguments: Sequence[str],
+    *,
+    examples: Sequence[str],
+) -> None:
+    """Calls the one of `whats` that the first argument names with the others; without any, shows what there is."""
+    what, *others = arguments or ["--help"]
+    if what in ("--help", "-h", "help"):
+        lines = "\n".join(f"  {name:11}{function.__doc__}" for name, function in whats.items())
+        shown = "\n".join(f"  {example}" for example in examples)
+        print(f"usage: resnet-tpu {verb} WHAT [options]\n\n{about}\n\nwhat:\n{lines}\n\nexamples:\n{shown}\n")
+        print(f"`resnet-tpu {verb} WHAT --help` lists the options of each.")
+    elif what in whats:
+        whats[what](others)
+    else:
+        do = f"See resnet-tpu {verb} --help.{nearest(what, whats)}"
+        raise UserError(f"resnet-tpu {verb}", what, f"one of {', '.join(whats)}", do)

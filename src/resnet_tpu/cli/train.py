@@ -1,22 +1,15 @@
 """`resnet-tpu train`, and what `mode` says for it and for the original's flags."""
 
-import dataclasses
 from collections.abc import Sequence
 
 from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import CONCERNS, BulkOptions, configure
-from resnet_tpu.config import OPTIONS, Config, options_of
+from resnet_tpu.cli.options import add_training_options, configure_training
+from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.overrides import Layer
-
-_OTHER_NAMES = {"init_from": "resnet_checkpoint"}
-"""Names that also mean an option of `train`."""
 
 
 def train(arguments: Sequence[str]) -> None:
     """Train on images, evaluate along the way, keep checkpoints; go on where model_dir stopped."""
-    from resnet_tpu.recipes import RECIPES, find_recipe
-
     parser = Parser(
         "resnet-tpu train",
         f"{train.__doc__}\n\nOptions add up, later over earlier: defaults, --recipe, --config_file, "
@@ -29,17 +22,8 @@ def train(arguments: Sequence[str]) -> None:
             "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
         ),
     )
-    bulk = options_of("bulk", BulkOptions)
-    recipe = bulk.pop("recipe")
-    named = dataclasses.replace(recipe, help=recipe.help.format(", ".join(RECIPES)))
-    parser.add_options("options in bulk", [named, *bulk.values()], repeatable=bulk)
-    for concern, title in CONCERNS.items():
-        options = [found for found in OPTIONS.values() if found.group == concern]
-        parser.add_options(title, options, other_names=_OTHER_NAMES)
-    given = parser.parse(arguments)
-    name = given.pop("recipe", "")
-    layers = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
-    config = configure(given, layers)
+    add_training_options(parser)
+    config = configure_training(parser.parse(arguments))
     if config.run.mode not in ("train", "train_and_eval"):
         raise UserError("mode", config.run.mode, "train or train_and_eval", f"See resnet-tpu {config.run.mode} --help.")
     if not config.data.data_dir:
@@ -61,9 +45,9 @@ def run(config: Config) -> None:
 
         predict_images(config)
     else:
-        from resnet_tpu.train.loop import train as train_network
+        from resnet_tpu.prune.lottery import train_lottery
 
-        train_network(config)
+        train_lottery(config)
         if config.eval.export_dir:
             from resnet_tpu.export.stablehlo import export_run
 

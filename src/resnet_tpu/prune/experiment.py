@@ -1,0 +1,152 @@
+"""Pruning and re-training from start to end, in phases that are done once and for all.
+
+A phase is a `model_dir` of its own: what it starts from is written there as a checkpoint, then `train` goes on from it.
+So whatever stops a phase, the same command goes on with it; a finished one is only read.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.config import Config, Length, steps
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.prune.layers import maskable
+from resnet_tpu.prune.levels import Level, plan_levels
+from resnet_tpu.prune.masks import density
+from resnet_tpu.prune.phase import (
+    Dense,
+    Phase,
+    config_at,
+    is_done,
+    last_checkpoint,
+    masks_of,
+    network_of,
+    start_devices,
+)
+from resnet_tpu.prune.retrain import METHODS
+from resnet_tpu.train.loop import train
+from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.train.run import config_of
+
+log = logging.getLogger(__name__)
+
+UNPRUNED = "none"
+"""Stands for the method, the re-training and the level of a network that was not pruned."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What to do to a trained network; see `plan_levels` for the first four."""
+
+    method: str
+    density: str
+    levels: int | None
+    rate: float
+    retrain: Sequence[str]
+    rewind_to: Length | None
+    retrain_epochs: float | None
+    seeds: Sequence[int]
+    rewind_optimizer: Literal["restore", "reset"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A phase that is done: its density, from 0 to 1, and top-1 accuracy on the validation images at its last step."""
+
+    model_dir: str
+    seed: int
+    retrain: str
+    level: str
+    method: str
+    density: float
+    step: int
+    top_1_accuracy: float
+
+
+def run(model_dir: str, output_dir: str, asked: Experiment) -> list[Outcome]:
+    """Prunes the training in `model_dir` and trains it again, level by level, each way and seed; goes on if stopped.
+
+    `output_dir/seed_<n>/<retrain>/<level>/` are the phases. Trainings with other seeds than that of `model_dir` begin
+    anew, in `output_dir/seed_<n>/unpruned/`. Returns every phase. Raises UserError for options that do not fit, and
+    when the rewind step has no checkpoint.
+    """
+    for name in asked.retrain:
+        if name not in METHODS:
+            raise UserError("retrain", name, f"one of {', '.join(METHODS)}", f"Change it.{nearest(name, METHODS)}")
+    levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
+    outcomes: list[Outcome] = []
+    own = config_at(model_dir)
+    start_devices(own.run)
+    for seed in asked.seeds or [own.train.seed]:
+        dense = _find_dense(model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
+        outcomes.append(_outcome(dense.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
+        for retrain in asked.retrain:
+            folder = storage.join(output_dir, f"seed_{seed}", retrain)
+            outcomes += [_run_phase(folder, level, retrain, dense, asked) for level in levels]
+    return outcomes
+
+
+def _run_phase(folder: str, level: Level, retrain: str, dense: Dense, asked: Experiment) -> Outcome:
+    """Prunes and trains one level, unless that is done."""
+    model_dir = storage.join(folder, level.name)
+    previous = storage.join(folder, level.follows.name) if level.follows else dense.model_dir
+    phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, dense)
+    seed = dense.config.train.seed
+    if not phase.is_done():
+        phase.begin()
+        log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
+        train(phase.config())
+    return _outcome(model_dir, seed, retrain, level.name, level.method)
+
+
+def _outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
+    checkpoint = store.load_all(store.find(model_dir))
+    masks = masks_of(checkpoint.arrays, maskable(network_of(config_of(checkpoint.meta))))
+    accuracy = next(
+        row["top_1_accuracy"]
+        for row in reversed(read_metrics(model_dir))
+        if row["split"] == "eval" and row["step"] == checkpoint.step
+    )
+    return Outcome(model_dir, seed, retrain, level, method, density(masks.values()), checkpoint.step, accuracy)
+
+
+def _find_dense(model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Dense:
+    """The training of `seed` that is pruned: the one in `model_dir`, or else one like it in `own_dir`."""
+    config, last_step = config_at(model_dir), last_checkpoint(model_dir)
+    rewind_step = _rewind_step(config, last_step, asked)
+    if config.train.seed != seed:
+        model_dir = own_dir
+        config = config.replace(
+            seed=seed, model_dir=own_dir, mode="train_and_eval", lottery_checkpoint_iters=str(rewind_step)
+        )
+    if not is_done(model_dir, last_step):
+        log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
+        train(config)
+    kept = store.steps_in(storage.join(model_dir, store.FOLDER))
+    if rewind_step not in kept and any(METHODS[name].weights == "early" for name in asked.retrain):
+        expected = f"one of the checkpoints in {model_dir}: {', '.join(map(str, kept))}"
+        do = f"Choose one of them, or train again with --lottery_checkpoint_iters={rewind_step}."
+        raise UserError("Rewind step", rewind_step, expected, do)
+    return Dense(model_dir, config, last_step, rewind_step)
+
+
+def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:
+    """The step that re-training goes back to; a tenth of the training unless something else is asked for."""
+    data, batch_size = config.data, config.train.train_batch_size
+
+    def count(name: str, length: Length) -> int:
+        return steps(name, length, num_train_images=data.num_train_images or 1, train_batch_size=batch_size)
+
+    if asked.rewind_to is not None and asked.retrain_epochs is not None:
+        got = f"{asked.rewind_to} and {asked.retrain_epochs}"
+        raise UserError("rewind_to and retrain_epochs", got, "one of them", "Leave one out.")
+    if asked.retrain_epochs is not None:
+        name, step = "retrain_epochs", last_step - count("retrain_epochs", f"{asked.retrain_epochs}epochs")
+    else:
+        name, step = "rewind_to", last_step // 10 if asked.rewind_to is None else count("rewind_to", asked.rewind_to)
+    if not 0 <= step < last_step:
+        raise UserError(name, f"step {step}", f"one of the {last_step} steps of the training", "Change the value.")
+    return step

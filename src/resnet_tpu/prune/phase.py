@@ -1,0 +1,162 @@
+"""One phase of an experiment: a `model_dir` that begins with the checkpoint of a pruned network and trains it again."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from resnet_tpu import distributed, storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.tf1_names import leaf_at
+from resnet_tpu.config import Config, RunConfig
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.prune.layers import Path, maskable, weights_of
+from resnet_tpu.prune.masks import Masks, all_kept
+from resnet_tpu.prune.methods import find_method
+from resnet_tpu.prune.retrain import METHODS
+from resnet_tpu.prune.start import start_with
+from resnet_tpu.rendezvous import is_in_cluster
+from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.train.optimizer import make_optimizer
+from resnet_tpu.train.run import config_of, make_meta
+from resnet_tpu.train.schedule import make_schedule
+from resnet_tpu.train.state import create_state
+
+_DESCRIPTION = "pruning.json"
+_FRESH = 1_000_003
+"""What is added to a training's seed for the weights of `reinit`: other ones, and the same each time."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A training that was not pruned: its options, its last step, and the step that re-training goes back to."""
+
+    model_dir: str
+    config: Config
+    last_step: int
+    rewind_step: int
+
+    def at(self, step: int) -> str:
+        """The path of its checkpoint of `step`."""
+        return storage.join(self.model_dir, store.FOLDER, str(step))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What is pruned, how, and how it is trained again."""
+
+    model_dir: str
+    previous: str  # the model_dir whose last checkpoint is pruned
+    method: str
+    retrain: str
+    rewind_optimizer: Literal["restore", "reset"]
+    dense: Dense
+
+    def config(self) -> Config:
+        """The options of the training: those of the dense one, with another end and learning rate where it says so."""
+        dense, method = self.dense, METHODS[self.retrain]
+        last_step = dense.last_step
+        if method.step == "last":
+            last_step = last_checkpoint(self.previous) + dense.last_step - dense.rewind_step
+        rate = float(make_schedule(dense.config)(jnp.int32(dense.last_step - 1))) if method.low_rate else None
+        return dense.config.replace(
+            model_dir=self.model_dir,
+            mode="train_and_eval",
+            train_steps=last_step,
+            resnet_checkpoint="",
+            lottery_checkpoint_iters="",
+            lottery_force_learning_rate=rate,
+        )
+
+    def is_done(self) -> bool:
+        """Whether its last step is saved and evaluated. Raises UserError when it was begun with other options."""
+        path = storage.join(self.model_dir, _DESCRIPTION)
+        if storage.exists(path) and json.loads(storage.read_text(path)) != self._description():
+            expected = "what was begun there with the same method, re-training and rewind step"
+            raise UserError(f"Phase {self.model_dir}", "other options", expected, "Give another output_dir.")
+        return is_done(self.model_dir, int(self.config().train.train_steps))
+
+    def begin(self) -> None:
+        """Writes the checkpoint to start from, unless one is there already."""
+        folder = storage.join(self.model_dir, store.FOLDER)
+        with CheckpointStore(folder, keep=1) as checkpoints:
+            if not checkpoints.steps():
+                storage.write_text(
+                    storage.join(self.model_dir, _DESCRIPTION), json.dumps(self._description(), indent=2)
+                )
+                arrays, meta = self._start()
+                checkpoints.save(int(arrays["step"]), arrays, meta)
+
+    def _description(self) -> dict[str, Any]:
+        names = ("method", "retrain", "rewind_optimizer")
+        return {name: asdict(self)[name] for name in names} | {"rewind_step": self.dense.rewind_step}
+
+    def _start(self) -> tuple[Arrays, dict[str, Any]]:
+        """The arrays and the description of the checkpoint that training goes on from."""
+        dense, method = self.dense, METHODS[self.retrain]
+        pruned = store.load_all(store.find(self.previous))
+        network = network_of(dense.config)
+        layers = maskable(network)
+        masks = find_method(self.method)(weights_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))
+        if method.weights == "early":
+            arrays = store.load_all(dense.at(dense.rewind_step)).arrays
+        elif method.weights == "fresh":
+            arrays = fresh_arrays(network, dense.config)
+        else:
+            arrays = pruned.arrays
+        step = {"last": pruned.step, "early": dense.rewind_step, "first": 0}[method.step]
+        arrays = start_with(arrays, masks, layers, step=step, rewind_optimizer=self.rewind_optimizer)
+        position = step * dense.config.train.train_batch_size
+        return arrays, make_meta(self.config(), pruned.meta["class_names"], position)
+
+
+def start_devices(run: RunConfig) -> None:
+    """Call before anything touches a device. Raises UserError where several processes train together."""
+    if (run.num_processes or 1) > 1 or is_in_cluster(run):
+        do = "Prune on one host; `train` goes on with the checkpoint on all."
+        raise UserError("Pruning", "several processes", "one process", do)
+    distributed.start(use_tpu=run.use_tpu)
+
+
+def config_at(model_dir: str) -> Config:
+    """The resolved options of the training in `model_dir`."""
+    return config_of(store.read_meta(store.find(model_dir)))
+
+
+def network_of(config: Config) -> Network:
+    """The network of a training whose options are resolved."""
+    return Network.create(
+        config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
+    )
+
+
+def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
+    """The masks in the arrays of a checkpoint; of one that has none, masks that keep everything."""
+    if "masks" not in arrays:
+        return all_kept(weights_of(arrays["params"], layers))
+    return {name: np.asarray(leaf_at(arrays, ("masks", path))) for name, path in layers.items()}
+
+
+def last_checkpoint(model_dir: str) -> int:
+    """The step of the newest checkpoint of `model_dir`."""
+    return store.step_of(store.find(model_dir))
+
+
+def is_done(model_dir: str, last_step: int) -> bool:
+    """Whether `last_step` is saved and evaluated in `model_dir`."""
+    saved = store.steps_in(storage.join(model_dir, store.FOLDER))
+    return last_step in saved and any(
+        row["split"] == "eval" and row["step"] == last_step for row in read_metrics(model_dir)
+    )
+
+
+def fresh_arrays(network: Network, config: Config) -> Arrays:
+    """The arrays of a training before its first step, of weights other than those it began with."""
+    average = config.optimizer.moving_average_decay > 0
+    state = create_state(network, make_optimizer(config.optimizer), config.train.seed + _FRESH, average=average)
+    return jax.tree.map(np.asarray, state.to_arrays())

@@ -1,0 +1,32 @@
+"""Ways to train a pruned network again: from which weights, at which step, at which learning rate.
+
+Source: arXiv:2003.02389.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Method:
+    """What re-training starts with.
+
+    weights: `pruned`: those that were pruned; `early`: those of the rewind step; `fresh`: newly drawn ones.
+    step: `last`: training goes on after it; `early`: schedule and data go back to the rewind step; `first`: to 0.
+    low_rate: the learning rate stays at the last of the training, instead of following the schedule again.
+    """
+
+    weights: Literal["pruned", "early", "fresh"]
+    step: Literal["last", "early", "first"]
+    low_rate: bool
+    text: str
+
+
+METHODS = {
+    "weight_rewinding": Method("early", "early", False, "weights and learning rate of an early step"),
+    "lr_rewinding": Method("pruned", "early", False, "the pruned weights, the learning rate of an early step"),
+    "fine_tuning": Method("pruned", "last", True, "the pruned weights, the last learning rate"),
+    "low_lr_rewinding": Method("early", "early", True, "weights of an early step, the last learning rate"),
+    "reinit": Method("fresh", "first", False, "new random weights under the mask, from the start"),
+}
+"""Ways to train a pruned network again, by name."""

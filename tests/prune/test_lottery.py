@@ -1,0 +1,180 @@
+"""The procedures of the pruning fork, flag for flag, with a small network and few steps."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resnet_tpu import resnet_main
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.tf1_bundle import write_bundle
+from resnet_tpu.checkpoints.tf1_names import leaf_at, tf_names
+from resnet_tpu.prune.layers import maskable, weights_of
+from resnet_tpu.prune.lottery import find_named
+from resnet_tpu.prune.phase import config_at, network_of
+
+LAST, EARLY = 6, 2
+METHOD = "prune_all_to_global_80.0"
+SMALL = [
+    "--resnet_width=4", "--image_size=16", "--num_label_classes=4", "--num_train_images=40", "--num_eval_images=20",
+    "--train_batch_size=16", "--eval_batch_size=20", "--precision=float32", "--num_cores=1", "--steps_per_eval=3",
+    "--base_learning_rate=0.8", "--noskip_host_call",
+]  # fmt: skip
+
+
+def train(model_dir: Path, *flags: str) -> int:
+    """The tutorial's shell function, with what makes the network small behind its flags."""
+    return resnet_main.main(
+        [
+            "--hparams_file", "official/resnet/configs/cloud/v3-8.yaml",
+            "--data_dir", "synthetic",
+            "--resnet_depth", "18",
+            "--model_dir", str(model_dir),
+            "--lottery_results_dir", str(model_dir),
+            "--tpu", "a-tpu",
+            "--lottery_checkpoint_iters", f"0,{EARLY},{LAST}",
+            *SMALL, "--train_steps", str(LAST), *flags,
+        ]
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model_dir = tmp_path_factory.mktemp("train_model_results")
+    assert train(model_dir) == 0
+    return model_dir
+
+
+def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
+    return store.load_named(str(model_dir / store.FOLDER / str(step)))
+
+
+def copy_by_hand(before: Path, name: str, model_dir: Path) -> None:
+    model_dir.mkdir()
+    for file in before.glob(f"{name}*"):
+        shutil.copy(file, model_dir)
+    (model_dir / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
+
+
+def procedure(name: str, before: Path) -> list[str]:
+    final, early = before / "checkpoint_iter_final", before / f"checkpoint_iter_{EARLY}"
+    pruning = ["--lottery_pruning_method", METHOD, "--lottery_prune_at", str(final)]
+    return {
+        "weight_rewinding": [*pruning, "--lottery_reset_to", str(early)],
+        "lr_rewinding": [*pruning, "--lottery_reset_to", str(final), "--lottery_reset_global_step_to", str(early)],
+        "fine_tuning": [
+            *pruning, "--train_steps", str(LAST + LAST - EARLY), "--lottery_force_learning_rate", "0.0004",
+            "--lottery_reset_to", str(final),
+        ],
+        "reinit": [*pruning, "--lottery_reset_to", "reinitialize"],
+    }[name]  # fmt: skip
+
+
+def test_the_first_training_names_what_it_keeps(before: Path) -> None:
+    names = {path.name for path in before.glob("checkpoint_iter_*")}
+    assert names == {
+        "checkpoint_iter_0",
+        f"checkpoint_iter_{EARLY}",
+        f"checkpoint_iter_{LAST}",
+        "checkpoint_iter_final",
+    }
+    for name, step in (("0", 0), (str(EARLY), EARLY), ("final", LAST)):
+        assert store.step_of(find_named(str(before / f"checkpoint_iter_{name}"))) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "origin", "start", "last", "by_hand"),
+    [
+        ("weight_rewinding", EARLY, EARLY, LAST, True),
+        ("lr_rewinding", LAST, EARLY, LAST, False),
+        ("fine_tuning", LAST, LAST, 2 * LAST - EARLY, True),
+        ("reinit", None, 0, LAST, False),
+    ],
+)
+def test_procedures(
+    name: str, origin: int | None, start: int, last: int, by_hand: bool, before: Path, tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "rewind_model_results"
+    if by_hand and origin is not None:
+        copy_by_hand(before, f"checkpoint_iter_{'final' if start == LAST else start}", model_dir)
+    assert train(model_dir, *procedure(name, before), "--keep_checkpoint_max=9") == 0
+    assert float((model_dir / "density_ratio").read_text()) == pytest.approx(0.8, abs=1e-4)
+    begun, ended = arrays(model_dir, start), arrays(model_dir, last)
+    masks = {key.removeprefix("masks/"): mask for key, mask in begun.items() if key.startswith("masks/")}
+    for key, mask in masks.items():
+        if origin is not None:
+            for collection in ("params", "momentum"):
+                expected = arrays(before, origin)[f"{collection}/{key}"] * mask
+                np.testing.assert_array_equal(begun[f"{collection}/{key}"], expected)
+        assert not ended[f"params/{key}"][~mask].any()
+    assert store.step_of(find_named(str(model_dir / "checkpoint_iter_final"))) == last
+
+
+def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> None:
+    flags = procedure("lr_rewinding", before)
+    assert train(tmp_path, *flags) == 0
+    newest = tmp_path / store.FOLDER / str(LAST)
+    written, reached = newest.stat().st_mtime_ns, arrays(tmp_path, LAST)
+    assert train(tmp_path, *flags) == 0
+    assert newest.stat().st_mtime_ns == written
+    shutil.rmtree(newest)  # as if stopped before its end
+    assert train(tmp_path, *flags) == 0
+    for name, array in arrays(tmp_path, LAST).items():
+        np.testing.assert_array_equal(array, reached[name])
+    assert not (tmp_path / f"{store.FOLDER}.1").exists()
+    assert train(tmp_path, *flags, "--lottery_force_reprune") == 0
+    assert store.steps_in(str(tmp_path / f"{store.FOLDER}.1"))[-1] == LAST
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lottery_prune_at=nowhere/checkpoint_iter_final"], "lottery_reset_to: got nothing, expected a checkpoint"),
+        (["--lottery_reset_to=reinitialize"], "lottery_prune_at: got nothing, expected a checkpoint"),
+        (
+            ["--lottery_prune_at=nowhere/checkpoint_iter_9", "--lottery_reset_to=reinitialize"],
+            "Checkpoint: got nowhere/checkpoint_iter_9, expected a model_dir or a checkpoint in it.",
+        ),
+        (
+            ["--lottery_prune_at=reinitialize", "--lottery_reset_to=reinitialize", "--lottery_pruning_method=prune_it"],
+            "Pruning method: got prune_it, expected one of",
+        ),
+    ],
+)
+def test_bad_flags(flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "new", *flags) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new" / store.FOLDER).exists()
+
+
+def write_fork(before: Path, prefix: str, masks: dict[str, np.ndarray]) -> None:
+    """The trained network as the fork saves it: with masks beside its weights, without momentum."""
+    checkpoint = store.load_all(str(before / store.FOLDER / str(LAST)))
+    network = network_of(config_at(str(before)))
+    layers = maskable(network)
+    weights = weights_of(checkpoint.arrays["params"], layers)
+    variables: dict[str, np.ndarray] = {"global_step": np.array(LAST, np.int64)}
+    variables |= {f"{name}_w": kernel for name, kernel in weights.items()}
+    variables |= {
+        f"{name}_m": masks.get(name, np.ones(kernel.shape)).astype(np.float32) for name, kernel in weights.items()
+    }
+    for name, place in tf_names(network).items():
+        if not name.endswith("/kernel"):
+            variables["dense_b" if name == "dense/bias" else name] = leaf_at(checkpoint.arrays, place)
+    write_bundle(prefix, variables)
+
+
+def test_checkpoints_of_the_fork_itself(before: Path, tmp_path: Path) -> None:
+    """Its masks are where pruning begins, its weights what is trained on."""
+    mask = np.arange(3 * 3 * 4 * 4).reshape(3, 3, 4, 4) % 3 > 0
+    prefix = str(tmp_path / "fork" / "checkpoint_iter_final")
+    (tmp_path / "fork").mkdir()
+    write_fork(before, prefix, {"conv_2": mask})
+    flags = ["--lottery_prune_at", prefix, "--lottery_reset_to", prefix, "--lottery_pruning_method", "prune_global_50"]
+    assert train(tmp_path / "new", *flags, "--train_steps", str(LAST + 2)) == 0
+    begun = arrays(tmp_path / "new", LAST)
+    conv_2 = "group1/block1/conv1/conv/kernel"
+    assert not (begun[f"masks/{conv_2}"] & ~mask).any()
+    kept = begun[f"masks/{conv_2}"]
+    np.testing.assert_array_equal(begun[f"params/{conv_2}"], arrays(before, LAST)[f"params/{conv_2}"] * kept)
