@@ -106,8 +106,8 @@ def test_command_of_the_rewinding_readme(caplog: pytest.LogCaptureFixture) -> No
         "skip_host_call": True, "num_cores": 8,
     }  # fmt: skip
     assert "v3-8.yaml is not here, its values are those of the recipe v3-8" in caplog.text
-    with pytest.raises(UserError, match=r"lottery_results_dir .* pruning and rewinding is not in this version yet"):
-        parse([*arguments, "--lottery_results_dir", "m"])
+    found = options(*arguments, "--lottery_results_dir", "m", "--lottery_checkpoint_iters", "0,11259,22518")
+    assert (found["lottery_results_dir"], found["lottery_checkpoint_iters"]) == ("m", "0,11259,22518")
 
 
 def test_the_configuration_file_itself_goes_before_the_recipe(tmp_path: Path) -> None:
@@ -197,16 +197,16 @@ def test_flags_of_what_is_not_built_are_refused_unless_off(name: str, tmp_path: 
 
 
 def test_a_higher_layer_may_turn_off_what_is_not_built(tmp_path: Path) -> None:
-    (tmp_path / "on.yaml").write_text("lottery_reset_to: run/checkpoint\nseed: 3\n")
-    assert options(f"--config_file={tmp_path}/on.yaml", "--params_override=lottery_reset_to=null") == {"seed": 3}
+    (tmp_path / "on.yaml").write_text("bigtable_instance: photos\nseed: 3\n")
+    assert options(f"--config_file={tmp_path}/on.yaml", "--params_override=bigtable_instance=null") == {"seed": 3}
 
 
 def test_values_with_commas_in_flags_of_one_pair() -> None:
     for name in ("hparams", "param_overrides"):
         assert options(f"--{name}=dropblock_groups=3,4") == {"dropblock_groups": "3,4"}
     assert options("--params_override=dropblock_groups='3,4',seed=1") == {"dropblock_groups": "3,4", "seed": 1}
-    with pytest.raises(UserError, match=r"lottery_checkpoint_iters .* got '0,11259'"):
-        parse(["--hparams", "lottery_checkpoint_iters=0,11259"])
+    with pytest.raises(UserError, match=r"lth_prediction_result_dir .* got 'a,b'"):
+        parse(["--hparams", "lth_prediction_result_dir=a,b"])
     with pytest.raises(UserError, match="Override: got 'dropblock_groups=3,4'"):
         parse(["--params_override", "dropblock_groups=3,4"])
 

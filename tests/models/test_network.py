@@ -11,7 +11,7 @@ from flax import nnx
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
-from resnet_tpu.models.layers import global_average, max_pool
+from resnet_tpu.models.layers import global_average
 from resnet_tpu.models.network import Arrays, Network, build_model
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.models.resnet import ResNet
@@ -114,7 +114,7 @@ def test_blocks_run_in_the_order_of_their_numbers(bottleneck: bool) -> None:
     model = nnx.merge(*nnx.split(model))  # as in a step
 
     def by_hand(x: jax.Array) -> jax.Array:
-        x = max_pool(model.stem(x, None))
+        x = model.stem(x, None)
         for number in range(1, 12):
             x = getattr(model, "group1")[f"block{number}"](x, None)  # noqa: B009
         return model.dense(global_average(x))
@@ -142,7 +142,6 @@ def test_any_image_size_is_accepted_and_halved_five_times(size: int, depth: int,
 
     def shapes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         y = model.stem(x, None)
-        y = y if stem == "small" else max_pool(y)
         for group in range(1, 5):
             y = getattr(model, f"group{group}")["block1"](y, None)
         return y, model(x, None)
