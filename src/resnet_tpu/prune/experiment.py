@@ -13,7 +13,6 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config, Length, steps
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.prune.layers import maskable
 from resnet_tpu.prune.levels import Level, plan_levels
 from resnet_tpu.prune.masks import density
 from resnet_tpu.prune.phase import (
@@ -22,14 +21,11 @@ from resnet_tpu.prune.phase import (
     config_at,
     is_done,
     last_checkpoint,
-    masks_of,
-    network_of,
     start_devices,
 )
 from resnet_tpu.prune.retrain import METHODS
 from resnet_tpu.train.loop import train
 from resnet_tpu.train.metrics import read_metrics
-from resnet_tpu.train.run import config_of
 
 log = logging.getLogger(__name__)
 
@@ -103,14 +99,16 @@ def _run_phase(folder: str, level: Level, retrain: str, dense: Dense, asked: Exp
 
 
 def _outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
-    checkpoint = store.load_all(store.find(model_dir))
-    masks = masks_of(checkpoint.arrays, maskable(network_of(config_of(checkpoint.meta))))
+    path = store.find(model_dir)
+    step, kept = store.step_of(path), 1.0
+    if "masks" in store.stored_shapes(path):  # nothing else of the checkpoint is needed
+        kept = density(mask for _, mask in store.leaves(store.load_all(path, ("masks",)).arrays))
     accuracy = next(
         row["top_1_accuracy"]
         for row in reversed(read_metrics(model_dir))
-        if row["split"] == "eval" and row["step"] == checkpoint.step
+        if row["split"] == "eval" and row["step"] == step
     )
-    return Outcome(model_dir, seed, retrain, level, method, density(masks.values()), checkpoint.step, accuracy)
+    return Outcome(model_dir, seed, retrain, level, method, kept, step, accuracy)
 
 
 def _find_dense(model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Dense:
