@@ -34,8 +34,8 @@ bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not i
 	for what in input wait; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
 
 lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
-	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --group dev --no-annotate --quiet \
-		--no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --extra onnx --extra serve --extra gcp \
+		--group dev --no-annotate --quiet --no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) $(OUT)
