@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from resnet_tpu.config import OPTIONS, Config, find_option, option, options_of, steps
+from resnet_tpu.config import OPTIONS, Config, find_option
 from resnet_tpu.errors import UserError
+from resnet_tpu.options import option, options_of, steps
 
 
 @pytest.mark.parametrize(

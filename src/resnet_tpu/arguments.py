@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from resnet_tpu.config import Option, Rgb
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options import Option, Rgb
 
 Flags = Mapping[str, bool]
 """Names of options, with whether each is a bool, which needs no value."""

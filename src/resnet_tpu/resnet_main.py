@@ -14,8 +14,9 @@ from typing import Any
 from resnet_tpu import storage
 from resnet_tpu.arguments import describe, metavar, split_arguments
 from resnet_tpu.cli.train import run
-from resnet_tpu.config import OPTIONS, Config, Option
+from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options import Option
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_run, read_yaml
 from resnet_tpu.program import exit_code
 from resnet_tpu.recipes import FILES

@@ -3,8 +3,7 @@ import pytest
 
 from resnet_tpu.config import Config
 from resnet_tpu.plan.plan import settle
-from resnet_tpu.plan.program import eval_batch_size, lower_eval_step, lower_train_step, make_mesh, make_network
-from resnet_tpu.plan.work import forward_flops
+from resnet_tpu.plan.program import eval_batch_size, lower_eval_step, lower_train_step, make_mesh
 
 TINY = settle(
     Config().replace(
@@ -26,14 +25,3 @@ def test_the_eval_step_is_lowered_for_a_batch_that_divides() -> None:
     assert eval_batch_size(TINY, 8) == 16
     lowered = lower_eval_step(TINY, make_mesh(jax.devices()))
     assert "tensor<16x32x32x3xui8>" in lowered.as_text()
-
-
-def test_flops_are_those_that_are_known() -> None:
-    network = make_network(settle(Config()))
-    assert forward_flops(network) == 2 * 4_089_184_256  # torchvision's and timm's count of ResNet-50 v1.5, 4.09 G
-
-
-def test_flops_count_a_dense_layer_and_convolutions_by_hand() -> None:
-    small = make_network(TINY.replace(resnet_width=8))
-    wide = make_network(TINY.replace(resnet_width=8, num_label_classes=20))
-    assert forward_flops(wide) - forward_flops(small) == 2 * 10 * 64  # 64 features to ten classes more

@@ -5,7 +5,8 @@ import json
 from dataclasses import dataclass
 
 from resnet_tpu import storage
-from resnet_tpu.config import Config, option
+from resnet_tpu.config import Config
+from resnet_tpu.options import option
 from resnet_tpu.overrides import Layer
 
 _FILE = "dawnbench.json"

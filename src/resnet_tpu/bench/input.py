@@ -19,11 +19,12 @@ from resnet_tpu.bench.options import BenchOptions
 from resnet_tpu.bench.peers import PEERS
 from resnet_tpu.bench.photos import find_photos, write_photos, write_records
 from resnet_tpu.bench.task import Task, measure
-from resnet_tpu.config import Config, option
+from resnet_tpu.config import Config
 from resnet_tpu.data.loader import train_batches
 from resnet_tpu.data.source import open_source
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.machine import num_cores
+from resnet_tpu.options import option
 from resnet_tpu.program import exit_code
 
 OURS = "resnet-tpu"

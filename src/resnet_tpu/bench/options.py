@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from resnet_tpu.bench.figures import Format
-from resnet_tpu.config import option
+from resnet_tpu.options import option
 
 
 @dataclass(frozen=True)

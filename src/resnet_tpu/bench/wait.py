@@ -29,7 +29,8 @@ from resnet_tpu.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.bench.input import our_task, run_alone
 from resnet_tpu.bench.options import BenchOptions
 from resnet_tpu.bench.photos import write_photos
-from resnet_tpu.config import Config, option
+from resnet_tpu.config import Config
+from resnet_tpu.options import option
 from resnet_tpu.program import exit_code
 from resnet_tpu.train.loop import TrainStep, train
 from resnet_tpu.train.metrics import read_metrics

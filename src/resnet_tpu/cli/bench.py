@@ -6,7 +6,8 @@ from typing import TypeVar
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.dawnbench import dawnbench
 from resnet_tpu.cli.options import configure, dispatch, fill
-from resnet_tpu.config import OPTIONS, Config, options_of
+from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.options import options_of
 
 T = TypeVar("T")
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import WIDE, BulkOptions, fill
-from resnet_tpu.config import Config, option, options_of
+from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import Layer, merge, parse_overrides
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from resnet_tpu.arguments import Parser, convert_options
-from resnet_tpu.config import OPTIONS, Config, option, options_of
+from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from typing import Literal
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import WIDE, add_training_options, configure_training, fill
-from resnet_tpu.config import option, options_of
 from resnet_tpu.errors import UserError
+from resnet_tpu.options import option, options_of
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import add_run_options, configure, fill
-from resnet_tpu.config import option, options_of
+from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
 
 

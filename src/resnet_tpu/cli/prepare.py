@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import fill
-from resnet_tpu.config import options_of
+from resnet_tpu.options import options_of
 
 
 def prepare(arguments: Sequence[str]) -> None:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import add_training_options, configure_training, dispatch, fill
-from resnet_tpu.config import Config, option, options_of
+from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import fill
-from resnet_tpu.config import Length, option, options_of
 from resnet_tpu.errors import UserError
+from resnet_tpu.options import Length, option, options_of
 
 
 @dataclass(frozen=True)

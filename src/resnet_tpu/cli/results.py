@@ -7,7 +7,7 @@ from typing import Literal
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import fill
-from resnet_tpu.config import option, options_of
+from resnet_tpu.options import option, options_of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from rich.console import Console
 
 import resnet_tpu
 from resnet_tpu import storage
-from resnet_tpu.config import option
 from resnet_tpu.data.claim import LABELS, REPORT, claim
 from resnet_tpu.data.findings import Finding, Kind, summarize
 from resnet_tpu.data.flowers import FLOWER_PHOTOS, fetch_flower_photos
@@ -23,6 +22,7 @@ from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
 from resnet_tpu.data.workers import write_shards
 from resnet_tpu.errors import UserError
 from resnet_tpu.machine import num_cores
+from resnet_tpu.options import option
 
 _BYTES_WHILE_STARTING = 50_000_000
 _NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite")

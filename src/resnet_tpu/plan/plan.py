@@ -11,6 +11,7 @@ from resnet_tpu.checks import check
 from resnet_tpu.config import Config
 from resnet_tpu.data.source import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.work import TRAINING, forward_flops
 from resnet_tpu.plan.compiler import OutOfMemory, compile_step, devices_of
 from resnet_tpu.plan.memory import Memory
 from resnet_tpu.plan.operations import Operation, by_layer
@@ -18,7 +19,6 @@ from resnet_tpu.plan.program import eval_batch_size, lower_eval_step, lower_trai
 from resnet_tpu.plan.search import find_largest
 from resnet_tpu.plan.timing import Timing, time_step
 from resnet_tpu.plan.topology import Topology, smallest_like
-from resnet_tpu.plan.work import TRAINING, forward_flops
 from resnet_tpu.train.run import lengths, resolve
 
 Notice = Callable[[str], contextlib.AbstractContextManager[Any]]

@@ -9,8 +9,8 @@ from resnet_tpu import distributed
 from resnet_tpu.config import Config
 from resnet_tpu.data.source import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.work import TRAINING, forward_flops
 from resnet_tpu.plan.program import lower_train_step, make_network
-from resnet_tpu.plan.work import TRAINING, forward_flops
 from resnet_tpu.profiling.labels import labels_of, read_labels, write_labels
 from resnet_tpu.profiling.peaks import find_peak
 from resnet_tpu.profiling.summary import StepSummary, summarise

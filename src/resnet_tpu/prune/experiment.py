@@ -11,8 +11,9 @@ from typing import Literal
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
-from resnet_tpu.config import Config, Length, steps
+from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options import Length, steps
 from resnet_tpu.prune.levels import Level, plan_levels
 from resnet_tpu.prune.masks import density
 from resnet_tpu.prune.phase import (

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu import __version__, storage
-from resnet_tpu.config import OPTIONS, Config, steps
+from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.data.source import Source
 from resnet_tpu.errors import UserError
+from resnet_tpu.options import steps
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from resnet_tpu.config import Config, epoch_boundaries, steps
+from resnet_tpu.config import Config, epoch_boundaries
+from resnet_tpu.options import steps
 
 Schedule = Callable[[jax.Array], jax.Array]
 

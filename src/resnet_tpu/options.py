@@ -1,0 +1,148 @@
+"""What an option is: a field of a group, its help, its kinds of values, and how text becomes one of them."""
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from resnet_tpu.errors import UserError, nearest
+
+Length = int | str
+"""How long: optimizer steps as a number, or epochs over the training images as text: `15epochs`, `0.5epochs`."""
+
+Rgb = tuple[float, float, float]
+"""One value for red, green and blue each."""
+
+_EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
+
+
+def option(default: Any, text: str, *, at_least: float | None = None) -> Any:
+    """A field with the help text and the range that the command line shows and `check` enforces."""
+    return dataclasses.field(default=default, metadata={"help": text, "at_least": at_least})
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as the command line sees it."""
+
+    name: str
+    group: str
+    kinds: tuple[type, ...]  # accepted types, tried in this order; (int, str) is a Length
+    choices: tuple[str, ...]
+    default: Any
+    help: str
+    at_least: float | None
+
+    @property
+    def is_length(self) -> bool:
+        """Whether the option is a `Length`."""
+        return int in self.kinds and str in self.kinds
+
+    def convert(self, value: Any) -> Any:
+        """`value` (from Python, YAML or the command line) as this option's type; UserError when it cannot be."""
+        if value is None and self.default == "":
+            return ""
+        if value is None or (types.NoneType in self.kinds and str(value).lower() in ("none", "null", "")):
+            if types.NoneType in self.kinds:
+                return None
+            raise self._wrong(value)
+        if self.choices:
+            if value not in self.choices:
+                raise self._wrong(value)
+            return value
+        for kind in self.kinds:
+            try:
+                converted = _PARSERS[kind](value)
+            except (ValueError, TypeError, OverflowError):
+                continue
+            if self.is_length:
+                steps(self.name, converted, num_train_images=1, train_batch_size=1)
+            if self.at_least is not None and not isinstance(converted, str | tuple) and converted < self.at_least:
+                raise UserError(self.name, value, f"at least {self.at_least:g}", "Change the value.")
+            return converted
+        raise self._wrong(value)
+
+    def _wrong(self, value: Any) -> UserError:
+        hint = nearest(str(value), self.choices)
+        return UserError(self.name, repr(value), self.expected(), f"Change the value.{hint}")
+
+    def expected(self) -> str:
+        """What this option accepts, in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "null"}
+        if self.is_length:
+            words |= {int: "steps", str: "epochs such as 15epochs"}
+        if Rgb in self.kinds:
+            return "three numbers such as 0.5,0.5,0.5"
+        return " or ".join(words[kind] for kind in self.kinds)
+
+
+def _parse_bool(value: Any) -> bool:
+    names = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
+    if (text := str(value).lower()) not in names:
+        raise ValueError(text)
+    return names[text]
+
+
+def _parse_int(value: Any) -> int:
+    if isinstance(value, bool) or float(value) != int(float(value)):
+        raise ValueError(value)
+    return int(value) if isinstance(value, int) else int(float(value))
+
+
+def _parse_float(value: Any) -> float:
+    if isinstance(value, bool) or not math.isfinite(float(value)):
+        raise ValueError(value)
+    return float(value)
+
+
+def _parse_str(value: Any) -> str:
+    if isinstance(value, dict | list):
+        raise TypeError(value)
+    return str(value)
+
+
+def _parse_rgb(value: Any) -> Rgb:
+    red, green, blue = (_parse_float(part) for part in (value.split(",") if isinstance(value, str) else value))
+    return red, green, blue
+
+
+def _parse_none(value: Any) -> None:
+    raise ValueError(value)  # None itself never comes this far
+
+
+_PARSERS: dict[type, Callable[[Any], Any]] = {
+    bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_str, Rgb: _parse_rgb,
+    types.NoneType: _parse_none,
+}  # fmt: skip
+
+
+def _describe(group: str, owner: type, field: dataclasses.Field) -> Option:
+    hint = typing.get_type_hints(owner)[field.name]
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    choices = tuple(choice for part in parts if typing.get_origin(part) is Literal for choice in typing.get_args(part))
+    kinds = tuple(str if typing.get_origin(part) is Literal else part for part in parts)
+    return Option(field.name, group, kinds, choices, field.default, field.metadata["help"], field.metadata["at_least"])
+
+
+def options_of(group: str, owner: type) -> dict[str, Option]:
+    """The options that the fields of the dataclass `owner`, made by `option`, are, by name."""
+    return {field.name: _describe(group, owner, field) for field in dataclasses.fields(owner)}
+
+
+def steps(what: str, length: Length, *, num_train_images: int, train_batch_size: int) -> int:
+    """`length` in optimizer steps: `int(epochs * num_train_images / train_batch_size)`, the original's formula.
+
+    Raises UserError, naming `what`, when `length` is neither a number of steps >= 0 nor epochs.
+    """
+    if isinstance(length, int):
+        if length >= 0:
+            return length
+    elif match := _EPOCHS.fullmatch(length):
+        return int(float(match[1]) * num_train_images / train_batch_size)
+    raise UserError(what, repr(length), "steps such as 1000 or epochs such as 15epochs", "Change the value.")
