@@ -7,7 +7,20 @@ import sys
 from collections.abc import Callable, Sequence
 
 from resnet_tpu import __version__
-from resnet_tpu.cli import bench, convert, demo, evaluate, plan, predict, prepare, profile, prune, results, train
+from resnet_tpu.cli import (
+    bench,
+    convert,
+    demo,
+    doctor,
+    evaluate,
+    plan,
+    predict,
+    prepare,
+    profile,
+    prune,
+    results,
+    train,
+)
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.program import exit_code
 
@@ -23,6 +36,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "profile": profile.profile,
     "bench": bench.bench,
     "demo": demo.demo,
+    "doctor": doctor.doctor,
 }
 
 

@@ -1,0 +1,62 @@
+"""`resnet-tpu doctor`."""
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from resnet_tpu.arguments import Parser
+from resnet_tpu.cli.options import WIDE, fill
+from resnet_tpu.options import option, options_of
+
+if TYPE_CHECKING:
+    from resnet_tpu.doctor import Finding
+
+_COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """How `doctor` looks and what it says."""
+
+    format: Literal["table", "json"] = option("table", "How to print what was found.")
+    use_tpu: bool = option(True, "False: leave a TPU alone even where there is one.")
+
+
+def doctor(arguments: Sequence[str]) -> None:
+    """Look at this machine: devices, versions, decoders, extras, credentials, and what is missing."""
+    parser = Parser(
+        "resnet-tpu doctor",
+        f"{doctor.__doc__} Changes nothing and asks nothing of a network.",
+        examples=("resnet-tpu doctor", "resnet-tpu doctor --format=json"),
+    )
+    parser.add_options("how", options_of("doctor", DoctorOptions).values())
+    options = fill(DoctorOptions, parser.parse(arguments))
+
+    from resnet_tpu.doctor import examine
+
+    findings = examine(use_tpu=options.use_tpu)
+    if options.format == "json":
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    else:
+        _print(findings)
+
+
+def _print(findings: Sequence["Finding"]) -> None:
+    """A line for each finding, those of a topic below its name, and below what is not well what would help."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for topic, group in itertools.groupby(findings, lambda finding: finding.topic):
+        table.add_row(f"[bold]{topic}[/]")
+        for finding in group:
+            found = "\n".join(filter(None, (finding.found, finding.do)))
+            table.add_row(f"  {escape(finding.name)}", f"[{_COLOURS[finding.state]}]{finding.state}[/]", escape(found))
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
