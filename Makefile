@@ -6,7 +6,7 @@ DATA ?=
 OUT ?= demo
 LIBTPU := 0.0.51
 
-.PHONY: demo test test-slow check-tpu lint format bench lock clean
+.PHONY: demo test test-slow check-tpu lint format docs bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
@@ -29,6 +29,9 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; a link that leads nowhere fails it
+	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs site
+
 bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
 	for name in step flowers variants tf1_reader augment prepare; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
 	for what in input wait; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
@@ -38,7 +41,7 @@ lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
 		--group dev --no-annotate --quiet --no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) $(OUT)
+	rm -rf $(VENV) $(OUT) site
 
 $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(wildcard src/resnet_tpu/data/native/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
