@@ -33,17 +33,18 @@ docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; a link that l
 	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs site
 
 bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
-	for name in step flowers variants tf1_reader augment prepare; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
-	for what in input wait; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
+	for name in flowers variants tf1_reader augment prepare bigtable; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
+	for what in masks compact sizes; do $(BIN)/python -m benchmarks.pruned $$what --quick || exit 1; done
+	for what in input wait step serve; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
 
 lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
-	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --extra onnx --extra serve --extra gcp \
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --extra cpu --extra onnx --extra serve --extra gcp \
 		--group dev --no-annotate --quiet --no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) $(OUT) site
 
-$(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(wildcard src/resnet_tpu/data/native/*.[ch])
+$(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(wildcard src/resnet_tpu/*/native/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock

@@ -1,29 +1,38 @@
-"""Build hook: compiles the optional library of src/resnet_tpu/data/native where a compiler and libjpeg-turbo are."""
+"""Build hook: compiles the optional libraries in C where a compiler and what they need are."""
 
 import runpy
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = "src/resnet_tpu/data/native"
+LIBRARIES = {
+    "src/resnet_tpu/data/native": "JPEGs will be decoded more slowly",
+    "src/resnet_tpu/models/native": "training on a CPU will be slower",
+}
 
 
 class NativeBuildHook(BuildHookInterface):
-    """Compiles into the package, so that an editable installation has the library as well as a wheel."""
+    """Compiles into the package, so that an editable installation has the libraries as well as a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Goes on without the library when it cannot be compiled."""
+        """Goes on without a library that cannot be compiled."""
         if self.target_name != "wheel":
             return
-        builder = runpy.run_path(str(Path(self.root) / NATIVE / "build.py"))
+        sys.path.insert(0, str(Path(self.root) / "src"))
+        for folder, without in LIBRARIES.items():
+            self._build(folder, without, build_data, is_editable=version == "editable")
+
+    def _build(self, folder: str, without: str, build_data: dict[str, Any], *, is_editable: bool) -> None:
+        builder = runpy.run_path(str(Path(self.root) / folder / "build.py"))
         try:
             library = builder["build"]()
         except builder["BuildError"] as error:
-            self.app.display_warning(f"Building without the library in C, JPEGs will be decoded more slowly.\n{error}")
+            self.app.display_warning(f"Building without the library in {folder}: {without}.\n{error}")
             return
-        if version == "editable":
+        if is_editable:
             return
         # Any Python that runs the package can load it, but no other system than one like this.
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -58,7 +58,7 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
     start = time.perf_counter()
     import jax
 
-    from benchmarks import torch_resnet
+    from resnet_tpu.bench import torch_resnet
     from resnet_tpu.data.loader import eval_batches, train_batches
     from resnet_tpu.data.source import open_source
     from resnet_tpu.models.network import Network

@@ -10,6 +10,8 @@ from pathlib import Path
 os.environ["NPROC"] = "16"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+# Many trainings in a process, and a process for each core: they are not to keep the memory of the largest.
+os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
 os.environ.setdefault("XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / f"resnet_tpu_tests_{os.getuid()}"))
 
 import pytest

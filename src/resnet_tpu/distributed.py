@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
+from resnet_tpu.machine import has_accelerator, keep_memory
 
 BATCH_AXIS = "data"
 
@@ -21,12 +22,15 @@ BATCH_AXIS = "data"
 def start(*, use_tpu: bool) -> None:
     """Chooses the platform and turns the compilation cache on; call before anything touches a device.
 
-    Without a TPU on the machine, `use_tpu` changes nothing: GPU or CPU is used.
+    Where that can be no other than the CPU, memory is kept from now on: XLA's threads, which come with the devices,
+    would each have a heap of their own. Without a TPU on the machine, `use_tpu` changes nothing: GPU or CPU is used.
     """
     if not use_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
         has_cuda = importlib.util.find_spec("jax_cuda13_plugin") or importlib.util.find_spec("jax_cuda12_plugin")
         jax.config.update("jax_platforms", "cuda,cpu" if has_cuda else "cpu")
     settings: Any = jax.config
+    if settings.jax_platforms == "cpu" or not has_accelerator():
+        keep_memory()
     if settings.jax_compilation_cache_dir is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "resnet_tpu" / "xla"
         jax.config.update("jax_compilation_cache_dir", str(cache))

@@ -1,8 +1,53 @@
-"""What this machine offers to this process."""
+"""What this machine offers to this process, and how the process uses its memory."""
 
+import ctypes
+import functools
 import os
+import platform
+import sys
+from pathlib import Path
+
+# Of glibc's mallopt, and of Linux's madvise
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_NEVER, _HUGE_PAGES, _HUGE_PAGE = -1, 14, 1 << 21
 
 
 def num_cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def has_accelerator() -> bool:
+    """Whether there are devices of GPUs or TPUs under Linux; elsewhere True, for that is not known."""
+    devices = Path("/dev")
+    patterns = "nvidia[0-9]*", "accel*", "vfio/[0-9]*", "kfd"
+    return sys.platform != "linux" or any(any(devices.glob(pattern)) for pattern in patterns)
+
+
+@functools.cache
+def keep_memory(share: float = 0.5) -> bool:
+    """Keeps memory that is given back for the next that asks, in huge pages, from now on: whether it does.
+
+    XLA takes the memory of a step anew in each, on a CPU from the C library, which would give gigabytes back to the
+    system and get them again as pages of 4 kB, one by one. `share` of the machine's memory is to lie in huge pages;
+    none of it is taken before it is used. Linux with glibc alone: elsewhere nothing is changed, nor where the
+    environment has settings of the user's own for that (GLIBC_TUNABLES).
+    """
+    if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    address, size = ctypes.c_void_p, ctypes.c_size_t
+    libc.malloc.restype, libc.malloc.argtypes = address, [size]
+    libc.free.argtypes, libc.madvise.argtypes = [address], [address, size, ctypes.c_int]
+    options = {_MMAP_MAX: 0, _TRIM_THRESHOLD: _NEVER, _ARENA_MAX: 1}
+    if not all(libc.mallopt(name, value) for name, value in options.items()):
+        return False
+    length = int(share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    begin = libc.malloc(length)
+    if begin:  # there may be a limit on addresses
+        first = -(-begin // _HUGE_PAGE) * _HUGE_PAGE
+        libc.madvise(first, (begin + length - first) // _HUGE_PAGE * _HUGE_PAGE, _HUGE_PAGES)
+        libc.free(begin)
+    return True

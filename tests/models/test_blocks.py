@@ -54,7 +54,7 @@ def test_squeeze_excite_has_at_least_one_channel_inside(ratio: float, squeezed: 
 
 def test_a_block_of_resnet_rs_by_hand() -> None:
     make = make_maker(se_ratio=0.25, resnetd_shortcut=True)
-    block = BottleneckBlock(16, 8, 2, group=2, is_first=True, make=make)
+    block = BottleneckBlock(16, 8, 2, inner=(8, 8), group=2, is_first=True, make=make)
     x = random(2, 7, 7, 16)
     assert block.projection is not None
     assert block.squeeze_excite is not None
@@ -66,7 +66,7 @@ def test_a_block_of_resnet_rs_by_hand() -> None:
 
 
 def test_the_pooled_shortcut_is_only_for_stride_2() -> None:
-    block = BottleneckBlock(16, 8, 1, group=1, is_first=True, make=make_maker(resnetd_shortcut=True))
+    block = BottleneckBlock(16, 8, 1, inner=(8, 8), group=1, is_first=True, make=make_maker(resnetd_shortcut=True))
     assert not block.pools_shortcut
     assert block.projection is not None
     x = random(2, 4, 4, 16)
@@ -80,7 +80,8 @@ def test_a_preactivated_block_by_hand(bottleneck: bool, is_first: bool) -> None:
     make = make_maker(bottleneck, pre_activation=True)
     features = 32 if bottleneck else 8
     kind = BottleneckBlock if bottleneck else BasicBlock
-    block = kind(features, 8, 2 if is_first else 1, group=2, is_first=is_first, make=make)
+    inner = (8, 8) if bottleneck else (8,)
+    block = kind(features, 8, 2 if is_first else 1, inner=inner, group=2, is_first=is_first, make=make)
     x = random(2, 6, 6, features)
     norm_in = BatchNorm(features, momentum=0.9, num_groups=1)  # new, like the block's own
     normal = nnx.relu(norm_in(x, Training()))
@@ -109,7 +110,7 @@ def test_dropblock_and_drop_connect_act_where_they_should(pre_activation: bool) 
     if not pre_activation:
         random_places |= {"drop_connect_rate": 0.5, "se_ratio": 0.25}
     make = make_maker(pre_activation=pre_activation, **random_places)
-    block = BottleneckBlock(16, 8, 1, group=4, is_first=True, make=make)
+    block = BottleneckBlock(16, 8, 1, inner=(8, 8), group=4, is_first=True, make=make)
     step = Training(jax.random.key(3), 1.0)
     x = random(4, 4, 4, 16)
     assert block.projection is not None

@@ -11,14 +11,16 @@ from flax import nnx
 
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.models import registry
+from resnet_tpu.models.architecture import Form
 from resnet_tpu.models.blocks import ConvNorm
 from resnet_tpu.models.fused import relu as fused_relu
-from resnet_tpu.models.layers import Conv, fuses_norms
+from resnet_tpu.models.layers import Conv, choose_form
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.norms import BatchNorm
 from resnet_tpu.models.training import Training
 
 FEATURES = 24
+FORMS: tuple[Form, Form] = ("plain", "tpu")
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -29,7 +31,7 @@ def make(kind: str, *, fused: bool, groups: int, dtype: Any = jnp.float32) -> Co
     """A 1x1 convolution that widens, one of stride 2, or a stem of 7x7, with scales of both signs and one of zero."""
     size, stride, inputs = {"widening": (1, 1, 8), "strided": (1, 2, 8), "stem": (7, 2, 3)}[kind]
     is_stem = kind == "stem"
-    norm = BatchNorm(FEATURES, momentum=0.8, num_groups=groups, fused=fused, relu=is_stem)
+    norm = BatchNorm(FEATURES, momentum=0.8, num_groups=groups, form=FORMS[fused], relu=is_stem)
     scale = random(FEATURES, seed=1)
     scale[3] = 0
     norm.scale[...], norm.bias[...] = jnp.array(scale), jnp.array(random(FEATURES, seed=2))
@@ -85,16 +87,16 @@ def test_fused_forms_in_bfloat16_are_as_near_to_float32_as_the_plain_ones(kind: 
 
 def test_a_frozen_norm_is_never_fused() -> None:
     module = make("widening", fused=True, groups=1)
-    module.norm = BatchNorm(FEATURES, momentum=0.8, num_groups=1, frozen=True, fused=True)
+    module.norm = BatchNorm(FEATURES, momentum=0.8, num_groups=1, frozen=True, form="tpu")
     x = images("widening")
     np.testing.assert_array_equal(module(x, Training()), module(x, None))
 
 
 def test_only_half_precision_on_a_tpu_fuses() -> None:
-    assert fuses_norms("TPU v2", "bfloat16")
-    assert fuses_norms("TPU v5 lite", jnp.bfloat16)
-    assert not fuses_norms("TPU v2", "float32")
-    assert not fuses_norms("cpu", "bfloat16")
+    assert choose_form("TPU v2", "bfloat16") == "tpu"
+    assert choose_form("TPU v5 lite", jnp.bfloat16, num_devices=8) == "tpu"
+    assert choose_form("TPU v2", "float32") == "plain"
+    assert choose_form("NVIDIA H200", "bfloat16") == "plain"
 
 
 def gradients_of(network: Network) -> Callable[..., Any]:
@@ -114,7 +116,7 @@ def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], m
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
     found = []
     for fuses in (False, True):
-        monkeypatch.setattr(registry, "fuses_norms", lambda kind, dtype, fuses=fuses: fuses)  # in float32 too
+        monkeypatch.setattr(registry, "choose_form", lambda *_, form=FORMS[fuses], **__: form)  # in float32 too
         network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2)
         params, batch_stats = network.init(0)
         # last norms of branches begin at zero and would hide theirs

@@ -20,6 +20,9 @@ def find(image_size: int = 224, **options: Any) -> Architecture:
         ({"norm_act_layer": "evonorm_s0"}, "norm_act_layer: got evonorm_s0, expected bn_relu without pre_activation"),
         ({"norm_act_layer": "evonorm_b0"}, "Add --pre_activation=True"),
         ({"dropblock_groups": "3,4"}, "dropblock_keep_prob: got nothing, expected a share such as 0.9"),
+        ({"inner_channels": "8,8"}, "inner_channels: got '8,8', expected 32 numbers from 1 on"),
+        ({"inner_channels": "0" + 15 * ",8", "resnet_depth": 34}, "expected 16 numbers from 1 on"),
+        ({"inner_channels": "all", "resnet_depth": 18}, "inner_channels: got 'all', expected 8 numbers"),
         ({"dropblock_groups": "4", "dropblock_keep_prob": 0}, "dropblock_keep_prob: got 0.0, expected more than 0"),
         ({"dropblock_groups": "4", "dropblock_keep_prob": 1.5}, "expected more than 0 and at most 1"),
         ({"dropblock_groups": "3,5", "dropblock_keep_prob": 0.9}, "dropblock_groups: got '3,5', expected numbers"),
@@ -96,3 +99,11 @@ def test_options_reach_the_network() -> None:
 
 def test_the_default_network_is_the_plain_one() -> None:
     assert find() == Architecture((3, 4, 6, 3), bottleneck=True, width=64)
+
+
+def test_inner_channels_are_those_of_the_blocks_in_order() -> None:
+    text = ",".join(map(str, range(1, 33)))
+    narrow, plain = find(inner_channels=text), find()
+    assert [narrow.inner(*place) for place in ((1, 1), (1, 3), (2, 1), (4, 3))] == [(1, 2), (5, 6), (7, 8), (31, 32)]
+    assert [plain.inner(*place) for place in ((1, 1), (4, 3))] == [(64, 64), (512, 512)]
+    assert find(32, resnet_depth=20, inner_channels="1,2,3,4,5,6,7,8,9").inner(3, 2) == (8,)

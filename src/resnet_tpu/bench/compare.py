@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 PACKAGES = (
     "resnet-tpu", "jax", "jaxlib", "flax", "grain", "numpy", "scipy", "opencv-python-headless", "simplejpeg",
-    "pillow", "torch", "torchvision", "tensorflow", "tensorflow-cpu",
+    "pillow", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "onnxruntime", "uvicorn", "fastapi",
 )  # fmt: skip
 
 KEEP_HEAP = {

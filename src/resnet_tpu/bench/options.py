@@ -1,4 +1,4 @@
-"""What the benchmarks of the input have in common."""
+"""What the benchmarks have in common."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,11 +9,9 @@ from resnet_tpu.options import option
 
 
 @dataclass(frozen=True)
-class BenchOptions:
+class MeasureOptions:
     """What is measured for how long, and what becomes of the figures."""
 
-    batch_size: int = option(100, "Images in a batch.", at_least=1)
-    num_images: int = option(1000, "Images in the records: photos are repeated up to that.", at_least=1)
     rounds: int = option(5, "Alternating rounds, each with one run of everyone. Figures are medians.", at_least=1)
     seconds: float = option(5.0, "About how long a run is timed for, after it has warmed up.", at_least=0)
     quick: bool = option(False, "One short round with few images: shows that it works, the figures mean nothing.")
@@ -23,4 +21,16 @@ class BenchOptions:
 
     def settled(self) -> Self:
         """These options, with little to do if it is to be quick."""
-        return dataclasses.replace(self, batch_size=8, num_images=32, rounds=1, seconds=0.2) if self.quick else self
+        return dataclasses.replace(self, rounds=1, seconds=0.2) if self.quick else self
+
+
+@dataclass(frozen=True)
+class BenchOptions(MeasureOptions):
+    """The same for the benchmarks of the input."""
+
+    batch_size: int = option(100, "Images in a batch.", at_least=1)
+    num_images: int = option(1000, "Images in the records: photos are repeated up to that.", at_least=1)
+
+    def settled(self) -> Self:
+        """These options, with little to do if it is to be quick."""
+        return dataclasses.replace(super().settled(), batch_size=8, num_images=32) if self.quick else self

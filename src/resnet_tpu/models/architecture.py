@@ -5,6 +5,8 @@ from typing import Literal
 
 NormAct = Literal["bn_relu", "evonorm_b0", "evonorm_s0"]
 PoolPadding = Literal["same", "symmetric"]
+Form = Literal["plain", "tpu", "cpu"]
+"""How training computes the layers: one by one, as in `models.fused`, or as in `models.cpu`."""
 
 
 @dataclass(frozen=True)
@@ -14,12 +16,13 @@ class Architecture:
     blocks_per_group: tuple[int, ...]
     bottleneck: bool
     width: int  # channels of the stem and of the first group's 3x3 convolutions; doubles with each group
+    inner_channels: tuple[int, ...] = ()  # of a narrowed network, block by block: see `inner`
     small_stem: bool = False  # 3x3 stride 1 and no pool, for small images
     zero_scale: bool = True  # last batch norm of every branch starts at 0: a new block is the identity
     bn_momentum: float = 0.9
     batch_norm_groups: int = 1
     freeze_batch_norm: bool = False
-    fuses_norms: bool = False  # how training computes them: see `models.fused`
+    form: Form = "plain"
     pre_activation: bool = False
     norm_act_layer: NormAct = "bn_relu"
     use_resnetd_stem: bool = False
@@ -44,6 +47,24 @@ class Architecture:
     def drop_connect_share(self, group: int) -> float:
         """Share of images that skip the branch of each block of `group` (from 1) in training."""
         return self.drop_connect_rate * (group + 1) / 5
+
+    @property
+    def num_inner(self) -> int:
+        """Convolutions of a block whose channels nothing outside the block sees: all but the last."""
+        return 2 if self.bottleneck else 1
+
+    def inner(self, group: int, block: int) -> tuple[int, ...]:
+        """Channels after each of these convolutions, of block `block` in group `group` (both from 1)."""
+        if not self.inner_channels:
+            return (self.width * 2 ** (group - 1),) * self.num_inner
+        first = (sum(self.blocks_per_group[: group - 1]) + block - 1) * self.num_inner
+        return self.inner_channels[first : first + self.num_inner]
+
+    @property
+    def has_plain_branches(self) -> bool:
+        """Whether a block is convolutions with batch norms and nothing else, beside its shortcut."""
+        drops = any(self.dropblock_share(group) for group in self.dropblock_groups) or self.drop_connect_rate
+        return not (self.pre_activation or self.se_ratio or self.resnetd_shortcut or drops)
 
     @property
     def is_random(self) -> bool:

@@ -4,7 +4,7 @@ The shortcut of a pre-activated block is its raw input, but a projection sees th
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from resnet_tpu.models import fused
+from resnet_tpu.models import cpu, fused
 from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.dropping import DropBlock, DropConnect, Dropout
 from resnet_tpu.models.layers import Conv, average_pool, global_average, max_pool
@@ -33,14 +33,39 @@ class ConvNorm(nnx.Module):
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h', w', out]."""
         norm = self.norm
-        if training is not None and isinstance(norm, BatchNorm) and norm.fused:
-            if self.pool_padding is not None and norm.relu:
-                return norm.pooled_conv(self.conv, x, self.pool_padding)
-            if self.pool_padding is None and not norm.relu and self.conv.widens:
-                return norm.of_conv(self.conv, x)
+        if training is not None and isinstance(norm, BatchNorm):
+            if norm.form == "cpu":
+                return self._finish(self.pending(x)[0], norm)
+            if norm.form == "tpu" and not norm.frozen:
+                if self.pool_padding is not None and norm.relu:
+                    return norm.pooled_conv(self.conv, x, self.pool_padding)
+                if self.pool_padding is None and not norm.relu and self.conv.widens:
+                    return norm.of_conv(self.conv, x)
         x = self.conv(x)
         x = x if norm is None else norm(x, training)
         return x if self.pool_padding is None else max_pool(x, self.pool_padding)
+
+    def pending(self, x: jax.Array | cpu.Pending) -> tuple[cpu.Pending, jax.Array]:
+        """The convolution in training, yet to be normalised, and x again: see `cpu.convolve`."""
+        if not isinstance(self.norm, BatchNorm):
+            raise TypeError(f"a convolution with a batch norm is expected, got {self.norm}")
+        return self.norm.after_conv(self.conv, x)
+
+    def _finish(self, pending: cpu.Pending, norm: BatchNorm) -> jax.Array:
+        if self.pool_padding is not None and norm.relu:
+            return cpu.pool(pending, self.pool_padding)
+        x = cpu.normalize(pending)
+        x = nnx.relu(x) if norm.relu else x
+        return x if self.pool_padding is None else max_pool(x, self.pool_padding)
+
+
+def _chain(convs: Sequence[ConvNorm], projection: ConvNorm | None, x: jax.Array) -> jax.Array:
+    """A block in training on a CPU, whose branch is these convolutions and nothing else."""
+    branch, x = convs[0].pending(x)
+    shortcut = x if projection is None else projection.pending(x)[0]
+    for conv in convs[1:]:
+        branch, _ = conv.pending(branch)
+    return cpu.join(branch, shortcut)
 
 
 @dataclass(frozen=True)
@@ -64,7 +89,7 @@ class Maker:
             momentum=settings.bn_momentum,
             num_groups=settings.batch_norm_groups,
             frozen=settings.freeze_batch_norm,
-            fused=settings.fuses_norms,
+            form=settings.form,
             relu=relu,
             zero_scale=zero_scale,
         )
@@ -132,21 +157,34 @@ class SqueezeExcite(nnx.Module):
 
 
 class BasicBlock(nnx.Module):
-    """Two 3x3 convolutions around a shortcut, `width` channels out."""
+    """Two 3x3 convolutions around a shortcut, `inner` channels between them and `width` channels out."""
 
     expansion = 1
 
-    def __init__(self, in_features: int, width: int, stride: int, *, group: int, is_first: bool, make: Maker) -> None:
-        settings = make.architecture
+    def __init__(
+        self,
+        in_features: int,
+        width: int,
+        stride: int,
+        *,
+        inner: Sequence[int],
+        group: int,
+        is_first: bool,
+        make: Maker,
+    ) -> None:
+        settings, (between,) = make.architecture, inner
         project = is_first and (group > 1 or settings.project_first_group)
-        self.relu = fused.relu if settings.fuses_norms else nnx.relu
+        self.is_chained = settings.form == "cpu" and settings.has_plain_branches
+        self.relu = fused.relu if settings.form == "tpu" else nnx.relu
         self.norm_in = make.norm_act(in_features) if settings.pre_activation else None
         self.projection = make.conv_linear(in_features, width, 1, stride) if project else None
-        self.conv1 = make.conv_act(in_features, width, 3, stride)
-        self.conv2 = make.conv_linear(width, width, 3, zero_scale=settings.zero_scale)
+        self.conv1 = make.conv_act(in_features, between, 3, stride)
+        self.conv2 = make.conv_linear(between, width, 3, zero_scale=settings.zero_scale)
 
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h/stride, w/stride, width]."""
+        if self.is_chained and training is not None:
+            return _chain((self.conv1, self.conv2), self.projection, x)
         shortcut = x
         if self.norm_in is not None:
             x = self.norm_in(x, training)
@@ -157,29 +195,42 @@ class BasicBlock(nnx.Module):
 
 
 class BottleneckBlock(nnx.Module):
-    """1x1, 3x3 and 1x1 convolutions around a shortcut, `4 * width` channels out."""
+    """1x1, 3x3 and 1x1 convolutions around a shortcut, `inner` channels between them and `4 * width` channels out."""
 
     expansion = 4
 
-    def __init__(self, in_features: int, width: int, stride: int, *, group: int, is_first: bool, make: Maker) -> None:
-        settings, features = make.architecture, 4 * width
-        self.relu = fused.relu if settings.fuses_norms else nnx.relu
+    def __init__(
+        self,
+        in_features: int,
+        width: int,
+        stride: int,
+        *,
+        inner: Sequence[int],
+        group: int,
+        is_first: bool,
+        make: Maker,
+    ) -> None:
+        settings, features, (before, after) = make.architecture, 4 * width, inner
+        self.is_chained = settings.form == "cpu" and settings.has_plain_branches
+        self.relu = fused.relu if settings.form == "tpu" else nnx.relu
         self.pools_shortcut = settings.resnetd_shortcut and stride == 2
         self.norm_in = make.norm_act(in_features) if settings.pre_activation else None
         shortcut_stride = 1 if self.pools_shortcut else stride
         self.projection = make.conv_linear(in_features, features, 1, shortcut_stride) if is_first else None
         self.dropblock_shortcut = make.dropblock(group)
-        self.conv1 = make.conv_act(in_features, width, 1)
+        self.conv1 = make.conv_act(in_features, before, 1)
         self.dropblock1 = make.dropblock(group)
-        self.conv2 = make.conv_act(width, width, 3, stride)
+        self.conv2 = make.conv_act(before, after, 3, stride)
         self.dropblock2 = make.dropblock(group)
-        self.conv3 = make.conv_linear(width, features, 1, zero_scale=settings.zero_scale)
+        self.conv3 = make.conv_linear(after, features, 1, zero_scale=settings.zero_scale)
         self.dropblock3 = make.dropblock(group)
         self.squeeze_excite = SqueezeExcite(features, make=make) if settings.se_ratio else None
         self.drop_connect = make.drop_connect(group)
 
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h/stride, w/stride, 4 * width]."""
+        if self.is_chained and training is not None:
+            return _chain((self.conv1, self.conv2, self.conv3), self.projection, x)
         shortcut = x
         if self.norm_in is not None:
             x = self.norm_in(x, training)

@@ -8,7 +8,8 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from resnet_tpu.models.architecture import PoolPadding
+from resnet_tpu.models import cpu
+from resnet_tpu.models.architecture import Form, PoolPadding
 
 _CUT_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal distribution cut at -2 and 2."""
@@ -19,12 +20,15 @@ DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 """Of the images, kernels and results of convolutions."""
 
 
-def fuses_norms(device_kind: str, dtype: DTypeLike) -> bool:
-    """Whether batch norms are computed with the layers beside them (see `models.fused`) on devices of this kind.
+def choose_form(device_kind: str, dtype: DTypeLike, *, num_devices: int = 1) -> Form:
+    """The form of the layers that trains fastest on so many devices of this kind.
 
-    In float32 the plain form is what the original computes to the last bits.
+    On TPUs float32 is plain, which is what the original computes to the last bits. On several virtual devices of a CPU
+    all is: the partitioner cannot cut the library's layers.
     """
-    return device_kind.startswith("TPU") and jnp.dtype(dtype) == jnp.bfloat16
+    if device_kind.startswith("TPU") and jnp.dtype(dtype) == jnp.bfloat16:
+        return "tpu"
+    return "cpu" if device_kind == "cpu" and num_devices == 1 and cpu.is_able(dtype) else "plain"
 
 
 def draw_kernel(rng: np.random.Generator | None, shape: tuple[int, ...]) -> np.ndarray:

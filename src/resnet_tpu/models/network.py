@@ -38,12 +38,13 @@ class Network:
         num_classes: int,
         image_size: int,
         batch_norm_groups: int = 1,
-        device_kind: str = "cpu",
+        device_kind: str = "",
+        num_devices: int = 1,
     ) -> "Network":
         """The network that the options ask for; see `build_model`. Computes nothing.
 
-        device_kind: of the devices that will train it, as `jax.Device.device_kind` says; there is no harm in another,
-        but it costs time.
+        device_kind: of the devices that will train it, as `jax.Device.device_kind` says, and how many they are: another
+        kind, or none, costs time, but does no harm. The number on a CPU has to be right.
         """
         module = nnx.eval_shape(
             lambda: build_model(
@@ -53,6 +54,7 @@ class Network:
                 seed=None,
                 batch_norm_groups=batch_norm_groups,
                 device_kind=device_kind,
+                num_devices=num_devices,
             )
         )
         graph, params, batch_stats = nnx.split(module, nnx.Param, nnx.BatchStat)
@@ -101,11 +103,16 @@ def build_model(
     image_size: int,
     seed: int | None = 0,
     batch_norm_groups: int = 1,
-    device_kind: str = "cpu",
+    device_kind: str = "",
+    num_devices: int = 1,
 ) -> ResNet:
     """A new network with initial weights drawn from `seed`: the same on any device. With None, kernels are zeros."""
     architecture = find_architecture(
-        model, image_size=image_size, batch_norm_groups=batch_norm_groups, device_kind=device_kind
+        model,
+        image_size=image_size,
+        batch_norm_groups=batch_norm_groups,
+        device_kind=device_kind,
+        num_devices=num_devices,
     )
     rng = None if seed is None else np.random.default_rng(seed)
     return ResNet(architecture, num_classes, dtype=jnp.dtype(model.precision), rng=rng)

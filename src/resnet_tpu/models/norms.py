@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from resnet_tpu.models.architecture import PoolPadding
+from resnet_tpu.models import cpu
+from resnet_tpu.models.architecture import Form, PoolPadding
 from resnet_tpu.models.fused import conv_norm, norm_relu_pool
 from resnet_tpu.models.layers import Conv
 from resnet_tpu.models.training import Training
@@ -29,7 +30,7 @@ class BatchNorm(nnx.Module):
         momentum: float,
         num_groups: int,
         frozen: bool = False,
-        fused: bool = False,
+        form: Form = "plain",
         relu: bool = False,
         zero_scale: bool = False,
         epsilon: float = 1e-5,
@@ -40,7 +41,7 @@ class BatchNorm(nnx.Module):
         self.mean = nnx.BatchStat(jnp.array(zeros))
         self.var = nnx.BatchStat(jnp.array(ones))
         self.momentum, self.num_groups, self.epsilon = momentum, num_groups, epsilon
-        self.frozen, self.fused, self.relu = frozen, fused and not frozen, relu
+        self.frozen, self.relu, self.form = frozen, relu, form
 
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
         """x [n, h, w, features] -> the same shape and dtype."""
@@ -82,6 +83,17 @@ class BatchNorm(nnx.Module):
         y, mean, var = normed
         self._move(sign * mean.mean(0), var.mean(0), x.size // x.shape[-1] // self.num_groups)
         return y
+
+    def after_conv(self, conv: Conv, x: jax.Array | cpu.Pending) -> tuple[cpu.Pending, jax.Array]:
+        """conv(x) in training, yet to be normalised by this norm, and x again: see `cpu.convolve`."""
+        x = x if isinstance(x, cpu.Pending) else x.astype(conv.dtype)
+        y, mean, var, again = cpu.convolve(x, conv.kernel[...], conv.stride)
+        if self.frozen:
+            mean, var = self.mean[...], self.var[...]
+        else:
+            self._move(mean, var, y.size // y.shape[-1])
+        factor = jax.lax.rsqrt(var + self.epsilon) * self.scale[...]
+        return cpu.Pending(y, cpu.Norm(mean, factor, self.bias[...])), again
 
     def _move(self, mean: jax.Array, var: jax.Array, count: int) -> None:
         """Moves the running statistics towards those of slices of `count` values each."""

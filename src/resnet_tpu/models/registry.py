@@ -6,7 +6,7 @@ from typing import Any
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
-from resnet_tpu.models.layers import fuses_norms
+from resnet_tpu.models.layers import choose_form
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
@@ -32,9 +32,9 @@ _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
 
 def find_architecture(
-    model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1, device_kind: str = "cpu"
+    model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1, device_kind: str = "", num_devices: int = 1
 ) -> Architecture:
-    """The network that the options ask for, in the forms that are best on devices of this kind (`Device.device_kind`).
+    """The network that the options ask for, in the form that is best on so many devices of this kind.
 
     Raises UserError for a depth that there is not, and for options that this network has no place for.
     """
@@ -46,8 +46,9 @@ def find_architecture(
     changes |= {
         "width": model.resnet_width,
         "batch_norm_groups": batch_norm_groups,
-        "fuses_norms": fuses_norms(device_kind, model.precision),
+        "form": choose_form(device_kind, model.precision, num_devices=num_devices),
         "dropblock_groups": _parse_groups(model.dropblock_groups),
+        "inner_channels": _parse_channels(model.inner_channels, network),
     }
     return dataclasses.replace(network, **{name: value for name, value in changes.items() if value is not None})
 
@@ -110,3 +111,18 @@ def _parse_groups(text: str) -> tuple[int, ...]:
     if not set(parts) <= set("1234"):
         raise UserError("dropblock_groups", repr(text), "numbers from 1 to 4 with commas, as 3,4", "Change the value.")
     return tuple(sorted(map(int, parts)))
+
+
+def _parse_channels(text: str, network: Architecture) -> tuple[int, ...]:
+    """'14,16,12' -> (14, 16, 12), a number for each inner convolution; none for no text."""
+    count = sum(network.blocks_per_group) * network.num_inner
+    try:
+        channels = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        channels = (0,)
+    if channels and (len(channels) != count or min(channels) < 1):
+        expected = f"{count} numbers from 1 on with commas, one for each inner convolution of the blocks"
+        raise UserError(
+            "inner_channels", repr(text), expected, "Leave it to `resnet-tpu compact`, or change the value."
+        )
+    return channels

@@ -76,7 +76,13 @@ class ResNet(nnx.Module):
             for block in range(1, blocks + 1):
                 stride = 2 if group > 1 and block == 1 else 1
                 members[f"block{block}"] = block_type(
-                    features, width, stride, group=group, is_first=block == 1, make=make
+                    features,
+                    width,
+                    stride,
+                    inner=settings.inner(group, block),
+                    group=group,
+                    is_first=block == 1,
+                    make=make,
                 )
                 features = width * block_type.expansion
             setattr(self, f"group{group}", members)

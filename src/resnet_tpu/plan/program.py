@@ -64,7 +64,8 @@ def make_network(config: Config, mesh: Mesh | None = None) -> Network:
         num_classes=config.data.num_label_classes or 0,
         image_size=config.data.image_size,
         batch_norm_groups=1 if mesh is None else distributed.batch_norm_groups(config.model, mesh),
-        device_kind="cpu" if mesh is None else mesh.devices.flat[0].device_kind,
+        device_kind="" if mesh is None else mesh.devices.flat[0].device_kind,
+        num_devices=1 if mesh is None else mesh.devices.size,
     )
 
 

@@ -1,6 +1,6 @@
 """The same ResNet in PyTorch, written for comparison: what a PyTorch user would run instead.
 
-It computes what `resnet_tpu.models` computes (`python -m benchmarks.step --check` compares the two): post-activation
+It computes what `resnet_tpu.models` computes (`resnet-tpu bench step --check` compares the two): post-activation
 blocks with the stride in the 3x3 convolution, a projection in the first block of every group, the last batch norm of
 every branch starting at 0, no bias in convolutions, the same distributions of initial weights.
 

@@ -1,0 +1,225 @@
+"""Images per second of a training step, next to PyTorch, flax and Keras.
+
+The batch is in memory, so that nothing but the step is measured: uint8 images in; normalisation, forward, backward,
+momentum; new parameters out. Every run is a process that warms up, then times each step and gives the median.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from resnet_tpu.bench import compare
+from resnet_tpu.bench.compare import Contender
+from resnet_tpu.bench.figures import Bar, Grid, show, write_bars
+from resnet_tpu.bench.options import MeasureOptions
+from resnet_tpu.bench.step_programs import NUM_CLASSES, OURS, PROGRAMS, Case, Program, Step, make_ours, make_torch
+from resnet_tpu.config import Config
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options import option
+from resnet_tpu.program import exit_code
+
+PRECISIONS = ("float32", "bfloat16")
+CASES = "50:224:16,18:128:32"
+CHECK_STEPS = 3
+CHECK_TOLERANCE = 1e-5
+"""Largest relative difference of a loss. Rounding makes some 1e-7; a wrong weight decay, the smallest mistake, 1e-4."""
+
+
+@dataclass(frozen=True)
+class StepBenchOptions(MeasureOptions):
+    """How `bench step` measures."""
+
+    warmup: int = option(4, "Steps before the measured ones.", at_least=1)
+    steps: int = option(12, "Measured steps of a run, at least: `seconds` may ask for more.", at_least=1)
+    precisions: str = option(",".join(PRECISIONS), f"Of {', '.join(PRECISIONS)}.")
+    peers: str = option("", f"Of {', '.join(name for name in PROGRAMS if name != OURS)}; default: all installed.")
+    check: bool = option(False, "Measure nothing: compare the losses of ours and PyTorch from the same weights.")
+
+
+def bench_step(cases: str, config: Config, options: StepBenchOptions, command: Sequence[str]) -> None:
+    """Measures all cases (`depth:image_size:batch_size`, with commas) and shows the figures.
+
+    config: unused, for the cases say what is trained. command: what the user typed, for the record. Raises UserError
+    for what is not installed but asked for, and when a program fails.
+    """
+    del config
+    options = options.settled()
+    if options.quick:
+        options, cases = dataclasses.replace(options, warmup=1, steps=2), cases or "18:64:8"
+    chosen = [Case.parse(text) for text in (cases or CASES).split(",")]
+    if options.check:
+        for case in chosen:
+            check(case)
+        return
+    programs, notes = _choose(options.peers)
+    rows, records, bars = [], [], []
+    for case in chosen:
+        for precision in _precisions(options.precisions):
+            outputs = _measure_case(case, precision, programs, options, optional=not options.peers)
+            rows += _rows(f"{case.title}, {precision}", outputs)
+            records.append({"case": str(case), "precision": precision, "runs": outputs})
+            bars += _bars(f"{case.title}, {precision}", outputs)
+    header = ("step", "program", "images/s", "ours / it", "range", "MFU")
+    show(Grid("Training step", header, rows, notes), options.format)
+    if options.output:
+        compare.write_record(Path(options.output), command, {"options": asdict(options), "cases": records})
+    if options.picture:
+        write_bars(options.picture, "Training step", bars, "images per second")
+
+
+def _choose(asked: str) -> tuple[list[str], list[str]]:
+    """The peers to run, and a line for each that is left out because it is not installed."""
+    peers = [name for name in PROGRAMS if name != OURS]
+    if asked == "none":
+        return [], []
+    names = asked.split(",") if asked else peers
+    for name in names:
+        if name not in peers:
+            do = f"Name those to run.{nearest(name, peers)}"
+            raise UserError("peers", name, f"some of {', '.join(peers)}, or none", do)
+        if asked and PROGRAMS[name].module:
+            compare.require(PROGRAMS[name].title, PROGRAMS[name].module, PROGRAMS[name].package)
+    missing = [name for name in names if not _is_installed(PROGRAMS[name])]
+    lines = [
+        f"Left out: {PROGRAMS[name].title}, not installed (pip install {PROGRAMS[name].package})." for name in missing
+    ]
+    return [name for name in names if name not in missing], lines
+
+
+def _is_installed(program: Program) -> bool:
+    return not program.module or importlib.util.find_spec(program.module) is not None
+
+
+def _precisions(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in PRECISIONS:
+            raise UserError("precisions", name, f"some of {', '.join(PRECISIONS)}", "Change the value.")
+    return names
+
+
+def _measure_case(
+    case: Case, precision: str, peers: Sequence[str], options: StepBenchOptions, *, optional: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """What each program printed in each round, by its title."""
+    names = [OURS, *(name for name in peers if case.depth in PROGRAMS[name].depths)]
+    lengths = [str(options.warmup), str(options.steps), str(options.seconds)]
+    contenders = [
+        Contender(PROGRAMS[name].title, lambda _, name=name: run_alone(name, case, precision, lengths))
+        for name in names
+    ]
+    left_out = [PROGRAMS[name].title for name in names[1:]] if optional else ()
+    return compare.alternate(contenders, rounds=options.rounds, optional=left_out)
+
+
+def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> list[str]:
+    """The command that measures one of PROGRAMS in a process of its own. lengths: warm-up, steps, seconds."""
+    kept = [f"{key}={value}" for key, value in compare.KEEP_HEAP.items()] if PROGRAMS[name].keeps_memory else []
+    command = [sys.executable, "-m", "resnet_tpu.bench.step", name, str(case), precision, *lengths]
+    return ["env", *kept, *command] if kept else command
+
+
+def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: float) -> dict[str, float]:
+    """Images per second at the median and at the fastest of so many steps or more, and what came before them."""
+    start = time.perf_counter()
+    step()
+    first_secs = time.perf_counter() - start
+    for _ in range(warmup - 1):
+        step()
+    times: list[float] = []
+    while len(times) < steps or sum(times) < seconds:
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return {
+        "images_per_sec": batch_size / statistics.median(times),
+        "best_images_per_sec": batch_size / min(times),
+        "first_step_secs": first_secs,
+    }
+
+
+def _rows(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[tuple[str, ...]]:
+    ours = PROGRAMS[OURS].title
+    rows = []
+    for title, runs in outputs.items():
+        comparison = compare.compare(what, "images_per_sec", ours, title, outputs)
+        ratios = comparison.ratios()
+        rows.append(
+            (
+                what,
+                title,
+                f"{comparison.medians()[1]:.4g}",
+                f"{statistics.median(ratios):.2f}",
+                f"{min(ratios):.2f} to {max(ratios):.2f}",
+                f"{runs[0]['mfu']:.1%}" if "mfu" in runs[0] else "",
+            )
+        )
+    return rows
+
+
+def _bars(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[Bar]:
+    speeds = {title: statistics.median(run["images_per_sec"] for run in runs) for title, runs in outputs.items()}
+    ours = PROGRAMS[OURS].title
+    return [Bar(f"{title}, {what}", speed, f"{speed:.4g}", title == ours) for title, speed in speeds.items()]
+
+
+def check(case: Case) -> None:
+    """Prints the losses of a few float32 steps of ours and PyTorch from the same weights.
+
+    Raises UserError when they differ.
+    """
+    compare.require("PyTorch", "torch", "torch")
+    from resnet_tpu.bench import torch_resnet
+
+    params, step = make_ours(case, "float32")
+    model, peer_step = make_torch(case, "float32")
+    torch_resnet.copy_weights(model, params)
+    weight_decay = case.config("float32").optimizer.weight_decay
+    print(f"{case.title}\n| step | ours | PyTorch | relative difference |\n|---|---|---|---|")
+    for number in range(CHECK_STEPS):
+        peer = 0.5 * weight_decay * torch_resnet.sum_of_squares(model)
+        peer += peer_step()
+        ours = step()
+        difference = abs(ours - peer) / abs(peer)
+        print(f"| {number} | {ours:.6f} | {peer:.6f} | {difference:.1e} |")
+        if not difference < CHECK_TOLERANCE:
+            what = f"Loss at step {number}, relative difference"
+            raise UserError(what, difference, f"less than {CHECK_TOLERANCE}", "The two programs are not the same.")
+
+
+def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str, float]:
+    """The share of a GPU's peak that a step's arithmetic uses; empty on other devices."""
+    import jax
+
+    from resnet_tpu.models.network import Network
+    from resnet_tpu.models.work import TRAINING, forward_flops
+    from resnet_tpu.profiling.peaks import find_peak
+
+    device = jax.devices()[0]
+    peak = find_peak(device.device_kind) if device.platform == "gpu" else None
+    if peak is None:
+        return {}
+    network = Network.create(case.config(precision).model, num_classes=NUM_CLASSES, image_size=case.image_size)
+    return {"mfu": images_per_sec * TRAINING * forward_flops(network) / peak}
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """One run in this process: name of a program, case, precision, warm-up, steps and seconds."""
+    name, text, precision, warmup, steps, seconds = arguments
+    case = Case.parse(text)
+    _, step = PROGRAMS[name].make(case, precision)
+    figures = measure(step, case.batch_size, warmup=int(warmup), steps=int(steps), seconds=float(seconds))
+    if name == OURS:
+        figures |= _utilisation(case, precision, figures["images_per_sec"])
+    print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(_run, sys.argv[1:]))

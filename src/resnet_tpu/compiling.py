@@ -1,0 +1,37 @@
+"""Compiles the optional libraries in C. The build hook (hatch_build.py) does so before the package is installed."""
+
+import ctypes
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class BuildError(Exception):
+    """What the compiler or the loader said."""
+
+
+def compile_library(
+    folder: Path, output: Path, flags: Sequence[str], libraries: Sequence[str], *, loads: bool = True
+) -> Path:
+    """Compiles the sources in `folder` to `output`, replacing what is there. Raises BuildError.
+
+    With `loads` also when the result cannot be loaded, because a library lacks what is needed.
+    """
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    sources = [str(path) for path in sorted(folder.glob("*.c"))]
+    with tempfile.TemporaryDirectory(dir=output.parent) as temporary:
+        made = Path(temporary) / output.name
+        command = [*compiler, *flags, "-fPIC", "-shared", "-o", str(made), *sources, *libraries]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - the user's compiler
+            if loads:
+                ctypes.CDLL(str(made))
+        except subprocess.CalledProcessError as error:
+            raise BuildError(error.stderr) from None
+        except OSError as error:
+            raise BuildError(str(error)) from None
+        made.replace(output)  # at once: other processes may be using the present one
+    return output

@@ -1,0 +1,135 @@
+/* The end of a residual block: its branch normalised, plus the shortcut, normalised too where it is a projection,
+   activated. And the end of the stem: normalised, activated, and the largest of 3x3 windows with stride 2. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "native.h"
+
+enum { BLOCK_VALUES = 1 << 18 };
+
+typedef struct {
+    Call *call;
+    int64_t rows, channels, block;
+    int has_other;
+    Norm norm, other;
+    float *sums; /* [blocks, 3, channels] */
+    const char *error;
+} Join;
+
+static Join join_of(Call *call) {
+    Shape shape = shape_of(argument(call, 0));
+    Join join = {.call = call, .rows = shape.images * shape.height * shape.width, .channels = shape.channels};
+    join.block = (BLOCK_VALUES + shape.channels - 1) / shape.channels;
+    join.has_other = call->attributes.values[0]->data[0] != 0;
+    join.norm = norm_at(call, 1), join.other = norm_at(call, 5);
+    return join;
+}
+
+static int64_t count_blocks(const Join *join) { return (join->rows + join->block - 1) / join->block; }
+
+static int64_t rows_of(const Join *join, int64_t block) {
+    int64_t left = join->rows - block * join->block;
+    return left < join->block ? left : join->block;
+}
+
+static void forward_work(void *data, int64_t block) {
+    Join *join = data;
+    const Call *call = join->call;
+    int64_t first = block * join->block * join->channels;
+    norm_add_relu(
+        argument(call, 0)->dtype, at(argument(call, 0), first), join->norm, at(argument(call, 4), first),
+        join->has_other ? &join->other : NULL, at(result(call, 0), first), rows_of(join, block), join->channels);
+}
+
+/* x, its norm (3), shortcut, its norm (3) -> y. */
+static const char *forward(Call *call) {
+    Join join = join_of(call);
+    parallel(call, count_blocks(&join), forward_work, &join);
+    return NULL;
+}
+
+static void backward_work(void *data, int64_t block) {
+    Join *join = data;
+    const Call *call = join->call;
+    int64_t first = block * join->block * join->channels;
+    float *sums = join->sums + 3 * join->channels * block;
+    norm_add_relu_gradient(
+        argument(call, 0)->dtype, at(argument(call, 0), first), join->norm, at(argument(call, 4), first),
+        join->has_other ? &join->other : NULL, at(argument(call, 8), first), at(argument(call, 9), first),
+        at(result(call, 0), first), at(result(call, 1), first), rows_of(join, block), join->channels, sums,
+        sums + join->channels, sums + 2 * join->channels);
+}
+
+/* The sums of `parts` parts, of which each has `count` for every channel, into the results from the one `first` on. */
+static void total_up(Call *call, int first, int count, const float *sums, int64_t parts, int64_t channels) {
+    for (int i = 0; i < count; i++) {
+        float *total = result(call, first + i)->data;
+        memset(total, 0, channels * sizeof *total);
+        for (int64_t part = 0; part < parts; part++)
+            add_rows(FFI_FLOAT32, sums + (part * count + i) * channels, total, channels);
+    }
+}
+
+/* x, its norm (3), shortcut, its norm (3), y, its gradient -> gradients of x, shortcut, factor, bias, other factor. */
+static const char *backward(Call *call) {
+    Join join = join_of(call);
+    int64_t blocks = count_blocks(&join);
+    if (!(join.sums = calloc(blocks * 3 * join.channels, sizeof(float)))) return "no memory";
+    parallel(call, blocks, backward_work, &join);
+    total_up(call, 2, 3, join.sums, blocks, join.channels);
+    free(join.sums);
+    return NULL;
+}
+
+static void pool_work(void *data, int64_t image) {
+    Join *join = data;
+    const Call *call = join->call;
+    const int64_t *before = call->attributes.values[0]->data;
+    Shape in = shape_of(argument(call, 0)), out = shape_of(result(call, 0));
+    int64_t to = image * image_size(out);
+    float *best = scratch(SCRATCH_ROWS, in.channels * sizeof *best);
+    if (!best) join->error = "no memory";
+    else
+        pool_image(
+            argument(call, 0)->dtype, at(argument(call, 0), image * image_size(in)), in, join->norm,
+            at(result(call, 0), to), (uint8_t *)result(call, 1)->data + to, out, before[0], before[0], best);
+}
+
+/* x, its norm (3) -> y, the place of each of its values in its window. */
+static const char *pool(Call *call) {
+    Join join = {.call = call, .norm = norm_at(call, 1)};
+    parallel(call, shape_of(argument(call, 0)).images, pool_work, &join);
+    return join.error;
+}
+
+static void pool_backward_work(void *data, int64_t image) {
+    Join *join = data;
+    const Call *call = join->call;
+    const int64_t *before = call->attributes.values[0]->data;
+    Shape in = shape_of(argument(call, 0)), out = shape_of(argument(call, 4));
+    int64_t from = image * image_size(in), to = image * image_size(out);
+    float *wide = scratch(SCRATCH_GRADIENT, image_size(in) * sizeof *wide);
+    float *sums = join->sums + 2 * in.channels * image;
+    if (!wide) join->error = "no memory";
+    else
+        pool_image_gradient(
+            argument(call, 0)->dtype, at(argument(call, 0), from), in, join->norm, at(argument(call, 4), to),
+            (const uint8_t *)argument(call, 5)->data + to, out, before[0], before[0], wide, at(result(call, 0), from),
+            sums, sums + in.channels);
+}
+
+/* x, its norm (3), gradient of y, places -> gradients of x, factor, bias. */
+static const char *backward_pool(Call *call) {
+    Shape in = shape_of(argument(call, 0));
+    Join join = {.call = call, .norm = norm_at(call, 1)};
+    if (!(join.sums = calloc(in.images * 2 * in.channels, sizeof(float)))) return "no memory";
+    parallel(call, in.images, pool_backward_work, &join);
+    total_up(call, 1, 2, join.sums, in.images, in.channels);
+    free(join.sums);
+    return join.error;
+}
+
+XLA_FUNCTION(join_forward, forward)
+XLA_FUNCTION(join_backward, backward)
+XLA_FUNCTION(pool_forward, pool)
+XLA_FUNCTION(pool_backward, backward_pool)

@@ -1,0 +1,85 @@
+/* What the files of this library share. Images are NHWC, kernels HWIO float32, activations float32 or bfloat16. */
+#ifndef RESNET_TPU_MODELS_NATIVE_H
+#define RESNET_TPU_MODELS_NATIVE_H
+
+#include "ffi.h"
+
+/* The same code for several processors; the one that runs it is found out when the library is loaded. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define FAST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FAST
+#endif
+
+/* A function that XLA calls: answers its question for the version, then does `body`, which gives an error or NULL. */
+#define XLA_FUNCTION(name, body)                                                                                       \
+    void *name(Call *call) {                                                                                           \
+        if (answered(call)) return NULL;                                                                               \
+        const char *error = body(call);                                                                                \
+        return error ? failure(call, error) : NULL;                                                                    \
+    }
+int answered(Call *call);
+void *failure(const Call *call, const char *message);
+
+/* Calls work(task, i) for i from 0 to count - 1, on XLA's threads and this one. */
+int64_t num_threads(const Call *call);
+void parallel(const Call *call, int64_t count, void (*work)(void *task, int64_t i), void *task);
+
+/* Memory of this thread, 64-byte aligned, which the next call with the same slot gives away again. NULL: no memory. */
+enum { SCRATCH_INPUT, SCRATCH_GRADIENT, SCRATCH_LIBRARY, SCRATCH_ROWS, NUM_SCRATCH };
+void *scratch(int slot, size_t bytes);
+
+/* A batch norm by channel: (x - mean) * factor + bias. */
+typedef struct {
+    const float *mean, *factor, *bias;
+} Norm;
+
+typedef struct {
+    int64_t images, height, width, channels;
+} Shape;
+
+static inline Shape shape_of(const Buffer *buffer) {
+    const int64_t *d = buffer->dims;
+    Shape shape = {d[0], d[1], d[2], d[3]};
+    return shape;
+}
+
+static inline int64_t image_size(Shape shape) { return shape.height * shape.width * shape.channels; }
+static inline size_t item_size(int dtype) { return dtype == FFI_FLOAT32 ? 4 : 2; }
+static inline Buffer *argument(const Call *call, int i) { return call->arguments.buffers[i]; }
+static inline Buffer *result(const Call *call, int i) { return call->results.buffers[i]; }
+static inline char *at(const Buffer *buffer, int64_t items) {
+    return (char *)buffer->data + items * item_size(buffer->dtype);
+}
+static inline Norm norm_at(const Call *call, int i) {
+    Norm norm = {argument(call, i)->data, argument(call, i + 1)->data, argument(call, i + 2)->data};
+    return norm;
+}
+
+/* Passes over `rows` rows of `channels` values of type `dtype`; see rows.c. Sums are added to what is there. */
+void norm_relu(int dtype, const void *x, void *y, int64_t rows, int64_t channels, Norm norm);
+void norm_relu_gradient(
+    int dtype, const void *x, void *gradient, int64_t rows, int64_t channels, Norm norm, float *d_factor, float *d_bias);
+/* out: the gradient, plus what comes by mean and variance: (y - mean) * factor + bias. */
+void norm_statistics_gradient(
+    int dtype, const void *y, const void *gradient, void *out, int64_t rows, int64_t channels, Norm norm);
+void add_rows(int dtype, const void *x, void *y, int64_t size);
+/* Mean, and sum of squares around it; own: memory for 2 * channels. */
+void statistics(int dtype, const void *x, int64_t rows, int64_t channels, float *mean, float *square, float *own);
+void merge_statistics(
+    float *mean, float *square, int64_t count, const float *own_mean, const float *own_square, int64_t size,
+    int64_t channels);
+void norm_add_relu(
+    int dtype, const void *x, Norm norm, const void *shortcut, const Norm *other, void *y, int64_t rows,
+    int64_t channels);
+void norm_add_relu_gradient(
+    int dtype, const void *x, Norm norm, const void *shortcut, const Norm *other, const void *y, const void *gradient,
+    void *dx, void *d_shortcut, int64_t rows, int64_t channels, float *d_factor, float *d_bias, float *d_other);
+void pool_image(
+    int dtype, const void *x, Shape in, Norm norm, void *y, uint8_t *places, Shape out, int64_t top, int64_t left,
+    float *best);
+void pool_image_gradient(
+    int dtype, const void *x, Shape in, Norm norm, const void *gradient, const uint8_t *places, Shape out, int64_t top,
+    int64_t left, float *sums, void *dx, float *d_factor, float *d_bias);
+
+#endif

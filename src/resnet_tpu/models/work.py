@@ -1,0 +1,63 @@
+"""The work of a network: the multiply-adds of its convolutions and its classifier, kernel by kernel."""
+
+import math
+from collections.abc import Iterator
+
+import jax
+
+from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.network import Network
+from resnet_tpu.models.registry import find_architecture
+
+Path = tuple[str, ...]
+"""The keys down to an array in `params`."""
+
+TRAINING = 3
+"""Forward passes that a training step is worth: its backward pass computes two products for each of the forward's."""
+
+
+def forward_flops(network: Network) -> int:
+    """FLOPs of the convolutions and the classifier for one image: two for each multiplication with its addition.
+
+    ResNet-50 at 224 px: 8.2e9. Nothing else is counted, as usual for the utilisation of matrix units.
+    """
+    return 2 * sum(multiply_adds(network).values())
+
+
+def multiply_adds(network: Network) -> dict[Path, int]:
+    """Multiply-adds of each kernel for one image: its weights, times the places of the result.
+
+    Taps that fall on the padding count too, as usual.
+    """
+    architecture = find_architecture(network.model, image_size=network.image_size)
+    stem, *groups = _sides(architecture, network.image_size)
+    return {
+        path: math.prod(shape) * _side(path, architecture, stem, groups) ** 2
+        for path, shape in parameter_shapes(network).items()
+        if path[-1] == "kernel"
+    }
+
+
+def parameter_shapes(network: Network) -> dict[Path, tuple[int, ...]]:
+    """The shape of each parameter by where it is."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(network.shapes()[0])
+    return {tuple(key.key for key in path): leaf.shape for path, leaf in leaves}
+
+
+def _sides(architecture: Architecture, image_size: int) -> Iterator[int]:
+    """Sides in pixels of what comes out of the stem before its pool, and of each group."""
+    halvings = 0 if architecture.small_stem else 1
+    yield -(-image_size // 2**halvings)
+    for number in range(len(architecture.blocks_per_group)):
+        yield -(-image_size // 2 ** (2 * halvings + number))
+
+
+def _side(path: Path, architecture: Architecture, stem: int, groups: list[int]) -> int:
+    """Side in pixels of what the convolution of the kernel at `path` gives; 1 for layers that see the whole image."""
+    if path[0] == "dense" or "squeeze_excite" in path:
+        return 1
+    if not path[0].startswith("group"):
+        return stem if path[0] == "stem" else groups[0]
+    group = int(path[0].removeprefix("group"))
+    is_before_stride = architecture.bottleneck and path[1:3] == ("block1", "conv1")
+    return groups[max(group - 2, 0) if is_before_stride else group - 1]

@@ -1,0 +1,264 @@
+"""The layers in C, with oneDNN's convolutions, against the plain ones."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu.config import Config, ModelConfig
+from resnet_tpu.models import cpu, native
+from resnet_tpu.models.layers import choose_form, max_pool
+from resnet_tpu.models.network import Network
+from resnet_tpu.train.optimizer import make_optimizer
+from resnet_tpu.train.schedule import make_schedule
+from resnet_tpu.train.state import create_state
+from resnet_tpu.train.step import make_train_step
+
+TYPES = [jnp.float32, jnp.bfloat16]
+needs_library = pytest.mark.skipif("float32" not in native.load(), reason="needs the library in C, and oneDNN")
+needs_bfloat16 = pytest.mark.skipif("bfloat16" not in native.load(), reason="needs a processor with AVX-512")
+
+
+def random(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def distance(actual: Any, expected: Any) -> float:
+    """The largest of all leaves' distances, in shares of the largest value of the leaf."""
+    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    wide = [(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in pairs]
+    return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in wide)
+
+
+def plain_conv(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    total = kernel.shape[0] - 1
+    padding = [(total // 2, total - total // 2)] * 2
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), (stride,) * 2, padding, dimension_numbers=dimensions)
+
+
+def plain_norm(x: jax.Array, norm: cpu.Norm) -> jax.Array:
+    return ((x.astype(jnp.float32) - norm.mean) * norm.factor + norm.bias).astype(x.dtype)
+
+
+def random_norm(features: int, seed: int) -> cpu.Norm:
+    """Factors of both signs."""
+    return cpu.Norm(*(random(features, seed=seed + i) for i in range(3)))
+
+
+def all_gradients(function: Callable[..., Any], *arguments: Any) -> Any:
+    """(results, gradients in all arguments) of the sum of the results, each times numbers of its own."""
+    results = function(*arguments)
+    weights = [random(*leaf.shape, seed=90 + i) for i, leaf in enumerate(jax.tree.leaves(results))]
+
+    def total(*arguments: Any) -> jax.Array:
+        leaves = jax.tree.leaves(function(*arguments))
+        return sum(((leaf * weight).sum() for leaf, weight in zip(leaves, weights, strict=True)), jnp.zeros(()))
+
+    return results, jax.jit(jax.grad(total, argnums=tuple(range(len(arguments)))))(*arguments)
+
+
+GEOMETRIES = [
+    # images, height, width, channels before and after, kernel, stride
+    (3, 9, 12, 16, 32, 1, 1),
+    (4, 9, 12, 24, 7, 3, 1),
+    (6, 11, 8, 32, 16, 3, 2),
+    (2, 10, 10, 8, 40, 1, 2),
+    (5, 21, 20, 3, 16, 7, 2),
+]
+
+
+@needs_library
+@pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_convolution_and_all_its_gradients_are_the_plain_ones(geometry: tuple[int, ...], is_pending: bool) -> None:
+    n, height, width, before, after, size, stride = geometry
+
+    def ours(x: jax.Array, kernel: jax.Array, norm: cpu.Norm) -> Any:
+        return cpu.convolve(cpu.Pending(x, norm) if is_pending else x, kernel, stride)
+
+    def plain(x: jax.Array, kernel: jax.Array, norm: cpu.Norm) -> Any:
+        y = plain_conv(jax.nn.relu(plain_norm(x, norm)) if is_pending else x, kernel, stride)
+        return y, y.mean((0, 1, 2)), y.var((0, 1, 2)), x
+
+    arguments = random(n, height, width, before), random(size, size, before, after), random_norm(before, 1)
+    expected, actual = (all_gradients(function, *arguments) for function in (plain, ours))
+    if not is_pending:  # nothing is normalised: no gradient
+        assert not any(leaf.any() for leaf in actual[1][2])
+        expected, actual = ((results, gradients[:2]) for results, gradients in (expected, actual))
+    assert distance(actual, expected) < 3e-6
+
+
+@needs_library
+def test_mean_and_variance_of_values_far_from_zero() -> None:
+    """The variance is computed around the mean: 1000 beside a deviation of 0.1 leaves three digits of each square."""
+    x = 1000 + 0.1 * random(8, 16, 16, 16)
+    _, mean, var, _ = cpu.convolve(x, jnp.eye(16)[None, None], 1)
+    wide = np.asarray(x, np.float64)
+    np.testing.assert_allclose(mean, wide.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(var, wide.var((0, 1, 2)), rtol=1e-3)
+
+
+@needs_library
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_end_of_a_block_is_the_plain_one(has_norm: bool) -> None:
+    def ours(x: jax.Array, norm: cpu.Norm, beside: jax.Array, other: cpu.Norm) -> jax.Array:
+        return cpu.join(cpu.Pending(x, norm), cpu.Pending(beside, other) if has_norm else beside)
+
+    def plain(x: jax.Array, norm: cpu.Norm, beside: jax.Array, other: cpu.Norm) -> jax.Array:
+        return jax.nn.relu(plain_norm(x, norm) + (plain_norm(beside, other) if has_norm else beside))
+
+    shape = 3, 20, 20, 300  # several blocks of rows
+    arguments = random(*shape), random_norm(300, 1), random(*shape, seed=5), random_norm(300, 6)
+    expected, actual = (all_gradients(function, *arguments) for function in (plain, ours))
+    if not has_norm:
+        expected, actual = ((results, gradients[:3]) for results, gradients in (expected, actual))
+    assert distance(actual, expected) < 3e-6
+
+
+@needs_library
+@pytest.mark.parametrize("side", [8, 9])
+@pytest.mark.parametrize("padding", ["same", "symmetric"])
+def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
+    def ours(x: jax.Array, norm: cpu.Norm) -> jax.Array:
+        return cpu.pool(cpu.Pending(x, norm), padding)
+
+    def plain(x: jax.Array, norm: cpu.Norm) -> jax.Array:
+        return max_pool(jax.nn.relu(plain_norm(x, norm)), padding)
+
+    arguments = random(3, side, side, 20), random_norm(20, 1)
+    expected, actual = (all_gradients(function, *arguments) for function in (plain, ours))
+    assert distance(actual, expected) < 3e-6
+
+
+@needs_library
+def test_what_is_no_number_goes_through() -> None:
+    x = random(2, 8, 8, 16).at[1, 2, 3, 4].set(jnp.nan)
+    norm = random_norm(16, 1)
+    for y in (cpu.pool(cpu.Pending(x, norm), "same"), cpu.join(cpu.Pending(x, norm), x)):
+        assert jnp.isnan(y[1, ..., 4]).any()
+        assert not jnp.isnan(y[0]).any()
+    assert jnp.isnan(cpu.convolve(cpu.Pending(x, norm), random(1, 1, 16, 8), 1)[1]).all()
+
+
+def network_of(form: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Network, Config]:
+    from resnet_tpu.models import registry
+
+    monkeypatch.setattr(registry, "choose_form", lambda *_, **__: form)
+    config = Config().replace(
+        resnet_width=8, stem="imagenet", train_batch_size=8, num_train_images=64, base_learning_rate=0.1,
+        learning_rate_schedule="constant", **options,
+    )  # fmt: skip
+    return Network.create(config.model, num_classes=10, image_size=64), config
+
+
+def perturbed(params: Any) -> Any:
+    """Last norms of branches begin at zero and would hide theirs."""
+    return jax.tree.map(lambda leaf: leaf + 0.2 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)
+
+
+def gradients_of(network: Network, images: jax.Array) -> Any:
+    params, batch_stats = network.init(0)
+
+    def forward(params: Any) -> Any:
+        logits, moved = network.apply(params, batch_stats, images, train=True, key=jax.random.key(0), progress=0.5)
+        return (logits * jnp.arange(10)).sum(), (logits, moved)
+
+    return jax.jit(jax.grad(forward, has_aux=True))(perturbed(params))
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {"resnet_depth": 18},
+    {"resnet_depth": 50},
+    {"resnet_depth": 18, "freeze_batch_norm": True},
+    {"resnet_depth": 18, "use_resnetd_stem": True, "dropout_rate": 0.2},
+    {"resnet_depth": 18, "replace_stem_max_pool": True, "pool_padding": "symmetric"},
+]
+SLOW_VARIANTS: list[dict[str, Any]] = [
+    {"resnet_depth": 50, "resnetd_shortcut": True, "se_ratio": 0.25, "drop_connect_rate": 0.2},
+    {"resnet_depth": 50, "dropblock_groups": "3,4", "dropblock_keep_prob": 0.9},
+]
+
+
+@needs_library
+@pytest.mark.parametrize(
+    "options", [*VARIANTS, *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW_VARIANTS)]
+)
+def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    images = random(8, 64, 64, 3)
+    plain, ours = (
+        gradients_of(network_of(form, monkeypatch, precision="float32", **options)[0], images)
+        for form in ("plain", "cpu")
+    )
+    assert distance(ours, plain) < 1e-4
+
+
+@needs_bfloat16
+def test_a_network_in_bfloat16_is_as_near_to_float32_as_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = random(8, 64, 64, 3)
+    exact, plain, ours = (
+        jax.tree.leaves(gradients_of(network_of(form, monkeypatch, precision=precision, resnet_depth=18)[0], images))
+        for form, precision in (("plain", "float32"), ("plain", "bfloat16"), ("cpu", "bfloat16"))
+    )
+    errors = [
+        np.mean(
+            [np.linalg.norm(leaf - right) / np.linalg.norm(right) for leaf, right in zip(found, exact, strict=True)]
+        )
+        for found in (plain, ours)
+    ]
+    assert errors[1] <= 1.1 * errors[0]
+
+
+@needs_library
+def test_losses_of_fifty_steps_are_those_of_the_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    batch = {
+        "image": jnp.asarray(rng.integers(0, 256, (8, 64, 64, 3), np.uint8)),
+        "label": jnp.arange(8),
+        "weight": jnp.ones(8),
+    }
+    losses = []
+    for form in ("plain", "cpu"):
+        network, config = network_of(form, monkeypatch, precision="float32", resnet_depth=18)
+        optimizer = make_optimizer(config.optimizer)
+        state = create_state(network, optimizer, seed=0)
+        step = make_train_step(network, optimizer, make_schedule(config), config.optimizer)
+        own = []
+        for _ in range(50):
+            state, metrics = step(state, batch)
+            own.append(float(metrics["loss"]))
+        losses.append(own)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+    assert losses[0][-1] < losses[0][0]
+
+
+def test_form_goes_by_the_devices() -> None:
+    able = "cpu" if "float32" in native.load() else "plain"
+    assert choose_form("cpu", "float32") == able
+    assert choose_form("cpu", "float32", num_devices=8) == "plain"
+    assert choose_form("cpu", "float16") == "plain"
+    assert choose_form("NVIDIA H200", "float32") == "plain"
+    assert choose_form("", "float32") == "plain"  # not said
+
+
+def test_library_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.SWITCH, "0")
+    native.load.cache_clear()
+    try:
+        assert native.load() == frozenset()
+        assert choose_form("cpu", "float32") == "plain"
+    finally:
+        native.load.cache_clear()
+
+
+def test_forms_differ_in_nothing_that_is_stored() -> None:
+    model = dataclasses.replace(ModelConfig(), resnet_depth=50, resnet_width=8, precision="float32")
+    shapes = [
+        Network.create(model, num_classes=10, image_size=64, device_kind=kind).shapes()
+        for kind in ("", "cpu", "TPU v2")
+    ]
+    assert shapes[0] == shapes[1] == shapes[2]
