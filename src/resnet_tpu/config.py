@@ -82,9 +82,35 @@ class DataConfig:
     cache_memory: float | None = option(
         None, "Most memory that the cache may take, in GB. Default: half of what is free at the start.", at_least=0
     )
+    cache_folder: str = option(
+        "",
+        "Keep what is read of TFRecords in a bucket in this folder of this machine. Default: below ~/.cache, if that "
+        "fills at most half of what is free there. 'none': read it anew.",
+    )
+    lth_use_random_label: bool = option(
+        False, "Labels drawn by the hash of each image's file name, as the original's pruning fork draws them."
+    )
     skip_bad_records: bool = option(
         False, "Count damaged records and undecodable images and go on with others, instead of stopping at the first."
     )
+    bigtable_instance: str = option(
+        "", "Read the images from this instance of Cloud Bigtable, one tf.train.Example per row, instead of data_dir."
+    )
+    bigtable_project: str = option("", "Project of the instance. Default: gcp_project.")
+    bigtable_table: str = option("imagenet", "Its table.")
+    bigtable_train_prefix: str = option("train_", "What the keys of training rows begin with; an index follows.")
+    bigtable_eval_prefix: str = option("validation_", "What the keys of validation rows begin with.")
+    bigtable_test_prefix: str = option("test_", "What the keys of test rows begin with.")
+    bigtable_column_family: str = option("tfexample", "Column family of the examples.")
+    bigtable_column_qualifier: str = option("example", "Their column in it.")
+    gcp_project: str = option("", "Google Cloud project. Default: that of the credentials.")
+
+    @property
+    def place(self) -> str:
+        """Where the images are: `data_dir`, or `bigtable://INSTANCE/TABLE`. Empty: nowhere is given."""
+        if self.bigtable_instance:
+            return f"bigtable://{self.bigtable_instance}/{self.bigtable_table}"
+        return self.data_dir
 
 
 @dataclass(frozen=True)
@@ -270,6 +296,16 @@ class EvalConfig:
         True, "Predict with and export the moving average of the weights, where the training kept one."
     )
     export_dir: str = option("", "Write the trained model here, under a time-stamped folder. Default: no export.")
+    export_forms: str = option(
+        "",
+        "Forms to write, with commas: stablehlo, onnx, int8, savedmodel. Default: stablehlo, and onnx and savedmodel "
+        "where their packages are installed.",
+    )
+    model_name: str = option("resnet", "Name of the model in what is exported, and where it is served.")
+    inference_batch_sizes: str = option("8", "Batch sizes to warm up a server with, such as 1,8,32.")
+    add_warmup_requests: bool = option(
+        False, "Write requests of these sizes beside the SavedModel, with which TensorFlow Serving warms itself up."
+    )
 
 
 @dataclass(frozen=True)
@@ -305,6 +341,9 @@ class LotteryConfig:
     lottery_reset_to: str = option("", "Then train from this one, with the masks of the other; or reinitialize.")
     lottery_reset_global_step_to: str = option("", "But from the step of this one on.")
     lottery_force_reprune: bool = option(False, "Begin anew even where model_dir has the same masks.")
+    lth_prediction_result_dir: str = option(
+        "", "mode=predict: predict the validation images, and pickle what comes out into `predictions` in this folder."
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+from resnet_tpu import buckets
 from resnet_tpu.errors import UserError
 
 _NOT_OUR_BUG = (
@@ -42,6 +43,11 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
         do = "Check the path, its permissions and the free space."
         print(UserError(str(error.filename or "Files"), error.strerror, "to read and write there", do), file=sys.stderr)
         return 2
+    except Exception as error:
+        if named := buckets.named(error):  # of a request that was made far from where its path is known
+            print(named, file=sys.stderr)
+            return 2
+        raise
     return 0
 
 

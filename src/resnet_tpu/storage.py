@@ -2,17 +2,24 @@
 
 import contextlib
 import hashlib
+import io
+import itertools
 import os
 import posixpath
-import shutil
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import fsspec
 
+from resnet_tpu import buckets
 from resnet_tpu.errors import missing_extra
+
+BLOCK = 8 << 20
+"""Bytes of a file in a bucket that are asked for at a time, where more than a few are needed."""
 
 
 def cache_dir() -> str:
@@ -26,11 +33,13 @@ def is_remote(path: str) -> bool:
 
 
 def _filesystem(path: str) -> fsspec.AbstractFileSystem:
+    if buckets.is_bucket(path):
+        return buckets.filesystem(path)
     try:
         return fsspec.core.url_to_fs(path)[0]
     except ImportError:
         protocol = path.split("://")[0]
-        raise missing_extra(f"Path {path}", {"gs": "gcsfs"}.get(protocol, protocol), "gcp") from None
+        raise missing_extra(f"Path {path}", protocol, "gcp") from None
 
 
 def join(path: str, *parts: str) -> str:
@@ -43,48 +52,147 @@ def absolute(path: str) -> str:
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)  # noqa: PTH100
 
 
+def _info(path: str) -> dict[str, Any] | None:
+    """What a store says of a file or folder; None when there is none. Raises UserError when its bucket is not there."""
+    with contextlib.suppress(FileNotFoundError), buckets.naming(path):
+        return cast("dict[str, Any]", _filesystem(path).info(path))
+    return None
+
+
 def exists(path: str) -> bool:
     """Whether there is a file or folder at `path`."""
-    return _filesystem(path).exists(path)
+    if not is_remote(path):
+        return os.path.exists(path)  # noqa: PTH110 - of text that is no name at all, too long for one, it says no
+    return _info(path) is not None
 
 
 def is_dir(path: str) -> bool:
     """Whether `path` is a folder."""
-    return _filesystem(path).isdir(path)
+    if not is_remote(path):
+        return Path(path).is_dir()
+    info = _info(path)
+    return info is not None and info["type"] == "directory"
 
 
 def make_dir(path: str) -> None:
-    """Makes the folder `path` and its parents where they do not exist."""
-    _filesystem(path).makedirs(path, exist_ok=True)
+    """Makes the folder `path` and its parents where they do not exist. In a bucket every folder is there."""
+    if not buckets.is_bucket(path):
+        _filesystem(path).makedirs(path, exist_ok=True)
+
+
+def check_writable(path: str) -> None:
+    """Raises UserError when the folder `path` is in a bucket that is not there, or that we must not write to."""
+    if not buckets.is_bucket(path):
+        return
+    probe = join(path, f".writable-{uuid.uuid4().hex}")
+    write_text(probe, "")
+    remove(probe)
 
 
 def list_dir(path: str) -> list[str]:
     """The sorted names (not paths) in the folder `path`; empty when it does not exist."""
-    filesystem = _filesystem(path)
-    if not filesystem.isdir(path):
-        return []
-    return sorted(posixpath.basename(name.rstrip("/")) for name in filesystem.ls(path, detail=False))
+    if is_remote(path):
+        return sorted(states_in(path))
+    return sorted(entry.name for entry in Path(path).iterdir()) if Path(path).is_dir() else []
+
+
+def states_in(path: str) -> dict[str, tuple[int, int]]:
+    """The names in a folder of a bucket with the `file_state` of each, at one request per thousand; empty as above."""
+    return {entry.name: entry.state for entry in entries_in(path)}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or folder in a bucket, with the attributes of os.DirEntry, and its `file_state`."""
+
+    name: str
+    path: str
+    is_folder: bool
+    state: tuple[int, int]
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder."""
+        return self.is_folder
+
+
+def entries_in(path: str) -> list[Entry]:
+    """What is in a folder of a bucket, as `states_in`."""
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), buckets.naming(path):
+        found = _filesystem(path).ls(path, detail=True)
+    full = path.split("://", 1)[1].strip("/")
+    below = {entry["name"].strip("/"): entry for entry in found}
+    return [
+        Entry(name := full_name.rpartition("/")[2], join(path, name), entry["type"] == "directory", _state(entry))
+        for full_name, entry in below.items()
+        if full_name != full
+    ]
 
 
 def glob(pattern: str) -> list[str]:
     """The sorted paths that match `pattern`."""
     filesystem = _filesystem(pattern)
-    found = sorted(str(path) for path in filesystem.glob(pattern))
+    with buckets.naming(pattern):
+        found = sorted(str(path) for path in filesystem.glob(pattern))
     return [str(filesystem.unstrip_protocol(path)) for path in found] if is_remote(pattern) else found
 
 
 def open_read(path: str) -> IO[bytes]:
-    """Opens a file for reading bytes."""
-    return cast("IO[bytes]", _filesystem(path).open(path, "rb")) if is_remote(path) else Path(path).open("rb")
+    """Opens a file for reading bytes; one in a bucket is read a few megabytes at a time."""
+    if is_remote(path):
+        return cast("IO[bytes]", io.BufferedReader(_RemoteFile(path), BLOCK))
+    return Path(path).open("rb")
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file in a bucket, read where it is asked for."""
+
+    def __init__(self, path: str) -> None:
+        self._path, (self._size, _), self._position = path, file_state(path), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._next(len(memoryview(buffer).cast("B")))
+        memoryview(buffer).cast("B")[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self._next(self._size)
+
+    def _next(self, size: int) -> bytes:
+        data = read_range(self._path, self._position, min(self._position + size, self._size))
+        self._position += len(data)
+        return data
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:
-    """The bytes [start, stop) of a file; fewer where it ends before."""
-    if is_remote(path):
-        return cast("bytes", _filesystem(path).cat_file(path, start, stop))
-    with Path(path).open("rb") as file:
-        file.seek(start)
-        return file.read(stop - start)
+    """The bytes [start, stop) of a file; fewer where it ends before. Many of a bucket come in parallel."""
+    if not is_remote(path):
+        with Path(path).open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+    edges = [*range(start, stop, BLOCK), stop]
+    return b"".join(read_ranges([(path, low, high) for low, high in itertools.pairwise(edges)]))
+
+
+def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """`read_range` of each (path, start, stop), all in one bucket, at the same time."""
+    wanted = [(path, start, stop) for path, start, stop in ranges if stop > start]
+    if not wanted:
+        return [b""] * len(ranges)
+    paths, starts, stops = (list(column) for column in zip(*wanted, strict=True))
+    with buckets.naming(paths[0]):
+        found = iter(_filesystem(paths[0]).cat_ranges(paths, starts, stops, on_error="raise"))
+    return [next(found) if stop > start else b"" for _, start, stop in ranges]
 
 
 def file_state(path: str) -> tuple[int, int]:
@@ -93,23 +201,40 @@ def file_state(path: str) -> tuple[int, int]:
     The version is the local modification time in ns, or a digest of what the bucket says of the object.
     """
     if not is_remote(path):
-        stat = Path(path).stat()
+        stat = os.stat(path)  # noqa: PTH116  # a million Path objects take seconds
         return stat.st_size, stat.st_mtime_ns
-    info = _filesystem(path).info(path)
+    with buckets.naming(path):
+        return _state(_filesystem(path).info(path))
+
+
+def _state(info: dict[str, Any]) -> tuple[int, int]:
     marks = repr([info.get(key) for key in ("generation", "etag", "ETag", "updated", "mtime", "created")])
-    return int(info["size"]), int.from_bytes(hashlib.sha256(marks.encode()).digest()[:7], "big")
+    return int(info["size"] or 0), int.from_bytes(hashlib.sha256(marks.encode()).digest()[:7], "big")
 
 
 def remove(path: str) -> None:
     """Deletes a file, where there is one."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError), buckets.naming(path, is_write=True):
         _filesystem(path).rm_file(path)
+
+
+def remove_dir(path: str) -> None:
+    """Deletes a folder with all that is in it, where there is one."""
+    with contextlib.suppress(FileNotFoundError), buckets.naming(path, is_write=True):
+        _filesystem(path).rm(path, recursive=True)
+
+
+def read_bytes(path: str) -> bytes:
+    """The whole of a small file, in one request."""
+    if not is_remote(path):
+        return Path(path).read_bytes()
+    with buckets.naming(path):
+        return cast("bytes", _filesystem(path).cat_file(path))
 
 
 def read_text(path: str) -> str:
     """The whole of a UTF-8 text file."""
-    with open_read(path) as file:
-        return file.read().decode()
+    return read_bytes(path).decode()
 
 
 @contextlib.contextmanager
@@ -119,11 +244,11 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
     When the block raises, nothing is left at `path` that was not there before.
     """
     if is_remote(path):  # uploaded when whole: not every store keeps back what was sent of an upload that broke off
-        with tempfile.TemporaryFile() as aside:
-            yield aside
-            aside.seek(0)
-            with _filesystem(path).open(path, "wb") as remote:
-                shutil.copyfileobj(aside, cast("IO[bytes]", remote))
+        with tempfile.NamedTemporaryFile() as whole:
+            yield cast("IO[bytes]", whole)
+            whole.flush()
+            with buckets.naming(path, is_write=True):
+                _filesystem(path).put_file(whole.name, path)
         return
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
     descriptor, aside = tempfile.mkstemp(prefix=f".{name}.", suffix=".partial", dir=folder)
@@ -143,7 +268,8 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
 
 def move(path: str, target: str) -> None:
     """Renames a file or a folder."""
-    _filesystem(path).mv(path, target, recursive=True)
+    with buckets.naming(path, is_write=True):
+        _filesystem(path).mv(path, target, recursive=True)
 
 
 def write_text(path: str, text: str) -> None:

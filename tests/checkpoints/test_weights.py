@@ -43,6 +43,7 @@ def test_every_kind_holds_the_same_weights_in_the_same_layout(kind: Kind, three_
 )
 def test_what_travels(kind: Kind, padding: str, mean: tuple[float, ...], three_kinds: Any) -> None:
     assert travelling(open_weights(str(three_kinds.folders[kind]))) == {
+        "inner_channels": "",
         "pool_padding": padding,
         "project_first_group": True,
         "mean_rgb": mean,

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -136,8 +138,10 @@ BROKEN = {
     "JPEG cut in the header": JPEGS["4:2:0"][:60],
     "JPEG without end": JPEGS["4:2:0"][:-2],
     "PNG cut": saved(picture(), "PNG")[:-300],
+    "PNG with a chunk of 2 GB": saved(picture(), "PNG")[:33] + b"\x77\0\0\0IDAT" + bytes(50),
     "GIF cut": saved(picture(), "GIF")[:-300],
     "WebP cut": saved(picture(), "WEBP")[:-300],
+    "EPS": saved(picture(), "EPS"),
 }
 
 
@@ -152,6 +156,15 @@ def test_broken_image_is_an_error(kind: str) -> None:
     ):
         with pytest.raises(DecodeError, match=r"^Image: got .+, expected a whole JPEG.*skip_bad_records"):
             attempt(BROKEN[kind])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kB on Linux alone")
+def test_a_broken_image_takes_no_more_memory_than_it_has_pixels() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for encoded in BROKEN.values():
+        with pytest.raises(DecodeError):
+            decode(encoded)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 100_000
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of damaged EXIF data

@@ -94,6 +94,18 @@ def test_label_out_of_range(tmp_path: Path, label: int, options: dict[str, int])
         _ = source[1]
 
 
+def test_random_labels_follow_from_the_file_name_alone(tmp_path: Path) -> None:
+    names = ("n01440764_10026.JPEG", "ILSVRC2012_val_00000001.JPEG")
+    splits: tuple[tuple[Split, int], ...] = (("train", 1), ("validation", 999))
+    for split, label in splits:
+        write(tmp_path / f"{split}-0", *(example(label, name) for name in names))
+        random = open_source(config(tmp_path, lth_use_random_label=True), split)
+        assert labels(random) == [361, 611]  # those of TensorFlow's hash, modulo 1000
+        assert [sample.name for sample in samples(random)] == [*names]
+    few = open_source(config(tmp_path, lth_use_random_label=True, num_label_classes=7), "train")
+    assert labels(few) == [10039506620223816361 % 7, 5943321549862734611 % 7]
+
+
 def test_only_the_test_split_may_lack_labels(tmp_path: Path) -> None:
     for split in SPLITS:
         write(tmp_path / f"{split}-0", {"image/encoded": b"x"})

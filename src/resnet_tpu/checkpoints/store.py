@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from resnet_tpu import hosts, storage
+from resnet_tpu import buckets, hosts, storage
+from resnet_tpu.checkpoints import sparse
+from resnet_tpu.checkpoints.folders import delete, delete_unfinished, is_checkpoint, put_aside, steps_in
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays
 
@@ -26,8 +29,10 @@ log = logging.getLogger(__name__)
 FOLDER = "checkpoints"
 """Name of the folder of checkpoints in a `model_dir`."""
 
-MARK = "_CHECKPOINT_METADATA"
-"""A file that is in every checkpoint."""
+_META, _SPARSE = "meta", "sparse"
+"""What a checkpoint holds as JSON beside its arrays: what it says of itself, and shapes of packed arrays."""
+
+_UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|response code: (401|403|5)")
 
 
 class DamagedCheckpointError(UserError):
@@ -43,21 +48,6 @@ class Checkpoint:
     meta: dict[str, Any]
 
 
-class _KeepNewestAndBest:
-    """Which checkpoints outlive the next save: Orbax's PreservationPolicy."""
-
-    def __init__(self, keep: int, always: Collection[int], scores: Mapping[int, float]) -> None:
-        self._keep, self._always, self._scores = keep, always, scores
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> Sequence[bool]:
-        del context
-        steps = sorted(checkpoint.step for checkpoint in checkpoints)
-        kept = {*steps[-self._keep :], *self._always}
-        if scored := [step for step in steps if step in self._scores]:
-            kept.add(max(scored, key=lambda step: self._scores[step]))
-        return [checkpoint.step in kept for checkpoint in checkpoints]
-
-
 class CheckpointStore:
     """The checkpoints of one run. A context manager: leaving it waits for the last write.
 
@@ -68,43 +58,54 @@ class CheckpointStore:
         """Keeps the newest `keep`, the best, and those of the steps `always`. Makes the folder."""
         self.directory = storage.absolute(directory)  # Orbax takes no other
         self.scores: dict[int, float] = {}
+        self._keep, self._always = keep, always
+        self._writes: tuple[int, Any] | None = None  # step, and what waits for the write
         storage.make_dir(directory)
-        # Any: Orbax declares its own policies with a narrower type than the one it asks for
-        every: Any = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
-        policy: Any = _KeepNewestAndBest(keep, always, self.scores)
-        self._checkpointer = ocp.training.Checkpointer(
-            self.directory, context=_context(), save_decision_policy=every, preservation_policy=policy
-        )
+        delete_unfinished(self.directory)
+        self._steps = steps_in(self.directory)
 
     def __enter__(self) -> "CheckpointStore":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            with self._writing():
-                self._checkpointer.close()
-        else:  # what ended the run is worth more than what may follow from it
+            self.wait()
+        elif self._writes:  # what ended the run is worth more than what may follow from it
             with contextlib.suppress(Exception):
-                self._checkpointer.close()
+                self._writes[1].result()
 
     def steps(self) -> list[int]:
-        """The steps of the whole checkpoints there are, ascending."""
-        return sorted(checkpoint.step for checkpoint in self._checkpointer.checkpoints)
+        """The steps of the checkpoints there are, ascending; the last may still be being written."""
+        return sorted([*self._steps, self._writes[0]]) if self._writes else list(self._steps)
 
     def save(self, step: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         """Starts writing a checkpoint and returns; the arrays may be overwritten at once.
 
-        Does nothing when `step` is there already.
+        Does nothing when `step` is there already. Raises UserError when the one before could not be written.
         """
         if step in self.steps():
             return
-        with self._writing():
-            self._checkpointer.save_checkpointables_async(step, {"arrays": arrays, "meta": dict(meta)})
+        self.wait()
+        items: dict[str, Any] = {"arrays": arrays, _META: dict(meta)}
+        if "masks" in arrays:
+            items["arrays"], items[_SPARSE] = sparse.pack(arrays)
+        with self._writing(), _context():
+            path = storage.join(self.directory, str(step))
+            self._writes = step, ocp.save_checkpointables_async(path, items)
 
     def wait(self) -> None:
         """Returns when everything saved is on disk. Raises UserError when it could not be written."""
+        if self._writes is None:
+            return
+        (step, write), self._writes = self._writes, None
         with self._writing():
-            self._checkpointer.wait()
+            write.result()
+        self._steps = sorted([*self._steps, step])
+        kept = {*self._steps[-self._keep :], *self._always}
+        if scored := [step for step in self._steps if step in self.scores]:
+            kept.add(max(scored, key=lambda step: self.scores[step]))
+        delete(self.directory, [step for step in self._steps if step not in kept])
+        self._steps = [step for step in self._steps if step in kept]
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -113,6 +114,7 @@ class CheckpointStore:
         except (OSError, ValueError, RuntimeError) as error:  # a disk that is full comes as any of them
             if hosts.is_loss(error):
                 raise
+            storage.check_writable(self.directory)  # which knows more of buckets
             raise UserError(
                 f"Writing a checkpoint to {self.directory}", _first_line(error), "to write there",
                 "Check the free space and the permissions; the checkpoints before it are whole.",
@@ -146,20 +148,14 @@ class CheckpointStore:
                 damaged.append(path)
                 continue
             if damaged:
-                self._put_aside(damaged)
+                put_aside(damaged)
+                self._steps = steps_in(self.directory)
             return checkpoint
         if damaged:
             raise UserError(
                 "Checkpoints", f"{len(damaged)} damaged ({damaged[-1]})", "one that can be read", "Restore a copy."
             )
         return None
-
-    def _put_aside(self, damaged: Sequence[str]) -> None:
-        if hosts.is_first():
-            for path in damaged:
-                storage.move(path, f"{path}.damaged")
-        hosts.wait_for_all()
-        self._checkpointer.reload()
 
 
 def find(path: str) -> str:
@@ -178,7 +174,8 @@ def find(path: str) -> str:
 def _context() -> ocp.Context:
     """How Orbax reads and writes here: `meta` as JSON, and only those arrays that are asked for."""
     registry = ocp.handlers.local_registry()
-    registry.add(ocp.handlers.JsonHandler, checkpointable_name="meta")
+    for name in (_META, _SPARSE):
+        registry.add(ocp.handlers.JsonHandler, checkpointable_name=name)
     context = ocp.Context()
     context.checkpointables.registry = registry
     context.pytree.loading.partial_load = True
@@ -193,16 +190,6 @@ def _alone(context: ocp.Context) -> ocp.Context:
     return context
 
 
-def steps_in(folder: str) -> list[int]:
-    """The steps of the checkpoints in a folder of them, ascending; none when it does not exist."""
-    return sorted(int(name) for name in storage.list_dir(folder) if name.isdigit())
-
-
-def is_checkpoint(path: str) -> bool:
-    """Whether `path` is a whole checkpoint of ours."""
-    return storage.exists(storage.join(path, MARK))
-
-
 def step_of(path: str) -> int:
     """The optimizer step of the checkpoint at `path`."""
     return int(path.rstrip("/").rsplit("/", 1)[-1])
@@ -210,8 +197,12 @@ def step_of(path: str) -> int:
 
 def read_meta(path: str) -> dict[str, Any]:
     """The `meta` of the checkpoint at `path`. Raises DamagedCheckpointError."""
+    return _read_json(path, _META)
+
+
+def _read_json(path: str, name: str) -> dict[str, Any]:
     with _reading(path), _alone(_context()):
-        return ocp.load_checkpointables(path, {"meta": None})["meta"]
+        return ocp.load_checkpointables(path, {name: None})[name]
 
 
 def written_at(path: str) -> float:
@@ -229,11 +220,14 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     Raises UserError, naming leaf and both shapes, when an array is missing or of another shape, and
     DamagedCheckpointError.
     """
-    _check_shapes(path, shapes)
+    stored, packed = _stored(path)
+    _check_shapes(path, sparse.described(stored, packed), shapes)
+    wanted = sparse.to_load(shapes, stored, packed)
     with _reading(path), _alone(_context()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
-        loaded = ocp.load_checkpointables(path, {"arrays": shapes, "meta": None})
-    return Checkpoint(step_of(path), loaded["arrays"], loaded["meta"])
+        loaded = ocp.load_checkpointables(path, {"arrays": wanted, _META: None})
+        arrays = sparse.unpack(loaded["arrays"], shapes, packed)
+    return Checkpoint(step_of(path), arrays, loaded[_META])
 
 
 def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
@@ -255,11 +249,16 @@ def load_named(path: str, collections: Sequence[str] | None = None) -> dict[str,
 
 def stored_shapes(path: str) -> Arrays:
     """Shape and dtype of each array of the checkpoint at `path`. Raises DamagedCheckpointError."""
+    return sparse.described(*_stored(path))
+
+
+def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
+    """Descriptions of the arrays as they lie on disk, and the shapes of those that are packed."""
     with _reading(path), _context():
         metadata: Any = ocp.metadata(path, "arrays").metadata
         if metadata is None:  # Orbax logs what is wrong and goes on
             raise OSError("the description of its arrays cannot be read")
-        return metadata
+    return metadata, _read_json(path, _SPARSE) if sparse.is_packed(metadata) else {}
 
 
 @contextlib.contextmanager
@@ -268,7 +267,10 @@ def _reading(path: str) -> Iterator[None]:
     with _quiet("absl", "asyncio"):  # Orbax also logs every array that it could not read, with a trace
         try:
             yield
+        except UserError:  # of a bucket that is not there or refuses
+            raise
         except Exception as error:  # noqa: BLE001  Orbax, TensorStore and the file system each raise their own
+            _check_bucket(path, error)
             got = _first_line(error)
             del error
             gc.collect()  # the last of these traces come when Orbax's tasks are collected
@@ -289,8 +291,8 @@ def _quiet(*names: str) -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def _check_shapes(path: str, shapes: Arrays) -> None:
-    found = dict(leaves(stored_shapes(path)))
+def _check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
+    found = dict(leaves(stored))
     for name, leaf in leaves(shapes):
         if name not in found:
             raise UserError(f"Checkpoint {path}", f"no array {name}", "the same network", "Use the options of its run.")
@@ -307,6 +309,14 @@ def leaves(arrays: Arrays) -> list[tuple[str, Any]]:
     """Each array with its name, `group1/block1/conv1/conv/kernel`."""
     flat, _ = jax.tree_util.tree_flatten_with_path(arrays)
     return [("/".join(str(getattr(key, "key", key)) for key in path), leaf) for path, leaf in flat]
+
+
+def _check_bucket(path: str, error: Exception) -> None:
+    """Raises UserError where a checkpoint in a bucket could not be reached, and may be whole."""
+    buckets.require_bucket(path)
+    if storage.is_remote(path) and (buckets.named(error) or _UNREACHED.search(str(error))):
+        do = "Check the network and the permissions, then run the same command again."
+        raise UserError(f"Checkpoint {path}", _first_line(error), "an answer of the bucket", do) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from resnet_tpu.models.network import Network
 
 Kind = Literal["ours", "tf1", "torch"]
 
-TRAVELLING = ("pool_padding", "project_first_group", "mean_rgb", "stddev_rgb")
+TRAVELLING = ("inner_channels", "pool_padding", "project_first_group", "mean_rgb", "stddev_rgb")
 """Options that change what a network computes, and that a training which starts from weights must take over."""
 
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)|.*\.(safetensors|bin)\.index\.json")
@@ -98,7 +98,7 @@ def locate(path: str) -> tuple[Kind, str]:
     folder = path
     with contextlib.suppress(UserError):
         folder = store.find(path)  # which takes any folder called by a number for one
-        if storage.exists(storage.join(folder, store.MARK)) or folder.split("/")[-2] == store.FOLDER:
+        if store.is_checkpoint(folder) or folder.split("/")[-2] == store.FOLDER:
             return "ours", folder
     if prefix := tf1.find_checkpoint(_TF1_FILE.sub("", path)):
         return "tf1", prefix

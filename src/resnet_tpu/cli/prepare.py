@@ -1,9 +1,12 @@
-"""`resnet-tpu prepare`: photos to TFRecords."""
+"""`resnet-tpu prepare`: photos to TFRecords, and these to a table of Bigtable."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import fill
+from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.errors import UserError
 from resnet_tpu.options import options_of
 
 
@@ -23,13 +26,33 @@ def prepare(arguments: Sequence[str]) -> None:
             "resnet-tpu prepare flower_photos data/flowers      # downloads them when there is no such folder",
             "resnet-tpu prepare my_photos data/mine --short_side=256 --workers=8",
             "resnet-tpu prepare photos.csv data/photos --split=0.9,0.1     # CSV: path,label[,split]",
+            "resnet-tpu prepare data/flowers --bigtable_instance=INSTANCE --bigtable_table=flowers",
         ),
     )
     parser.add_argument(
         "raw_dir", metavar="RAW", help="Folder of class folders, plain or in train/ validation/ test/; or CSV."
     )
-    parser.add_argument("out_dir", metavar="OUT", help="Folder for the shards and manifest.json.")
+    parser.add_argument(
+        "out_dir",
+        metavar="OUT",
+        nargs="?",
+        help="Folder for the shards and manifest.json. Left out, RAW is such a folder, to be copied to a table.",
+    )
     parser.add_options("options", options_of("prepare", PrepareOptions).values())
+    bigtable = {name: found for name, found in OPTIONS.items() if name.startswith("bigtable_") or name == "gcp_project"}
+    where = "Copy the records to a table of this instance too."
+    bigtable["bigtable_instance"] = dataclasses.replace(bigtable["bigtable_instance"], help=where)
+    parser.add_options("Cloud Bigtable", bigtable.values())
     given = parser.parse(arguments)
-    manifest = prepare_images(given.pop("raw_dir"), given.pop("out_dir"), fill(PrepareOptions, given))
-    Console().print(render_report(manifest))
+    table = Config().replace(**{name: given.pop(name) for name in bigtable if name in given}).data
+    raw_dir, out_dir, options = given.pop("raw_dir"), given.pop("out_dir"), fill(PrepareOptions, given)
+    if out_dir:
+        Console().print(render_report(prepare_images(raw_dir, out_dir, options)))
+    if table.bigtable_instance:
+        from resnet_tpu.data.bigtable_writer import write_table
+
+        number = write_table(out_dir or raw_dir, table, overwrite=options.overwrite)
+        print(f"{number} rows written to {table.place}.")
+    elif not out_dir:
+        do = "Give a folder for the TFRecords; or --bigtable_instance, to copy those in RAW to a table."
+        raise UserError("resnet-tpu prepare", "no OUT", "where to write", do)

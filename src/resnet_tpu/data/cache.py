@@ -62,6 +62,10 @@ class ImageCache:
             return Cached(begin[:height].tobytes(), label)
         return Cached(begin[: height * width * 3].reshape(height, width, 3), label)
 
+    def __contains__(self, i: int) -> bool:
+        with self._lock:
+            return int(self._table[i, 0]) not in (_ABSENT, _COMING)
+
     def put(self, i: int, image: bytes | np.ndarray, label: int) -> None:
         """Keeps an image file, or pixels uint8 [h, w, 3], unless it is there or does not fit: no more come then."""
         if self.is_full:
@@ -121,9 +125,9 @@ class _Lock:
 
 def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
     """The cache that `data.cache` asks for, empty; None where it asks for none or there is nothing to gain."""
-    if data.cache == "none" or data.data_dir in ("", "null", "synthetic"):
+    if data.cache == "none" or data.place in ("", "null", "synthetic"):
         return None
-    if data.cache == "records" and not storage.is_remote(data.data_dir):
+    if data.cache == "records" and not storage.is_remote(data.place):
         log.info("cache=records: %s is on this machine, which keeps in memory what was read.", data.data_dir)
         return None
     free = free_memory()

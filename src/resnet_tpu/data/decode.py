@@ -28,6 +28,10 @@ from resnet_tpu.errors import UserError
 _ORIENTATION = 0x0112  # EXIF tag
 _UPRIGHT = 1
 _FORMATS = "a whole JPEG, PNG, BMP, GIF, WebP or TIFF image"
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
+"""What Pillow may be given. Of the others, some start programs (EPS) or read what else lies around."""
 
 
 class DecodeError(UserError):
@@ -154,10 +158,11 @@ def _decode_other(encoded: bytes) -> np.ndarray:
     if not encoded:
         raise DecodeError.because("no bytes")
     try:
-        found = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-        if found is not None:
-            return cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
-        with Image.open(io.BytesIO(encoded)) as image:
+        if not _is_overdrawn_png(encoded):
+            found = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+            if found is not None:
+                return cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
+        with Image.open(io.BytesIO(encoded), formats=PILLOW_FORMATS) as image:
             return np.asarray(image.convert("RGB"))
     except UnidentifiedImageError:
         raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded") from None
@@ -165,10 +170,23 @@ def _decode_other(encoded: bytes) -> np.ndarray:
         raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded ({error})") from None
 
 
+def _is_overdrawn_png(encoded: bytes) -> bool:
+    """Whether a chunk claims to be longer than the rest of the file: OpenCV takes that much memory, up to 2 GB."""
+    at = len(_PNG)
+    while encoded.startswith(_PNG) and at + 8 <= len(encoded):
+        length, kind = struct.unpack_from(">I4s", encoded, at)
+        if at + 8 + length > len(encoded):
+            return True
+        if kind == b"IEND":
+            break
+        at += 12 + length
+    return False
+
+
 def _orientation(encoded: bytes) -> int:
     """The EXIF orientation, 1 ... 8; 1, upright, where there is none."""
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
+        with Image.open(io.BytesIO(encoded), formats=PILLOW_FORMATS) as image:
             value = image.getexif().get(_ORIENTATION, _UPRIGHT)
     except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError):
         return _UPRIGHT  # decoding will say what is wrong

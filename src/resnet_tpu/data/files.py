@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from resnet_tpu import storage
 from resnet_tpu.data.images import IMAGE_SUFFIXES
-from resnet_tpu.data.source import UNKNOWN_LABEL, Sample
+from resnet_tpu.data.labels import UNKNOWN_LABEL
+from resnet_tpu.data.source import Sample
 from resnet_tpu.data.tfrecord import RecordError
 from resnet_tpu.errors import UserError
 
@@ -28,8 +29,7 @@ class FileSource:
         path = self._paths[i]
         folder = path.replace("\\", "/").rpartition("/")[0].rpartition("/")[2]
         label = self.class_names.index(folder) if folder in self.class_names else UNKNOWN_LABEL
-        with storage.open_read(path) as file:
-            return Sample(file.read(), label, path)
+        return Sample(storage.read_bytes(path), label, path)
 
     def where(self, i: int) -> str:
         """The path of image `i`."""

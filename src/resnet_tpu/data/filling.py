@@ -1,5 +1,6 @@
 """Rows of a batch made from examples: read, decoded, cut out, augmented; in this process or in others."""
 
+import dataclasses
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import cv2
 import numpy as np
 
 from resnet_tpu.config import DataConfig
+from resnet_tpu.data.ahead import Fetched, PartlyFetched
 from resnet_tpu.data.augment import augment
 from resnet_tpu.data.cache import ImageCache
 from resnet_tpu.data.decode import DecodeError, decode, eval_image, train_image
@@ -31,6 +33,7 @@ class Chunk(NamedTuple):
     first_row: int
     first_position: int  # in the stream of training images
     records: Sequence[int | None]  # of each row; None: nothing
+    fetched: Fetched | None = None  # of these records, what is here already
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,9 @@ class Filling:
         record, is black with weight 0. Raises RecordError and DecodeError unless `data.skip_bad_records`, and UserError
         for what is wrong otherwise.
         """
+        if chunk.fetched:
+            near = dataclasses.replace(self, source=PartlyFetched(self.source, chunk.fetched))
+            return near.fill(chunk._replace(fetched=None), rows)
         skipped: list[str] = []
         for i, record in enumerate(chunk.records):
             row = chunk.first_row + i

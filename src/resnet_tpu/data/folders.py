@@ -1,11 +1,16 @@
 """What photos there are: class folders, split and class folders, or a CSV."""
 
+import contextlib
 import csv
+import dataclasses
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from resnet_tpu import storage
+from resnet_tpu.data.boxes import Box, Boxes
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.images import IMAGE_SUFFIXES
 from resnet_tpu.data.split import SPLITS, Split
@@ -25,6 +30,8 @@ class Photo:
     name: str  # path below the input folder, or as the CSV has it
     class_name: str
     split: Split | None  # None: to be decided
+    boxes: tuple[Box, ...] = ()  # around what is of this class
+    state: tuple[int, int] | None = None  # of the file, where finding it said so: see `storage.file_state`
 
 
 @dataclass(frozen=True)
@@ -36,18 +43,16 @@ class Found:
     has_splits: bool  # the input says which photo is in which split
 
 
-def find_photos(raw: str) -> Found:
+def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
     """The photos of a folder of class folders, of `train/ validation/ test/` with class folders, or of a CSV file.
 
-    Raises UserError when `raw` is none of them, no image is found, or there is only one class.
+    raw: on this machine or in a bucket. boxes: given to the photos of these names. Raises UserError when `raw` is none
+    of them, no image is found, there is only one class, or no box belongs to a photo.
     """
-    if "://" in raw:
-        raise UserError("Photos", raw, "a folder or CSV file on this machine", "Copy it here first.")
-    path = Path(raw)
-    if path.is_file():
-        found = _read_csv(raw)
-    elif path.is_dir():
+    if storage.is_dir(raw):
         found = _scan(raw)
+    elif storage.exists(raw):
+        found = _read_csv(raw)
     else:
         raise UserError("Photos", raw, "a folder of class folders or a CSV file", "Check the path.")
     classes = {photo.class_name for photo in found.photos}
@@ -60,7 +65,15 @@ def find_photos(raw: str) -> Found:
     if bad := [name for name in classes if not name.isprintable()]:
         raise UserError("Class name", repr(bad[0]), "printable characters", "Rename the class.")
     found.photos.sort(key=lambda photo: os.fsencode(photo.name))
-    return found
+    return _with_boxes(found, boxes) if boxes else found
+
+
+def _with_boxes(found: Found, boxes: Boxes) -> Found:
+    photos = [dataclasses.replace(photo, boxes=boxes.get(Path(photo.path).stem, ())) for photo in found.photos]
+    if not any(photo.boxes for photo in photos):
+        got = f"{len(boxes)} images with boxes, such as {min(boxes)}"
+        raise UserError("bounding_boxes", got, f"boxes of photos, such as {found.photos[0].name}", "Check the names.")
+    return dataclasses.replace(found, photos=photos)
 
 
 _LAYOUT = "Make it class/photo.jpg, or train/class/photo.jpg with validation/ and test/ beside it, or a CSV path,label."
@@ -69,7 +82,7 @@ _LAYOUT = "Make it class/photo.jpg, or train/class/photo.jpg with validation/ an
 def _scan(raw: str) -> Found:
     findings: list[Finding] = []
     folders = _folders(raw, "", findings)
-    if "train" in folders and _folders(os.path.join(raw, "train"), "train", []):  # noqa: PTH118
+    if "train" in folders and _folders(storage.join(raw, "train"), "train", []):
         return _scan_splits(raw, folders, findings)
     photos = [photo for folder in folders for photo in _scan_class(raw, folder, folder, None, findings)]
     return Found(photos, findings, has_splits=False)
@@ -89,7 +102,7 @@ def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Found
     photos: list[Photo] = []
     for split, folder in by_split.items():
         noted: list[Finding] = []
-        names = _folders(os.path.join(raw, folder), folder, noted)  # noqa: PTH118
+        names = _folders(storage.join(raw, folder), folder, noted)
         if not names and split == "validation":
             photos.extend(_flat_validation(raw, folder))
             continue
@@ -109,18 +122,22 @@ def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Found
 
 def _flat_validation(raw: str, folder: str) -> list[Photo]:
     """The validation images of ImageNet: line i of `synset_labels.txt` is the class of the i-th file by name."""
-    labels = Path(raw, "synset_labels.txt")
-    names = [entry.name for entry in _entries(os.path.join(raw, folder)) if _is_image(entry.name)]  # noqa: PTH118
-    if names and not labels.is_file():
-        got = f"{len(names)} images without class folders"
+    labels = storage.join(raw, "synset_labels.txt")
+    images = [entry for entry in _entries(storage.join(raw, folder)) if _is_image(entry.name)]
+    if images and not storage.exists(labels):
+        got = f"{len(images)} images without class folders"
         raise UserError(f"Folder {raw}/{folder}", got, "class folders, or synset_labels.txt beside it", "Add them.")
-    classes = labels.read_text().split() if names else []
-    if len(classes) != len(names):
-        raise UserError(str(labels), f"{len(classes)} lines", f"one per image, {len(names)}", "Correct the file.")
+    classes = storage.read_text(labels).split() if images else []
+    if len(classes) != len(images):
+        raise UserError(labels, f"{len(classes)} lines", f"one per image, {len(images)}", "Correct the file.")
     return [
-        Photo(str(Path(raw, folder, name)), f"{folder}/{name}", class_name, "validation")
-        for name, class_name in zip(names, classes, strict=True)
+        _photo(entry, f"{folder}/{entry.name}", class_name, "validation")
+        for entry, class_name in zip(images, classes, strict=True)
     ]
+
+
+def _photo(entry: "storage.Entry | os.DirEntry[str]", name: str, class_name: str, split: Split | None) -> Photo:
+    return Photo(entry.path, name, class_name, split, state=entry.state if isinstance(entry, storage.Entry) else None)
 
 
 def _folders(path: str, name: str, findings: list[Finding]) -> list[str]:
@@ -139,25 +156,23 @@ def _scan_class(
     raw: str, folder: str, class_name: str, split: Split | None, findings: list[Finding]
 ) -> Iterator[Photo]:
     count = 0
-    for entry in _entries(os.path.join(raw, folder)):  # noqa: PTH118
+    for entry in _entries(storage.join(raw, folder)):
         name = f"{folder}/{entry.name}"
         if entry.is_dir():
             findings.append(Finding(Kind.NESTED, name))
         elif _is_image(entry.name):
             count += 1
-            yield Photo(entry.path, name, class_name, split)
+            yield _photo(entry, name, class_name, split)
         else:
             findings.append(Finding(Kind.OTHER_FILE, name))
     if not count:
         findings.append(Finding(Kind.NO_IMAGES, folder))
 
 
-def _entries(path: str) -> list[os.DirEntry[str]]:
+def _entries(path: str) -> "Sequence[storage.Entry | os.DirEntry[str]]":
     try:
-        with os.scandir(path) as entries:
-            return sorted(
-                (entry for entry in entries if entry.name[0] != "."), key=lambda entry: os.fsencode(entry.name)
-            )
+        with contextlib.nullcontext(storage.entries_in(path)) if storage.is_remote(path) else os.scandir(path) as found:
+            return sorted((entry for entry in found if entry.name[0] != "."), key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
         raise UserError(f"Folder {path}", error.strerror, "a readable folder", "Check its permissions.") from None
 
@@ -171,7 +186,7 @@ def _read_csv(path: str) -> Found:
     photos: dict[str, Photo] = {}
     findings: list[Finding] = []
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        with io.StringIO(storage.read_bytes(path).decode("utf-8-sig"), newline="") as file:
             reader = csv.DictReader(file, strict=True, skipinitialspace=True)
             columns = [column.strip() for column in reader.fieldnames or ()]
             reader.fieldnames = columns
@@ -197,5 +212,6 @@ def _csv_photo(path: str, line: int, row: dict[str, str | None], *, has_split: b
         raise UserError(f"CSV {path} line {line}", f"path {name!r}, label {label!r}", "both filled in", "Fill them in.")
     if has_split and split.lower() not in SPLIT_FOLDERS:
         raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
-    full = os.path.join(os.path.dirname(path), name)  # noqa: PTH118, PTH120
-    return Photo(os.path.normpath(full), name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)
+    folder = os.path.dirname(path)  # noqa: PTH120
+    full = storage.join(folder, name) if storage.is_remote(path) else os.path.normpath(storage.join(folder, name))
+    return Photo(full, name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)

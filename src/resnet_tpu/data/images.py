@@ -103,7 +103,7 @@ def shrink(image: np.ndarray, limits: Limits) -> np.ndarray:
 
 
 def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
-    image = Image.open(io.BytesIO(data), formats=(*_SUFFIXES, "MPO"))
+    image = Image.open(io.BytesIO(data), formats=tuple(_SUFFIXES))
     kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG that previews follow, as phones write
     notes = [] if name.lower().endswith(_SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
     if kind == "JPEG" and image.mode in ("RGB", "L"):

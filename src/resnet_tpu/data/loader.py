@@ -16,6 +16,7 @@ import grain
 import numpy as np
 
 from resnet_tpu.config import DataConfig
+from resnet_tpu.data.ahead import ReadAhead, distant
 from resnet_tpu.data.cache import CacheReport, open_cache
 from resnet_tpu.data.filling import Chunk, Fill, Filling, FillingProcesses
 from resnet_tpu.data.order import place_at
@@ -53,6 +54,11 @@ class _Plan:
         """Chunks in a batch of one host."""
         return -(-self.per_host // _CHUNK)
 
+    @property
+    def num_chunks(self) -> int:
+        """Chunks in all batches."""
+        return self.num_batches * self.parts
+
     def place(self, chunk: int) -> tuple[int, int, range]:
         """Number `chunk` of all: its batch, its first row there, and the positions it holds."""
         batch, part = divmod(chunk, self.parts)
@@ -66,6 +72,7 @@ class _Maker:
 
     def __init__(self, plan: _Plan, records: Records, slots: Slots, fill: Fill) -> None:
         self._plan, self._records, self._slots, self._fill = plan, records, slots, fill
+        self.ahead: ReadAhead | None = None
         self._begun: dict[int, Slot] = {}  # by batch
         self._lock = threading.Lock()
 
@@ -74,7 +81,13 @@ class _Maker:
         batch, first_row, positions = self._plan.place(chunk)
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
-        return self._fill(Chunk(first_row, positions[0], [self._records(p) for p in positions]), slot)
+        records = [self._records(position) for position in positions]
+        fetched = self.ahead.take(chunk, records) if self.ahead else None
+        return self._fill(Chunk(first_row, positions[0], records, fetched), slot)
+
+    def records_in(self, chunk: int) -> list[int | None]:
+        """The records of a chunk's rows."""
+        return [self._records(position) for position in self._plan.place(chunk)[2]]
 
     def take(self, batch: int) -> Slot:
         """The memory of a batch whose chunks are all made."""
@@ -106,12 +119,18 @@ class Batches(Iterator[Batch]):
             self._closing.callback(processes.close)
             self._maker = _Maker(plan, records, slots, processes)
         if filling.data.input_pipeline == "basic":
-            self._chunks = map(self._maker.make, range(plan.num_batches * plan.parts))
+            self._chunks = map(self._maker.make, range(plan.num_chunks))
         else:
+            ahead = None
+            if source := distant(filling.source):
+                ahead = ReadAhead(source, filling.cache, self._maker.records_in, plan.num_chunks)
+            self._maker.ahead = ahead
             options = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=plan.parts + 2 * workers)
-            dataset = grain.MapDataset.range(plan.num_batches * plan.parts).map(self._maker.make)
+            dataset = grain.MapDataset.range(plan.num_chunks).map(self._maker.make)
             self._chunks = iter(dataset.to_iter_dataset(options))
             self._closing.callback(self._chunks.close)
+            if ahead:
+                self._closing.callback(ahead.close)  # before Grain's threads, which wait for it
         # Grain's threads outlive an iterator that is dropped without being closed.
         weakref.finalize(self, self._closing.close)
 

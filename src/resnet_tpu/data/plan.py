@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.folders import Found, Photo
 from resnet_tpu.data.shards import Shard
@@ -36,7 +37,7 @@ def make_plan(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapp
     photos = found.photos
     class_names = sorted({photo.class_name for photo in photos}, key=os.fsencode)
     labels = {name: label for label, name in enumerate(class_names, start=1)}
-    states = {photo.path: _state(photo.path) for photo in photos}
+    states = {photo.path: photo.state or _state(photo.path) for photo in photos}
     splits, findings = (_given_splits(photos), []) if found.has_splits else _choose_splits(photos, ratios, seed)
     random.Random(seed).shuffle(splits["train"])
     shards: list[Shard] = []
@@ -93,10 +94,9 @@ def _cut(photos: list[Photo], count: int) -> list[list[Photo]]:
 def _state(path: str) -> tuple[int, int]:
     """(size, time of last change in ns); zeros when there is no such file, which reading it will tell."""
     try:
-        stat = os.stat(path)  # noqa: PTH116  # a million Path objects take seconds
+        return storage.file_state(path)
     except OSError:
         return 0, 0
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _digests(photos: Iterable[Photo], states: dict[str, tuple[int, int]]) -> dict[str, list[Any]]:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 import resnet_tpu
 from resnet_tpu import storage
+from resnet_tpu.data.boxes import digest_of, read_boxes
 from resnet_tpu.data.claim import LABELS, REPORT, claim
 from resnet_tpu.data.findings import Finding, Kind, summarize
 from resnet_tpu.data.flowers import FLOWER_PHOTOS, fetch_flower_photos
@@ -25,7 +26,7 @@ from resnet_tpu.machine import num_cores
 from resnet_tpu.options import option
 
 _BYTES_WHILE_STARTING = 50_000_000
-_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite")
+_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, what is in them decides
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class PrepareOptions:
         "JPEG quality, 1 to 100, of images that must be encoded again. Default: 100 for other formats and CMYK, as "
         "the original; 95 for photos turned upright or shrunk.",
         at_least=1,
+    )
+    bounding_boxes: str = option(
+        "", "Boxes to store with the images: a CSV FILE,xmin,ymin,xmax,ymax in shares, or a folder of ImageNet's XML."
     )
     max_bad_fraction: float = option(
         0.01, "Share of images that may be unreadable and left out; one is always allowed unless this is 0.", at_least=0
@@ -88,8 +92,8 @@ def prepare(
 ) -> Manifest:
     """Writes the photos of `raw_dir` as TFRecord shards, with manifest, labels and report, to `out_dir`.
 
-    raw_dir: folder of class folders; or of train/ validation/ test/ with class folders; or a CSV `path,label[,split]`;
-    or 'flower_photos', which is downloaded.
+    raw_dir: here or in a bucket: folder of class folders; or of train/ validation/ test/ with class folders; or a CSV
+    `path,label[,split]`; or 'flower_photos', which is downloaded.
     A run that was interrupted is continued by the same call; finished shards are not written again. The same photos and
     options give the same bytes for any number of workers.
     Raises UserError for photos, folders or options that cannot be used, and when too many images are bad.
@@ -99,8 +103,10 @@ def prepare(
     if raw_dir == FLOWER_PHOTOS and not Path(raw_dir).exists():
         raw_dir = fetch_flower_photos(console)
     _check_places(raw_dir, out_dir)
-    plan = make_plan(find_photos(raw_dir), parse_ratios(options.split), options.seed, options.num_shards())
-    claim(out_dir, plan, options.deciding(), overwrite=options.overwrite)
+    boxes = read_boxes(options.bounding_boxes)
+    plan = make_plan(find_photos(raw_dir, boxes), parse_ratios(options.split), options.seed, options.num_shards())
+    deciding = options.deciding() | ({"bounding_boxes": digest_of(boxes)} if boxes else {})
+    claim(out_dir, plan, deciding, overwrite=options.overwrite)
     results = {shard.name: result for shard in plan.shards if (result := finished_shard(shard, out_dir))}
     missing = [shard for shard in plan.shards if shard.name not in results]
     if not missing and (manifest := read_manifest(out_dir)):

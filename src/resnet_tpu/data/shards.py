@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from resnet_tpu import storage
-from resnet_tpu.data.example import encode_example
+from resnet_tpu.data.boxes import Box
+from resnet_tpu.data.example import Feature, encode_example
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.folders import Photo
 from resnet_tpu.data.images import BadImageError, CleanImage, Limits, clean_image
@@ -110,14 +111,20 @@ def _result_path(out_dir: str, name: str) -> str:
 
 def _read(photo: Photo) -> bytes:
     try:
-        return Path(photo.path).read_bytes()
+        return storage.read_bytes(photo.path)
     except OSError as error:
         raise BadImageError(Kind.UNREADABLE, error.strerror or str(error)) from None
 
 
 def _record(photo: Photo, label: int, image: CleanImage) -> bytes:
+    features: dict[str, Feature] = {}
+    if not any(kind is Kind.TURNED for kind, _ in image.notes):  # for which the boxes lie elsewhere
+        boxes = zip(*photo.boxes, strict=True)
+        features = {f"image/object/bbox/{side}": values for side, values in zip(Box._fields, boxes, strict=False)}
+        features |= {"image/object/class/label": [label] * len(photo.boxes)} if photo.boxes else {}
     return encode_example(
-        {
+        features
+        | {
             "image/height": image.height,
             "image/width": image.width,
             "image/colorspace": "RGB",

@@ -1,7 +1,9 @@
 """Where training and evaluation images come from: TFRecords, folders of images, or nothing but made-up pixels."""
 
 import bisect
+import functools
 import itertools
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,18 +14,19 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.config import DataConfig
+from resnet_tpu.data.blocks import Stretch, open_reader
 from resnet_tpu.data.example import parse_image_example
 from resnet_tpu.data.findings import Kind
 from resnet_tpu.data.folders import Found, Photo, find_photos
+from resnet_tpu.data.labels import DEFAULT_CLASSES, make_labels
 from resnet_tpu.data.manifest import MANIFEST, read_manifest
 from resnet_tpu.data.shards import STATE_FOLDER
 from resnet_tpu.data.split import SPLITS, Split, split_files
 from resnet_tpu.data.tfrecord import RecordError, RecordFile
 from resnet_tpu.errors import UserError
 
-UNKNOWN_LABEL = -1
-_DEFAULT_CLASSES = 1000
-_CLASSES_WITH_BACKGROUND = 1001  # ImageNet with class 0 = background: labels are used as they are stored
+log = logging.getLogger(__name__)
+
 _IMAGENET_SIZES = {"train": 1_281_167, "validation": 50_000, "test": 50_000}
 _OPEN_FILES_AT_ONCE = 16
 
@@ -70,14 +73,31 @@ class Source(Protocol):
         ...
 
 
+class DistantSource(Source, Protocol):
+    """A source for which each request takes its time: many examples are asked for at once, ahead of their use."""
+
+    def fetch(self, records: Sequence[int]) -> Sequence[Sample | RecordError]:
+        """The examples of these numbers, which may repeat; an error in the place of each damaged one.
+
+        From any number of threads. Raises UserError as `source[i]`.
+        """
+        ...
+
+
 def open_source(data: DataConfig, split: Split) -> Source:
-    """The examples of `split` in `data.data_dir`.
+    """The examples of `split` in `data.data_dir`, or in the Bigtable of `data.bigtable_instance`.
 
     A folder with files named train-*, validation-* or test-* is read as TFRecords. Anything else is what `prepare`
     takes: class folders, split folders of class folders, or a CSV file. Empty or 'null': zeros. 'synthetic': coloured
     noise.
     Raises UserError when there is no such folder, split, class or image, or fewer classes are asked for than found.
     """
+    if data.bigtable_instance:
+        from resnet_tpu.data.bigtable import BigtableSource  # its library takes two seconds
+
+        if data.data_dir:
+            log.warning("data_dir %s is not read: bigtable_instance is given, and takes its place.", data.data_dir)
+        return BigtableSource(data, split)
     if data.data_dir in ("", "null"):
         return ZeroSource(data, split)
     if data.data_dir == "synthetic":
@@ -85,13 +105,19 @@ def open_source(data: DataConfig, split: Split) -> Source:
     if not storage.exists(data.data_dir):
         do = "Check the path; 'synthetic' needs no data."
         raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
-    names = storage.list_dir(data.data_dir)
+    states = storage.states_in(data.data_dir) if storage.is_remote(data.data_dir) else {}
+    names = sorted(states) or storage.list_dir(data.data_dir)
     shards: dict[Split, list[str]] = {name: [file for file in names if file.startswith(f"{name}-")] for name in SPLITS}
     first = next((files[0] for files in shards.values() if files), None)
+    if first is None and storage.is_remote(data.data_dir):
+        got = ", ".join(names[:5]) or "no folder"
+        do = "Write them with `resnet-tpu prepare`."
+        raise UserError(f"data_dir {data.data_dir}", got, "TFRecords named train-*, validation-* or test-*", do)
     if first is None or storage.is_dir(storage.join(data.data_dir, first)):
         return FolderSource(data, split)
     _check_shards(data.data_dir, split, shards, is_unfinished=STATE_FOLDER in names and MANIFEST not in names)
-    return RecordSource(data, split, [storage.join(data.data_dir, name) for name in shards[split]])
+    kind = DistantRecordSource if storage.is_remote(data.data_dir) else RecordSource
+    return kind(data, split, {storage.join(data.data_dir, name): states.get(name) for name in shards[split]})
 
 
 def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]], *, is_unfinished: bool) -> None:
@@ -115,13 +141,13 @@ class RecordSource:
 
     honour_exif = False  # the original does not, and what `prepare` writes is upright
 
-    def __init__(self, data: DataConfig, split: Split, paths: Sequence[str]) -> None:
-        self.class_names = _class_names(data)
-        self.num_classes = _num_classes(data, self.class_names)
-        self._first_label = _first_label(data)
-        self._allow_unknown = split == "test"
+    def __init__(self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None]) -> None:
+        """`paths`: the files, with the state of each where that is known (see `storage.file_state`)."""
+        self._labels = make_labels(data, read_class_names(data.data_dir), allow_unknown=split == "test")
+        self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
         with ThreadPoolExecutor(_OPEN_FILES_AT_ONCE) as pool:
-            self._files = list(pool.map(lambda path: RecordFile(path, skip_bad=data.skip_bad_records), paths))
+            open_file = functools.partial(RecordFile, skip_bad=data.skip_bad_records)
+            self._files = list(pool.map(lambda path: open_file(path, state=paths[path]), paths))
         self._ends = list(itertools.accumulate(len(file) for file in self._files))
         self.damage = [error for file in self._files for error in file.damage]
         if not len(self):
@@ -133,14 +159,16 @@ class RecordSource:
 
     def __getitem__(self, i: int) -> Sample:
         file, record = self._locate(i)
-        payload = file[record]
+        return self._parse(i, file[record])
+
+    def _parse(self, i: int, payload: bytes) -> Sample:
+        file, record = self._locate(i)
         try:
             example = parse_image_example(payload)
         except UserError as error:
             raise RecordError(file.path, record, file.offset(record), str(error.got), error.expected) from None
-        return Sample(
-            example.encoded, self._label(i, example.label), example.filename or f"{Path(file.path).name}:{record}"
-        )
+        label = self._labels.of(example.label, example.filename, lambda: self.where(i))
+        return Sample(example.encoded, label, example.filename or f"{Path(file.path).name}:{record}")
 
     def where(self, i: int) -> str:
         file, record = self._locate(i)
@@ -150,15 +178,38 @@ class RecordSource:
         number = bisect.bisect_right(self._ends, i)
         return self._files[number], i - (self._ends[number - 1] if number else 0)
 
-    def _label(self, i: int, stored: int) -> int:
-        if stored == -1 and self._allow_unknown:
-            return UNKNOWN_LABEL
-        label = stored - self._first_label
-        if not 0 <= label < self.num_classes:
-            accepted = f"{self._first_label} ... {self.num_classes - 1 + self._first_label}"
-            do = "Set num_label_classes to the number of classes in the data (1001: labels count from 0)."
-            raise UserError(f"Label {self.where(i)}", stored, accepted, do)
-        return label
+
+class DistantRecordSource(RecordSource):
+    """TFRecords in a bucket."""
+
+    def __init__(self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None]) -> None:
+        super().__init__(data, split, paths)
+        self._reader = open_reader(data.cache_folder, self._files)
+
+    def __getitem__(self, i: int) -> Sample:
+        (found,) = self.fetch([i])
+        if isinstance(found, RecordError):
+            raise found
+        return found
+
+    def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
+        """The examples of these numbers, read together; an error in the place of each damaged one."""
+        wanted = []
+        for file, record in map(self._locate, records):
+            wanted.append(Stretch(file, *file.span(record)))
+        return [self._example(*found) for found in zip(records, wanted, self._reader.read(wanted), strict=True)]
+
+    def _example(self, i: int, stretch: Stretch, data: bytes) -> Sample | RecordError:
+        _, record = self._locate(i)
+        try:
+            try:
+                payload = stretch.file.check(record, data)
+            except RecordError:  # of what is kept here, perhaps
+                self._reader.forget(stretch)
+                payload = stretch.file[record]
+            return self._parse(i, payload)
+        except RecordError as error:
+            return error
 
 
 class FolderSource:
@@ -179,16 +230,19 @@ class FolderSource:
         if empty:
             do = "Add images or remove the folder."
             raise UserError(f"Class folder {storage.join(data.data_dir, empty[0])}", "no images", "at least one", do)
-        self.class_names = _with_background(names, data)
-        self.num_classes = _num_classes(data, self.class_names)
-        labels = {name: label + 1 - _first_label(data) for label, name in enumerate(names)}
+        classes = make_labels(data, names)
+        self.class_names, self.num_classes = classes.names, classes.num_classes
+        stored = {name: number for number, name in enumerate(names, 1)}
         photos = [photo for photo in found.photos if photo.split == split] if found.has_splits else _share(found, split)
         if not photos:
             do = f"Add {split} images, or choose another split."
             raise UserError(
                 f"data_dir {data.data_dir}", f"none of its {len(found.photos)} images", f"{split} images", do
             )
-        self._photos = [(photo.path, photo.name, labels[photo.class_name]) for photo in photos]
+        self._photos = [
+            (photo.path, photo.name, classes.of(stored[photo.class_name], photo.name, lambda: data.data_dir))
+            for photo in photos
+        ]
 
     def __len__(self) -> int:
         return len(self._photos)
@@ -221,7 +275,7 @@ class ZeroSource:
     damage: Sequence[RecordError] = ()
 
     def __init__(self, data: DataConfig, split: Split) -> None:
-        self.num_classes = data.num_label_classes or _DEFAULT_CLASSES
+        self.num_classes = data.num_label_classes or DEFAULT_CLASSES
         self._len = _made_up_length(data, split)
         self._sample = Sample(np.zeros((data.image_size, data.image_size, 3), np.uint8), 0, "null")
 
@@ -243,7 +297,7 @@ class NoiseSource:
     damage: Sequence[RecordError] = ()
 
     def __init__(self, data: DataConfig, split: Split) -> None:
-        self.num_classes = data.num_label_classes or _DEFAULT_CLASSES
+        self.num_classes = data.num_label_classes or DEFAULT_CLASSES
         self._len = _made_up_length(data, split)
         self._shape = (data.image_size, data.image_size, 3)
         self._split = SPLITS.index(split)
@@ -272,27 +326,11 @@ def _made_up_length(data: DataConfig, split: Split) -> int:
     return asked[split] or _IMAGENET_SIZES[split]
 
 
-def _first_label(data: DataConfig) -> int:
-    """What is subtracted from stored labels, which count from 1."""
-    return 0 if data.num_label_classes == _CLASSES_WITH_BACKGROUND else 1
-
-
-def _with_background(names: list[str], data: DataConfig) -> list[str]:
-    return names if _first_label(data) else ["background", *names]
-
-
-def _num_classes(data: DataConfig, names: list[str] | None) -> int:
-    if names and data.num_label_classes and data.num_label_classes < len(names):
-        expected = f"at least the {len(names)} classes of {data.data_dir}"
-        raise UserError("num_label_classes", data.num_label_classes, expected, "Leave it out to have them counted.")
-    return data.num_label_classes or len(names or ()) or _DEFAULT_CLASSES
-
-
-def _class_names(data: DataConfig) -> list[str] | None:
-    """The names beside the records, by label, from `manifest.json` or else `labels.txt`; None where neither is."""
-    labels = storage.join(data.data_dir, "labels.txt")
-    if manifest := read_manifest(data.data_dir):
-        return _with_background(manifest.class_names, data)
+def read_class_names(data_dir: str) -> list[str] | None:
+    """The names beside the records, by label from 1: `manifest.json`, or else `labels.txt`; None where neither is."""
+    labels = storage.join(data_dir, "labels.txt")
+    if manifest := read_manifest(data_dir):
+        return manifest.class_names
     if storage.exists(labels):
-        return _with_background([line.strip() for line in storage.read_text(labels).splitlines() if line.strip()], data)
+        return [line.strip() for line in storage.read_text(labels).splitlines() if line.strip()]
     return None

@@ -11,7 +11,6 @@ import io
 import os
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -110,20 +109,35 @@ class RecordFile:
     when the file is damaged or truncated. Raises UserError when it cannot be read.
     """
 
-    def __init__(self, path: str, *, skip_bad: bool = False) -> None:
+    def __init__(self, path: str, *, skip_bad: bool = False, state: tuple[int, int] | None = None) -> None:
+        """`state`: the file's, where it is known already (see `storage.file_state`)."""
         self.path = path
         self.damage: list[RecordError] = []
-        self._state = _state(path)
-        self._index = load_index(path, on_bad=self.damage.append if skip_bad else None)
+        self.state = state or _state(path)
+        self._index = load_index(path, on_bad=self.damage.append if skip_bad else None, state=self.state)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.state[0]
 
     def __len__(self) -> int:
         return len(self._index)
 
     def __getitem__(self, i: int) -> bytes:
         """The payload of record `i`. Raises RecordError when its checksum is wrong."""
+        start, stop = self.span(i)
+        return self.check(i, self._read(start, stop - start))
+
+    def span(self, i: int) -> tuple[int, int]:
+        """Where the payload of record `i` and its checksum lie in the file: bytes [start, stop)."""
+        start, length = self._index[i].tolist()
+        return start, start + length + _CHECKSUM.size
+
+    def check(self, i: int, data: bytes) -> bytes:
+        """The payload in what was read of the span of record `i`. Raises RecordError when its checksum is wrong."""
         record = range(len(self))[i]
         start, length = self._index[record].tolist()
-        data = self._read(start, length + _CHECKSUM.size)
         payload = data[:length]
         if error := _payload_error(self.path, record, start, length, payload, data[length:]):
             raise error
@@ -142,7 +156,7 @@ class RecordFile:
             if storage.is_remote(self.path):
                 return storage.read_range(self.path, start, start + size)
             # Not a mapping, which would end the program where the file was truncated.
-            file = _opened(self.path, self._state)
+            file = _opened(self.path, self.state)
             return os.pread(file.descriptor, size, start)
         except OSError as error:
             raise _unreadable(self.path, error) from None
@@ -164,19 +178,24 @@ def _opened(path: str, state: tuple[int, int]) -> _OpenFile:  # noqa: ARG001  # 
     return _OpenFile(os.open(path, os.O_RDONLY))
 
 
-def load_index(path: str, *, on_bad: Callable[[RecordError], None] | None = None) -> np.ndarray:
+def load_index(
+    path: str, *, on_bad: Callable[[RecordError], None] | None = None, state: tuple[int, int] | None = None
+) -> np.ndarray:
     """(payload offset, payload length) of every record of a TFRecord file: int64 [n, 2].
 
     Built by one pass over the headers on first use and kept in `_index/` beside the file, or in the user's cache where
-    that cannot be written. Built again when the file's size or time changed or the index itself is damaged.
+    that cannot be written or is in a bucket. Built again when the file's size or time changed (`state`: what they are,
+    where that is known) or the index itself is damaged.
     Raises RecordError when a header is damaged or the file ends in a record, or gives it to `on_bad` and goes on at the
     next record that can be found; such an index is not kept. Raises UserError when the file cannot be read.
     """
-    state = _state(path)
+    state = state or _state(path)
     for place in _index_places(path):
         with contextlib.suppress(OSError):
-            index = _parse_index(Path(place).read_bytes(), state)
+            index = _parse_index(storage.read_bytes(place), state)
             if index is not None:
+                if storage.is_remote(place):
+                    save_index(path, index, state)  # on this machine
                 return index
     rows: list[tuple[int, int]] = []
     damaged = False
@@ -196,9 +215,12 @@ def load_index(path: str, *, on_bad: Callable[[RecordError], None] | None = None
 
 
 def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = None) -> None:
-    """Keeps the index of the file at `path`, in `state` (by default its present one), where `load_index` looks."""
+    """Keeps the index of the file at `path` where `load_index` looks.
+
+    state: what the file's was when it was read; None for a file that was just written, whose index goes with it.
+    """
     data = _npy(np.concatenate([np.array([state or storage.file_state(path)], np.int64), index]))
-    for place in _index_places(path):
+    for place in _index_places(path) if state else sorted(_index_places(path), key=storage.is_remote, reverse=True):
         with contextlib.suppress(OSError):
             storage.make_dir(os.path.dirname(place))  # noqa: PTH120
             with storage.write_whole(place) as file:
@@ -207,13 +229,12 @@ def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = Non
 
 
 def _index_places(path: str) -> list[str]:
+    """Beside the file and in the user's cache, that on this machine first."""
     full = path if storage.is_remote(path) else os.path.realpath(path)
     name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]
-    places = [storage.join(storage.cache_dir(), "index", f"{name}.npy")]
-    if not storage.is_remote(path):
-        folder, base = os.path.split(path)
-        places.insert(0, storage.join(folder, "_index", f"{base}.npy"))
-    return places
+    folder, base = os.path.split(path)
+    places = [storage.join(folder, "_index", f"{base}.npy"), storage.join(storage.cache_dir(), "index", f"{name}.npy")]
+    return sorted(places, key=storage.is_remote)
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -1,0 +1,121 @@
+"""Training images per second from records in a bucket, next to the same records on the local disk.
+
+The bucket is that of the tests' server on this machine, in Python, which takes part of the same cores. So the ratio
+says what the client costs, and not how fast Google Cloud Storage is; to see that, run `resnet-tpu profile input
+--data_dir=gs://...` on the machine that trains. `--slow_secs` delays every reply, as the way to a real bucket does.
+
+    python -m benchmarks.gcs PHOTOS
+    python -m benchmarks.gcs PHOTOS --slow_secs=0.05
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import script
+from resnet_tpu import storage
+from resnet_tpu.bench import compare
+from resnet_tpu.bench.photos import write_photos
+from resnet_tpu.bench.task import Task
+from resnet_tpu.data.source import DistantRecordSource, open_source
+from resnet_tpu.data.tfrecord import RecordWriter, read_records
+from resnet_tpu.machine import num_cores
+
+DISK, KEPT, DIRECT = "local disk", "gs://, kept here", "gs://, one by one"
+SERVER = script.CHECKOUT / "tests" / "gcs" / "server.py"
+
+
+def main() -> None:
+    """The program."""
+    parser = script.make_parser("gcs", __doc__, rounds=5)
+    parser.add_argument("photos", nargs="?", default="", help="Folder of JPEGs or of training records. Default: drawn.")
+    parser.add_argument("--num_images", type=int, default=1000, help="Images in the bucket. Default: %(default)s.")
+    parser.add_argument("--slow_secs", type=float, default=0.0, help="Delay of every reply. Default: none.")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.num_images = 1, 32
+    with tempfile.TemporaryDirectory() as folder, _serving() as endpoint:
+        records = Path(folder) / "records"
+        write_photos(options.photos, records, options.num_images)
+        place = _copy(records)
+        _ask(endpoint, "/_control", {"slow": 1.0 if options.slow_secs else 0.0, "slow_secs": options.slow_secs})
+        task = Task(
+            str(records), options.num_images, 224, "bicubic", num_cores(), 8 if options.quick else 100,
+            0.2 if options.quick else 5.0, {},
+        )  # fmt: skip
+        kept = replace(task, records=place, options={"cache_folder": f"{folder}/kept"})
+        tasks = {DISK: task, KEPT: kept, DIRECT: replace(kept, options={"cache_folder": "none"})}
+        for name in (KEPT, DIRECT):
+            _say_requests(name, tasks[name], endpoint)
+        contenders = [compare.Contender(name, lambda _, one=one: _command(one)) for name, one in tasks.items()]
+        outputs = script.alternate(contenders, options)
+    rows = [
+        compare.compare(f"{name}: {options.num_images} photos", metric, name, DISK, outputs)
+        for name in (KEPT, DIRECT)
+        for metric in ("images_per_sec", "cpu_ms_per_image")
+    ]
+    script.report_ratios("gcs", rows, options)
+
+
+def _copy(records: Path) -> str:
+    """The records in the bucket, with their indexes beside them."""
+    place = "gs://bucket/records"
+    for path in records.glob("*-of-*"):
+        with RecordWriter(f"{place}/{path.name}") as writer:
+            for payload in read_records(str(path)):
+                writer.write(payload)
+    for path in records.glob("*.*"):
+        storage.write_text(f"{place}/{path.name}", path.read_text())
+    return place
+
+
+def _say_requests(name: str, task: Task, endpoint: str) -> None:
+    """What the first epoch asks for, in the groups in which training reads ahead."""
+    source = open_source(task.data(), "train")
+    assert isinstance(source, DistantRecordSource)
+    order = np.random.default_rng(0).permutation(len(source)).tolist()
+    before = _ask(endpoint, "/_stats")
+    for k in range(0, len(order), 64):
+        source.fetch(order[k : k + 64])
+    after = _ask(endpoint, "/_stats")
+    requests = sum(after["requests"].values()) - sum(before["requests"].values())
+    num_bytes = (after["bytes"] - before["bytes"]) / len(source)
+    print(f"{name}: {requests / len(source):.3f} requests and {num_bytes / 1000:.0f} kB per image of the first epoch.")
+
+
+def _command(task: Task) -> list[str]:
+    return [sys.executable, "-m", "resnet_tpu.bench.input", "ours", json.dumps(asdict(task))]
+
+
+def _ask(endpoint: str, path: str, body: dict[str, float] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(endpoint + path, data=data)) as reply:
+        return json.load(reply)
+
+
+@contextmanager
+def _serving() -> Iterator[str]:
+    """A server in a process of its own, to which gs:// leads meanwhile."""
+    # in a group of its own: its CPU time is not that of the input
+    command = [sys.executable, str(SERVER)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        try:
+            assert server.stdout is not None
+            os.environ["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            yield os.environ["STORAGE_EMULATOR_HOST"]
+        finally:
+            server.kill()
+
+
+if __name__ == "__main__":
+    script.main(main)

@@ -1,0 +1,148 @@
+"""Google Cloud Storage: its clients set up in one place, and what they answer in words that help.
+
+Two clients read and write `gs://` paths: gcsfs, for files, and TensorStore, for the arrays of Orbax's checkpoints.
+Both take the standard credentials: the file that GOOGLE_APPLICATION_CREDENTIALS names, those of `gcloud`, or those of
+the machine in the cloud. STORAGE_EMULATOR_HOST sends both to another server.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import fsspec.config
+
+from resnet_tpu.errors import UserError, first_line, missing_extra
+
+# Orbax would go by TensorFlow's client where that is installed, and decides before it sees the first path in a bucket.
+os.environ.setdefault("EPATH_USE_TF", "false")
+
+log = logging.getLogger(__name__)
+
+READER = "Storage Object Viewer (roles/storage.objectViewer)"
+WRITER = "Storage Object User (roles/storage.objectUser)"
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_CONNECT_SECS, _SILENT_SECS = 20, 60  # then a request has failed, and is made again
+_CLIENTS = ("gcsfs.", "aiohttp.", "google.auth.", "requests.")  # whose errors are of the network or the permissions
+
+
+def is_bucket(path: str) -> bool:
+    """Whether `path` is in Google Cloud Storage."""
+    return path.startswith(("gs://", "gcs://"))
+
+
+def filesystem(path: str) -> fsspec.AbstractFileSystem:
+    """The client for `path`, which retries what may pass, waiting longer each time. Raises UserError without gcsfs."""
+    set_up()
+    try:
+        return fsspec.core.url_to_fs(path)[0]
+    except ImportError:
+        raise missing_extra(f"Path {path}", "gcsfs", "gcp") from None
+
+
+@functools.cache
+def set_up() -> None:
+    """Makes gcsfs, TensorStore and Orbax use the same server and credentials; before the first use of any of them.
+
+    Raises UserError when there are credentials that cannot be used.
+    """
+    server = os.environ.get("STORAGE_EMULATOR_HOST")
+    if server:
+        os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", server if "://" in server else f"http://{server}")
+        if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+            os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")  # or it looks for a machine in the cloud
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs what it raises, with a traceback
+    with contextlib.suppress(ImportError):
+        import aiohttp
+        import gcsfs.core
+
+        for protocol in ("gs", "gcs"):  # gcsfs's own choice asks by gRPC first, and waits a minute where none answers
+            fsspec.register_implementation(protocol, gcsfs.core.GCSFileSystem, clobber=True)
+
+        fsspec.config.conf["gs"] = {
+            "token": _credentials() or "anon",
+            "consistency": "md5",  # of what was sent
+            "use_listings_cache": False,  # others write there too
+            "requests_timeout": aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECS, sock_read=_SILENT_SECS),
+        }
+
+
+@functools.cache
+def _credentials() -> Any:
+    """By the standard chain; None where there are none: public buckets need none."""
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    given = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if os.environ.get("STORAGE_EMULATOR_HOST") and not given:
+        return None
+    try:
+        return google.auth.default(scopes=[_SCOPE])[0]
+    except DefaultCredentialsError as error:
+        if given:
+            do = "Correct GOOGLE_APPLICATION_CREDENTIALS, or unset it for public buckets."
+            expected = "the key file of a service account"
+            raise UserError("Google credentials", first_line(error), expected, do) from None
+        log.info("No Google credentials: only what is public in a bucket can be read.")
+        return None
+
+
+@contextlib.contextmanager
+def naming(path: str, *, is_write: bool = False) -> Iterator[None]:
+    """Turns what the client raises for `path` into a UserError that names bucket, trouble and role.
+
+    FileNotFoundError passes through where the bucket is there.
+    """
+    try:
+        with _translated(path, is_write=is_write):
+            yield
+    except FileNotFoundError:
+        require_bucket(path)
+        raise
+
+
+def require_bucket(path: str) -> None:
+    """Raises UserError when the bucket of `path` does not exist or must not be listed."""
+    if not is_bucket(path):
+        return
+    name = path.split("://", 1)[1].partition("/")[0]
+    client: Any = filesystem(path)
+    try:
+        with _translated(path, is_write=False):
+            client.call("GET", "b/{}/o", name, maxResults=1, fields="kind")
+    except FileNotFoundError:
+        do = f"Check the name, or make it: gcloud storage buckets create gs://{name} --location=REGION."
+        raise UserError(f"Path {path}", f"no bucket {name}", "an existing bucket", do) from None
+
+
+@contextlib.contextmanager
+def _translated(path: str, *, is_write: bool) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if translated := named(error, path, is_write=is_write):
+            raise translated from error
+        raise
+
+
+def named(error: BaseException, path: str = "files in a bucket", *, is_write: bool = False) -> UserError | None:
+    """The UserError for what a client of Google Cloud Storage raised; None for other errors."""
+    is_ours = type(error).__module__.startswith(_CLIENTS)
+    is_forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")
+    if not (is_ours or is_forbidden):
+        return None
+    what, role = (f"Writing {path}", WRITER) if is_write else (f"Reading {path}", READER)
+    said = (str(error).splitlines() or [""])[-1 if is_forbidden else 0][:300] or type(error).__name__
+    if is_forbidden or getattr(error, "code", None) in (401, 403):
+        who = "the account" if _credentials() else "everyone (there are no Google credentials here)"
+        do = (
+            f"Grant it on the bucket, or use other credentials: gcloud auth application-default login, or "
+            f"GOOGLE_APPLICATION_CREDENTIALS=KEY.json of a service account. Role needed: {role}."
+        )
+        return UserError(what, said, f"permission for {who}", do)
+    do = "Check the network and the credentials, then run the same command again."
+    return UserError(what, f"{said}, after several tries", "an answer of Google Cloud Storage", do)

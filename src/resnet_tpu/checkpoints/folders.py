@@ -1,0 +1,71 @@
+"""The folders of checkpoints: which are whole, which go, which are put aside; on the disk and in a bucket.
+
+On the disk Orbax writes a checkpoint aside and renames its folder. In a bucket no folder can be renamed: there the file
+that it writes last makes a checkpoint whole, and what deletes one takes that file away first.
+"""
+
+import re
+from collections.abc import Collection
+
+from resnet_tpu import hosts, storage
+
+MARK = "_CHECKPOINT_METADATA"
+"""A file that is in every checkpoint."""
+
+_LAST = "commit_success.txt"
+_DELETED = ".deleted"
+_LEFT = re.compile(r"\d+(\.orbax-checkpoint-tmp.*|\.deleted)?")
+
+
+def steps_in(folder: str) -> list[int]:
+    """The steps of the checkpoints in a folder of them, ascending; none when it does not exist."""
+    steps = _steps_named(folder)
+    if storage.is_remote(folder):
+        return [step for step in steps if is_checkpoint(storage.join(folder, str(step)))]
+    return steps
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether `path` is a whole checkpoint of ours."""
+    return storage.exists(storage.join(path, _LAST if storage.is_remote(path) else MARK))
+
+
+def delete(folder: str, steps: Collection[int]) -> None:
+    """Deletes checkpoints from a folder of them. Every process calls it, the first one does it.
+
+    Orbax would ask for a right to the bucket itself that the roles for reading and writing files do not give.
+    """
+    if hosts.is_first():
+        for step in steps:
+            path = storage.join(folder, str(step))
+            if storage.is_remote(path):
+                storage.remove(storage.join(path, _LAST))
+                storage.remove_dir(path)
+            else:  # nobody may take what is left by a kill for a checkpoint
+                storage.move(path, f"{path}{_DELETED}")
+                storage.remove_dir(f"{path}{_DELETED}")
+    hosts.wait_for_all()
+
+
+def delete_unfinished(folder: str) -> None:
+    """Deletes what a killed run left of checkpoints. Every process calls it, the first one does it."""
+    if hosts.is_first():
+        left = {name for name in storage.list_dir(folder) if _LEFT.fullmatch(name)}
+        whole = set(map(str, steps_in(folder)))
+        for name in left - whole:
+            storage.remove_dir(storage.join(folder, name))
+    hosts.wait_for_all()
+
+
+def put_aside(paths: Collection[str]) -> None:
+    """Renames damaged checkpoints to `<step>.damaged`. Every process calls it, the first one does it."""
+    if hosts.is_first():
+        for path in paths:
+            if storage.is_remote(path):
+                storage.remove(storage.join(path, _LAST))
+            storage.move(path, f"{path}.damaged")
+    hosts.wait_for_all()
+
+
+def _steps_named(folder: str) -> list[int]:
+    return sorted(int(name) for name in storage.list_dir(folder) if name.isdigit())

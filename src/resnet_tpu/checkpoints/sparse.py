@@ -1,0 +1,120 @@
+"""Pruned weights on disk: the values that their masks keep, in a row, and the masks as bits.
+
+What is restored is equal to the last bit: an array of which a masked value is anything but 0 is stored whole. So is one
+of which nothing is kept, for Orbax stores no empty arrays.
+"""
+
+import functools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from resnet_tpu.models.network import Arrays
+
+Shapes = Mapping[str, Sequence[int]]
+"""Shape of each array that is stored in this form, by name: `params/stem/conv/kernel`, `masks/stem/conv/kernel`."""
+
+_MASKED = (("params",), ("momentum",), ("ema", "params"))
+"""Collections whose arrays have masks."""
+
+_MASKS = "masks"
+
+
+def pack(arrays: Arrays) -> tuple[Arrays, dict[str, list[int]]]:
+    """`arrays` in the form in which they are stored, and the shapes to unpack them with."""
+    packed = jax.tree.map(lambda leaf: leaf, arrays)  # new dicts, to be changed
+    shapes: dict[str, list[int]] = {}
+    for path, given in _leaves(arrays[_MASKS]):
+        mask = np.asarray(given)
+        shapes["/".join((_MASKS, *path))] = list(mask.shape)
+        _put(packed, (_MASKS, *path), np.packbits(mask))
+        for collection in _MASKED:
+            place = (*collection, *path)
+            values = _find(arrays, place)
+            if values is not None and mask.any() and not np.asarray(values).view(np.uint32)[~mask].any():
+                shapes["/".join(place)] = list(mask.shape)
+                _put(packed, place, np.asarray(values)[mask])
+    return packed, shapes
+
+
+def is_packed(stored: Arrays) -> bool:
+    """Whether the arrays of a checkpoint, or their descriptions, are in this form."""
+    return any(leaf.dtype == np.uint8 for leaf in jax.tree.leaves(stored.get(_MASKS, {})))
+
+
+def described(stored: Arrays, shapes: Shapes) -> Arrays:
+    """Descriptions of the arrays as they are when unpacked."""
+    found = jax.tree.map(lambda leaf: leaf, stored)
+    for name, shape in shapes.items():
+        place = tuple(name.split("/"))
+        dtype = np.bool_ if place[0] == _MASKS else _find(stored, place).dtype
+        _put(found, place, jax.ShapeDtypeStruct(tuple(shape), dtype))
+    return found
+
+
+def to_load(wanted: Arrays, stored: Arrays, shapes: Shapes) -> Arrays:
+    """What to load from disk to make `wanted`: of packed arrays the stored form, and their masks."""
+    found = jax.tree.map(lambda leaf: leaf, wanted)
+    for name in shapes:
+        place = tuple(name.split("/"))
+        if _find(wanted, place) is not None:
+            for one in (place, _mask_of(place)):
+                leaf = _find(stored, one)
+                _put(found, one, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()))
+    return found
+
+
+def unpack(loaded: Arrays, wanted: Arrays, shapes: Shapes) -> Arrays:
+    """The arrays of `to_load` as `wanted` describes them, on the devices that it names.
+
+    Raises ValueError when values and mask do not fit each other.
+    """
+
+    def whole(path: Any, leaf: jax.ShapeDtypeStruct) -> Any:
+        place = tuple(key.key for key in path)
+        values = _find(loaded, place)
+        if "/".join(place) not in shapes:
+            return values
+        bits = np.asarray(_find(loaded, _mask_of(place)))
+        array = np.unpackbits(bits, count=int(np.prod(leaf.shape))).view(np.bool_).reshape(leaf.shape)
+        if place[0] != _MASKS:
+            mask, array = array, np.zeros(leaf.shape, leaf.dtype)
+            array[mask] = np.asarray(values)
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding or _here(), lambda index: array[index])
+
+    return jax.tree_util.tree_map_with_path(whole, wanted)
+
+
+def _here() -> jax.sharding.Sharding:
+    return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+
+def _mask_of(place: tuple[str, ...]) -> tuple[str, ...]:
+    """Where the mask of the array at `place` is."""
+    inside = next((place[len(collection) :] for collection in _MASKED if place[: len(collection)] == collection), None)
+    return place if inside is None else (_MASKS, *inside)
+
+
+def _leaves(tree: Arrays, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _find(tree: Arrays, place: tuple[str, ...]) -> Any:
+    """The array at `place`; None where there is none."""
+    try:
+        return functools.reduce(operator.getitem, place, tree)
+    except KeyError:
+        return None
+
+
+def _put(tree: Arrays, place: tuple[str, ...], leaf: Any) -> None:
+    for name in place[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[place[-1]] = leaf

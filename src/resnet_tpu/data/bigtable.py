@@ -1,0 +1,112 @@
+"""Images from Cloud Bigtable: one tf.train.Example per row, in the order of the indexes in the keys."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.bigtable_rows import Rows
+from resnet_tpu.data.example import parse_image_example
+from resnet_tpu.data.labels import make_labels
+from resnet_tpu.data.source import Sample
+from resnet_tpu.data.split import Split
+from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+class RowError(RecordError):
+    """A row that is missing, or holds no example that can be read."""
+
+    def __init__(self, table: str, key: str, record: int, got: str, expected: str) -> None:
+        self.key = key
+        super().__init__(table, record, 0, got, expected)
+        do = "Write the table again, or pass --skip_bad_records to count such rows and go on."
+        UserError.__init__(self, f"Row {key} of {table}", got, expected, do)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.key, self.record, str(self.got), self.expected)
+
+
+class BigtableSource:
+    """The rows of a split. Example i is row i: the one with index i in tables that `prepare` writes.
+
+    Other tables are scanned for their keys once, without values; their examples are numbered by index, whatever its
+    width, or by the bytes of keys that hold none. Labels, classes and names are as in TFRecords.
+    """
+
+    honour_exif = False  # as in TFRecords: what `prepare` writes is upright
+    damage: Sequence[RecordError] = ()
+
+    def __init__(self, data: DataConfig, split: Split) -> None:
+        """Raises UserError when the table cannot be read, has no such rows, or not in this column, or not all yet."""
+        self._rows = Rows(data, split)
+        about = self._rows.read_about()
+        if about and not about.finished:
+            got = f"what an interrupted `prepare` left behind: {about.done} of {about.num_records} {split} rows"
+            do = "Run the same `resnet-tpu prepare` again; it goes on where it stopped."
+            raise UserError(self._rows.name, got, "a finished data set", do)
+        self._keys: list[bytes] | None = None  # where they are not those of 0, 1, 2 ...
+        if about:
+            self._len = about.num_records
+        else:
+            self._find_keys()
+        self._labels = make_labels(data, about.class_names if about else None, allow_unknown=split == "test")
+        self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
+        if not self._rows.read([self._key(0)]) and not data.skip_bad_records:
+            raise self._error(0)
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __getitem__(self, i: int) -> Sample:
+        (found,) = self.fetch([i])
+        if isinstance(found, RecordError):
+            raise found
+        return found
+
+    def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
+        """The examples of these numbers, by one request; an error in the place of each damaged one."""
+        values = self._rows.read([self._key(i) for i in records])
+        return [self._parse(i, values.get(self._key(i))) for i in records]
+
+    def where(self, i: int) -> str:
+        """The row of example `i`, for messages."""
+        return f"in row {self._key(i).decode()} of {self._rows.name}"
+
+    def _key(self, i: int) -> bytes:
+        return self._keys[i] if self._keys is not None else self._rows.key(i)
+
+    def _parse(self, i: int, value: bytes | None) -> Sample | RecordError:
+        if value is None:
+            return self._error(i)
+        try:
+            example = parse_image_example(value)
+        except UserError as error:
+            return RowError(self._rows.name, self._key(i).decode(), i, str(error.got), error.expected)
+        label = self._labels.of(example.label, example.filename, lambda: self.where(i))
+        return Sample(example.encoded, label, example.filename or self._key(i).decode())
+
+    def _error(self, i: int) -> RowError:
+        """Why row `i` has no example."""
+        rows, key = self._rows, self._key(i)
+        columns = rows.columns(key)
+        got = "no such row" if columns is None else f"a row with {', '.join(columns)} only"
+        return RowError(rows.name, key.decode(), i, got, f"an example in {rows.family}:{rows.qualifier.decode()}")
+
+    def _find_keys(self) -> None:
+        rows = self._rows
+        keys = rows.scan()
+        self._len = len(keys)
+        if not keys:
+            first = rows.first_key()
+            got = "an empty table" if first is None else f"none; the first row of the table is {first.decode()}"
+            do = f"Check {rows.prefix_option}, or write the rows with `resnet-tpu prepare`."
+            raise UserError(rows.name, got, f"rows whose keys begin with {rows.prefix}", do)
+        if any(key != rows.key(i) for i, key in enumerate(keys)):
+            self._keys = keys
+        last = keys[-1][len(rows.prefix.encode()) :]
+        if last.isdigit() and int(last) >= len(keys):
+            missing = int(last) + 1 - len(keys)
+            log.warning("%s: %d of the indexes from 0 to %d have no row.", rows.name, missing, int(last))

@@ -1,0 +1,164 @@
+"""TFRecords into a table of Cloud Bigtable: record i of a split becomes row i."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import resnet_tpu
+from resnet_tpu import storage
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings
+from resnet_tpu.data.manifest import Manifest, read_manifest
+from resnet_tpu.data.source import read_class_names
+from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.data.tfrecord import RecordFile, read_records
+from resnet_tpu.errors import UserError
+
+_ROWS_PER_REQUEST = 100  # a request holds at most 100 000 mutations and 256 MB
+_BYTES_PER_REQUEST = 16_000_000
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A split to be written."""
+
+    rows: Rows
+    files: list[RecordFile]
+    about: About  # as it begins
+
+
+def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, console: Console | None = None) -> int:
+    """Copies the TFRecords in a folder to the table that `data` names; how many rows it wrote.
+
+    The table and the column family are made where there are none. What is interrupted is continued by the same call,
+    file by file; until it is done, nothing is read from the table. Raises UserError for a folder without TFRecords, for
+    rows of other data unless `overwrite`, which deletes them, and when the service refuses.
+    """
+    console = console or Console(stderr=True)
+    parts = _parts(records_dir, data)
+    _make_table(parts[0].rows)
+    parts = [found for part in parts if (found := _claim(part, overwrite=overwrite))]
+    if not parts:
+        console.print(f"Nothing to do: {data.place} holds these records already.", highlight=False, markup=False)
+        return 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        return sum(_write(part, progress) for part in parts)
+
+
+def _parts(records_dir: str, data: DataConfig) -> list[_Part]:
+    names, manifest = storage.list_dir(records_dir), read_manifest(records_dir)
+    class_names = read_class_names(records_dir)
+    parts = []
+    for split in SPLITS:
+        paths = [storage.join(records_dir, name) for name in names if name.startswith(f"{split}-")]
+        files = [RecordFile(path) for path in paths]
+        if number := sum(len(file) for file in files):
+            origin = _digest(paths, split, manifest)
+            about = About(False, number, 0, class_names, origin, resnet_tpu.__version__)
+            parts.append(_Part(Rows(data, split), files, about))
+    if not parts:
+        expected = "TFRecords named train-*, validation-* or test-*"
+        raise UserError(
+            f"Folder {records_dir}", "no records", expected, "Write them with `resnet-tpu prepare RAW OUT`."
+        )
+    return parts
+
+
+def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> str:
+    """Of what the files hold, or where no manifest says it of their names, sizes and times."""
+    marks: list[Any] = [storage.file_state(path) for path in paths]
+    if manifest and split in manifest.splits:
+        marks = sorted(entry.sha256 for entry in manifest.splits[split].files.values())
+    names = [path.replace("\\", "/").rsplit("/", 1)[-1] for path in paths]
+    return hashlib.sha256(json.dumps([names, marks]).encode()).hexdigest()
+
+
+def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
+    """Makes the rows with this prefix those of the part, as far as they were written before; None: all of them were."""
+    before = None if overwrite else part.rows.read_about()
+    if before and before.made_from == part.about.made_from:
+        return None if before.finished else replace(part, about=replace(part.about, done=before.done))
+    first = part.rows.first_key(part.rows.prefix)
+    if first is not None and not overwrite:
+        got = f"rows of other data with the prefix {part.rows.prefix}, such as {first.decode()}"
+        do = f"Pass --overwrite to delete them, or choose another table or {part.rows.prefix_option}."
+        raise UserError(part.rows.name, got, "none, or rows of the same records", do)
+    part.rows.write_about(part.about)  # before anything changes: until the last is written, there is no data set
+    if first is not None:
+        with part.rows.explained(ADMIN):
+            _admin_table(part.rows).drop_by_prefix(part.rows.prefix, timeout=600)
+    return part
+
+
+def _write(part: _Part, progress: Progress) -> int:
+    """Writes what is missing, file by file; how many rows that were."""
+    rows, about = part.rows, part.about
+    bar = progress.add_task(f"{rows.split} rows", total=about.num_records, completed=about.done)
+    first = 0
+    for file in part.files:
+        if first >= about.done:
+            _write_file(rows, file, first, progress, bar)
+            about = replace(about, done=first + len(file))
+            rows.write_about(replace(about, finished=about.done == about.num_records))
+        first += len(file)
+    return about.num_records - part.about.done
+
+
+def _write_file(rows: Rows, file: RecordFile, first: int, progress: Progress, bar: Any) -> None:
+    """Writes the records of a file as the rows from `first` on; when it returns, the service has all of them."""
+    entry, set_cell = api().RowMutationEntry, api().SetCell
+    with _failures_told(rows):
+        batcher = rows.table.mutations_batcher(
+            flush_limit_mutation_count=_ROWS_PER_REQUEST,
+            flush_limit_bytes=_BYTES_PER_REQUEST,
+            flow_control_max_bytes=4 * _BYTES_PER_REQUEST,
+        )
+        with batcher:
+            for i, record in enumerate(read_records(file.path)):
+                batcher.append(entry(rows.key(first + i), [set_cell(rows.family, rows.qualifier, record)]))
+                progress.advance(bar)
+
+
+@contextlib.contextmanager
+def _failures_told(rows: Rows) -> Iterator[None]:
+    """Raises for rows that could not be written what the service said last."""
+    from google.api_core.exceptions import GoogleAPICallError
+
+    with rows.explained(WRITER):
+        try:
+            yield
+        except api().exceptions.MutationsExceptionGroup as group:
+            said: BaseException | None = group
+            while said is not None and not isinstance(said, GoogleAPICallError):  # in groups of causes of groups
+                said = said.exceptions[-1] if isinstance(said, BaseExceptionGroup) else said.__cause__
+            raise said or group from None
+
+
+def _make_table(rows: Rows) -> None:
+    """Makes the table and the column family where there are none."""
+    from google.api_core.exceptions import NotFound
+    from google.cloud.bigtable.column_family import MaxVersionsGCRule
+
+    table, keep_one = _admin_table(rows), MaxVersionsGCRule(1)
+    with rows.explained(ADMIN):
+        try:
+            families = table.list_column_families()
+        except NotFound:
+            table.create(column_families={rows.family: keep_one})
+            return
+        if rows.family not in families:
+            table.column_family(rows.family, keep_one).create()
+
+
+def _admin_table(rows: Rows) -> Any:
+    from google.cloud.bigtable import Client
+
+    with no_warnings():
+        return Client(project=rows.project, admin=True).instance(rows.instance).table(rows.table_name)

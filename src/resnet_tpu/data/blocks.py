@@ -1,0 +1,214 @@
+"""Stretches of files in a bucket, read in big pieces, many at once, and kept on this machine where there is room.
+
+A training reads its records in an order that is new in every epoch, so neighbours in a file are not needed at the same
+time. Each piece is therefore fetched whole, once, and kept on the disk: in the first epoch one request serves all
+images of a piece, later ones need none. Where the disk is too small, each record is a request of its own.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import NamedTuple
+
+from resnet_tpu import storage
+from resnet_tpu.data.tfrecord import RecordFile
+
+log = logging.getLogger(__name__)
+
+BLOCK = 4 << 20
+"""Bytes of a piece: much for a request, little to wait for."""
+
+_AT_ONCE = 4  # pieces a thread fetches at a time, and holds in memory
+_GAP = 64 << 10  # bytes between two records that are read along rather than asked for twice
+_GB = 1e9
+
+
+class Stretch(NamedTuple):
+    """The bytes [start, stop) of a file."""
+
+    file: RecordFile
+    start: int
+    stop: int
+
+
+class DirectReader:
+    """Reads stretches of files from their bucket, neighbours together."""
+
+    def read(self, wanted: Sequence[Stretch]) -> list[bytes]:
+        """The bytes of each stretch; fewer where a file ends before. From any number of threads."""
+        order = sorted(range(len(wanted)), key=lambda i: (wanted[i].file.path, wanted[i].start))
+        groups: list[list[int]] = []
+        for i in order:
+            if groups and _is_near(wanted[groups[-1][0]], wanted[groups[-1][-1]], wanted[i]):
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+        spans = [(wanted[group[0]].file.path, wanted[group[0]].start, wanted[group[-1]].stop) for group in groups]
+        found = [b""] * len(wanted)
+        for group, (_, first, _), data in zip(groups, spans, storage.read_ranges(spans), strict=True):
+            for i in group:
+                found[i] = data[wanted[i].start - first : wanted[i].stop - first]
+        return found
+
+    def forget(self, stretch: Stretch) -> None:
+        """Nothing is kept."""
+
+
+def _is_near(first: Stretch, last: Stretch, new: Stretch) -> bool:
+    return first.file is new.file and new.start - last.stop <= _GAP and new.stop - first.start <= storage.BLOCK
+
+
+class KeepingReader(DirectReader):
+    """Reads stretches of files by whole pieces, which stay in a folder of this machine, for later processes too."""
+
+    def __init__(self, folder: str) -> None:
+        self.__setstate__(folder)
+
+    def __getstate__(self) -> str:
+        return self.folder
+
+    def __setstate__(self, folder: str) -> None:
+        self.folder = folder
+        self._is_full = False
+        self._lock = threading.Lock()
+        self._coming: dict[Path, Future[bytes]] = {}
+
+    def read(self, wanted: Sequence[Stretch]) -> list[bytes]:
+        if self._is_full:
+            return super().read(wanted)
+        parts: list[dict[int, bytes]] = [{} for _ in wanted]  # of each stretch, by piece
+        needed: dict[tuple[RecordFile, int], list[int]] = {}
+        for i, stretch in enumerate(wanted):
+            for number in range(stretch.start // BLOCK, -(-stretch.stop // BLOCK)):
+                needed.setdefault((stretch.file, number), []).append(i)
+        missing = []
+        for (file, number), users in needed.items():
+            for i in users:
+                data = self._kept(wanted[i], number)
+                if data is None:
+                    missing.append((file, number))
+                    break
+                parts[i][number] = data
+        for k in range(0, len(missing), _AT_ONCE):
+            for (file, number), block in self._fetch(missing[k : k + _AT_ONCE]):
+                for i in needed[file, number]:
+                    low, high = _within(wanted[i], number)
+                    parts[i][number] = block[low:high]
+        return [b"".join(part[number] for number in sorted(part)) for part in parts]
+
+    def forget(self, stretch: Stretch) -> None:
+        """Deletes the pieces that hold a stretch, which are damaged."""
+        for number in range(stretch.start // BLOCK, -(-stretch.stop // BLOCK)):
+            self._place(stretch.file, number).unlink(missing_ok=True)
+
+    def _place(self, file: RecordFile, number: int) -> Path:
+        return Path(self.folder, _name(file), str(number))
+
+    def _kept(self, stretch: Stretch, number: int) -> bytes | None:
+        """What a piece on the disk holds of a stretch; None where it is not there."""
+        low, high = _within(stretch, number)
+        try:
+            with self._place(stretch.file, number).open("rb") as piece:
+                return os.pread(piece.fileno(), high - low, low)
+        except FileNotFoundError:
+            return None
+
+    def _fetch(self, pieces: Sequence[tuple[RecordFile, int]]) -> Iterable[tuple[tuple[RecordFile, int], bytes]]:
+        """Pieces from the bucket; those that another thread is fetching are waited for."""
+        ours: dict[Path, tuple[RecordFile, int]] = {}
+        futures: list[Future[bytes]] = []
+        with self._lock:
+            for file, number in pieces:
+                place = self._place(file, number)
+                if place not in self._coming:
+                    self._coming[place] = Future()
+                    ours[place] = (file, number)
+                futures.append(self._coming[place])
+        try:
+            spans = [(file.path, n * BLOCK, min((n + 1) * BLOCK, file.size)) for file, n in ours.values()]
+            for place, data in zip(ours, storage.read_ranges(spans), strict=True):
+                self._keep(place, data)
+                self._coming[place].set_result(data)
+        except BaseException as error:
+            for place in ours:
+                if not self._coming[place].done():
+                    self._coming[place].set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                for place in ours:
+                    del self._coming[place]
+        return [(piece, future.result()) for piece, future in zip(pieces, futures, strict=True)]
+
+    def _keep(self, place: Path, data: bytes) -> None:
+        if self._is_full:
+            return
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            aside = place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}")
+            try:
+                aside.write_bytes(data)
+                aside.replace(place)
+            finally:
+                aside.unlink(missing_ok=True)
+        except OSError as error:
+            self._is_full = True
+            log.warning("%s keeps no more of the data: %s. Images are read one by one.", self.folder, error.strerror)
+
+
+def _within(stretch: Stretch, number: int) -> tuple[int, int]:
+    """Where in a piece the bytes of a stretch lie."""
+    return max(stretch.start - number * BLOCK, 0), min(stretch.stop - number * BLOCK, BLOCK)
+
+
+def _name(file: RecordFile) -> str:
+    size, version = file.state
+    return f"{_stem(file)}-{size:x}-{version:x}"
+
+
+def _stem(file: RecordFile) -> str:
+    return hashlib.sha256(os.fsencode(file.path)).hexdigest()[:24]
+
+
+def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
+    """The reader for files in a bucket: one that keeps what it reads, where there is room for all of it.
+
+    cache_folder: where; empty for the user's cache; 'none' to keep nothing.
+    """
+    if cache_folder == "none":
+        return DirectReader()
+    folder = Path(cache_folder or storage.join(storage.cache_dir(), "pieces"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = sum(_kept_bytes(folder, file) for file in files)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        log.warning("%s keeps nothing of the data: %s. Images are read one by one.", folder, error.strerror)
+        return DirectReader()
+    missing = sum(file.size for file in files) - kept
+    if missing > free // 2:
+        log.warning(
+            "Images are read from the bucket one by one, anew in each epoch: %.1f GB of data would take more than half "
+            "of the %.1f GB that are free in %s. cache_folder names a folder with more room.",
+            missing / _GB, free / _GB, folder,
+        )  # fmt: skip
+        return DirectReader()
+    log.info("What is read of the data is kept in %s: %.1f GB are to come.", folder, missing / _GB)
+    return KeepingReader(str(folder))
+
+
+def _kept_bytes(folder: Path, file: RecordFile) -> int:
+    """Bytes of a file that are here already. Pieces of earlier versions of it are deleted."""
+    name = _name(file)
+    for old in folder.glob(f"{_stem(file)}-*"):
+        if old.name != name:
+            shutil.rmtree(old, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        return sum(entry.stat().st_size for entry in os.scandir(folder / name))
+    return 0

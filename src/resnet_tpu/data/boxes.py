@@ -1,0 +1,104 @@
+"""Boxes around the objects in photos, as ImageNet comes with them: a CSV file, or a folder of XML files."""
+
+import csv
+import hashlib
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from resnet_tpu.errors import UserError
+
+_EXPECTED = "rows of FILE,xmin,ymin,xmax,ymax, or XML files with size and bndbox"
+
+
+class Box(NamedTuple):
+    """A box in shares of the image's width and height, 0 to 1, from the upper left corner."""
+
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+
+
+Boxes = dict[str, tuple[Box, ...]]
+"""The boxes of each image, by the name of its file without the ending."""
+
+
+def read_boxes(path: str) -> Boxes:
+    """The boxes in a CSV file or in the XML files of a folder and the folders below it; none where `path` is empty.
+
+    CSV: a row for each box, `n01440764_18.JPEG,0.04,0.26,0.75,0.99`, shares of width and height, without a first line
+    of names or with one. XML: PASCAL VOC's form, one file per image, in pixels. Raises UserError.
+    """
+    if not path:
+        return {}
+    place = Path(path)
+    if place.is_dir():
+        found = {file.stem: _read_xml(file) for file in sorted(place.rglob("*.xml"))}
+    elif place.is_file():
+        found = _read_csv(place)
+    else:
+        raise UserError("bounding_boxes", path, "a CSV file or a folder of XML files", "Check the path.")
+    if not found:
+        raise UserError("bounding_boxes", f"{path} without a box", _EXPECTED, "Check the path.")
+    return found
+
+
+def digest_of(boxes: Boxes) -> str:
+    """Differs when any box does; empty without boxes."""
+    return hashlib.sha256(repr(sorted(boxes.items())).encode()).hexdigest()[:16] if boxes else ""
+
+
+def _read_csv(path: Path) -> Boxes:
+    boxes: dict[str, list[Box]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            for number, row in enumerate(csv.reader(file, strict=True, skipinitialspace=True), 1):
+                if row and not (number == 1 and "xmin" in row):
+                    name, *sides = row
+                    boxes.setdefault(Path(name).stem, []).append(_box(f"{path} line {number}", sides))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(str(path), error, "a readable CSV file in UTF-8", "Correct the file.") from None
+    return {name: tuple(found) for name, found in boxes.items()}
+
+
+def _read_xml(path: Path) -> tuple[Box, ...]:
+    try:
+        text = path.read_bytes()
+        if b"<!" in text:  # entities, by which a few bytes can become gigabytes
+            raise UserError(str(path), "a document type or a comment", "plain XML", "Remove it.")
+        root = ElementTree.fromstring(text)  # noqa: S314  # without entities there is nothing to expand
+    except (OSError, ElementTree.ParseError) as error:
+        raise UserError(str(path), error, "an XML file", "Correct the file, or remove it.") from None
+    width, height = (root.findtext(f"size/{side}") for side in ("width", "height"))
+    found = []
+    for box in root.iterfind("object/bndbox"):
+        sides = [box.findtext(name) for name in Box._fields]
+        shares = [_share(side, whole) for side, whole in zip(sides, (width, height, width, height), strict=True)]
+        found.append(_box(str(path), shares))
+    return tuple(found)
+
+
+def _share(side: str | None, whole: str | None) -> str:
+    """A side in pixels as a share of the whole; what is no number stays what it is, to be refused."""
+    try:
+        return str(float(side or "") / float(whole or ""))
+    except (ValueError, ZeroDivisionError):
+        return f"{side} of {whole}"
+
+
+def _box(where: str, sides: Iterable[str]) -> Box:
+    """A box whose corners are in order and, as annotators overstep the edge by a pixel or two, within the image."""
+    sides = list(sides)
+    try:
+        numbers = [float(side) for side in sides]
+        xmin, ymin, xmax, ymax = (min(max(number, 0.0), 1.0) for number in numbers)
+        is_sound = all(map(math.isfinite, numbers)) and max(map(abs, numbers)) < 2
+    except ValueError:
+        is_sound = False
+        xmin = ymin = xmax = ymax = 0.0
+    if not is_sound:
+        raise UserError(where, ", ".join(sides), "xmin, ymin, xmax, ymax", "Correct it.")
+    return Box(min(xmin, xmax), min(ymin, ymax), max(xmin, xmax), max(ymin, ymax))

@@ -1,0 +1,52 @@
+"""Classes of a data set: their names and number, and what the labels in its records mean."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.fingerprint import fingerprint
+from resnet_tpu.errors import UserError
+
+UNKNOWN_LABEL = -1
+DEFAULT_CLASSES = 1000
+_CLASSES_WITH_BACKGROUND = 1001  # ImageNet with class 0 = background: labels are used as they are stored
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a split."""
+
+    names: list[str] | None  # by label; None where the data do not say
+    num_classes: int  # as asked for, else as many as there are names, else 1000
+    first: int  # what is subtracted from stored labels: they count from 1, or from 0 = background
+    allow_unknown: bool  # whether an example may have none
+    by_filename: bool = False  # labels that say nothing of the image, as the original's pruning fork can draw them
+
+    def of(self, stored: int, filename: str, where: Callable[[], str]) -> int:
+        """The label from 0 of an example with this label stored. Raises UserError, naming `where`, for a wrong one."""
+        if self.by_filename:
+            return fingerprint(filename.encode("utf-8", "surrogateescape")) % self.num_classes
+        if stored == UNKNOWN_LABEL and self.allow_unknown:
+            return UNKNOWN_LABEL
+        label = stored - self.first
+        if not 0 <= label < self.num_classes:
+            accepted = f"{self.first} ... {self.num_classes - 1 + self.first}"
+            do = "Set num_label_classes to the number of classes in the data (1001: labels count from 0)."
+            raise UserError(f"Label {where()}", stored, accepted, do)
+        return label
+
+
+def make_labels(data: DataConfig, names: Sequence[str] | None, *, allow_unknown: bool = False) -> Labels:
+    """The classes of data that have these names, in the order of their labels from 1, or do not tell them.
+
+    Raises UserError when fewer classes are asked for than there are names.
+    """
+    asked = data.num_label_classes
+    first = 0 if asked == _CLASSES_WITH_BACKGROUND else 1
+    every = names if names is None or first else ["background", *names]
+    if every and asked and asked < len(every):
+        expected = f"at least the {len(every)} classes of {data.place}"
+        raise UserError("num_label_classes", asked, expected, "Leave it out to have them counted.")
+    number = asked or len(every or ()) or DEFAULT_CLASSES
+    names = None if every is None else list(every)
+    return Labels(names, number, first, allow_unknown, data.lth_use_random_label)

@@ -1,0 +1,111 @@
+"""Masked arrays come back bit for bit, and take little more room than what the masks keep."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.store import CheckpointStore, DamagedCheckpointError
+from resnet_tpu.models.network import Arrays
+
+SHAPE = (3, 3, 37, 41)
+KEPT = 0.1
+
+
+def draw() -> Arrays:
+    rng = np.random.default_rng(0)
+    mask = rng.random(SHAPE) < KEPT
+    whole = rng.random((41, 7)) < 2
+
+    def values() -> Arrays:
+        kernel = np.where(mask, rng.standard_normal(SHAPE, np.float32), np.float32(0))
+        dense = {"kernel": rng.standard_normal((41, 7), np.float32), "bias": rng.standard_normal(7, np.float32)}
+        return {"stem": {"conv": {"kernel": kernel}, "norm": {"scale": np.ones(41, np.float32)}}, "dense": dense}
+
+    return {
+        "step": np.int32(5),
+        "params": values(),
+        "batch_stats": {"stem": {"norm": {"mean": rng.standard_normal(41, np.float32)}}},
+        "momentum": values(),
+        "ema": {"params": values(), "batch_stats": {"stem": {"norm": {"mean": np.zeros(41, np.float32)}}}},
+        "masks": {"stem": {"conv": {"kernel": mask}}, "dense": {"kernel": whole}},
+    }
+
+
+def save(folder: Path, arrays: Arrays) -> str:
+    with CheckpointStore(str(folder), keep=1) as checkpoints:
+        checkpoints.save(5, jax.tree.map(jax.numpy.asarray, arrays), {"config": {}})
+    return str(folder / "5")
+
+
+def assert_same_bits(found: Arrays, expected: Arrays) -> None:
+    ours, theirs = (dict(store.leaves(arrays)) for arrays in (found, expected))
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert array.dtype == theirs[name].dtype, name
+        assert np.asarray(array).tobytes() == theirs[name].tobytes(), name
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    arrays = draw()
+    path = save(tmp_path, arrays)
+    checkpoint = store.load_all(path)
+    assert_same_bits(checkpoint.arrays, arrays)
+    assert checkpoint.meta == store.read_meta(path) == {"config": {}}
+    described = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in store.leaves(store.stored_shapes(path))}
+    assert described == {name: (array.shape, array.dtype) for name, array in store.leaves(arrays)}
+
+
+@pytest.mark.parametrize("name", ["params", "momentum", "ema", "masks"])
+def test_one_collection_alone(name: str, tmp_path: Path) -> None:
+    arrays = draw()
+    found = store.load_all(save(tmp_path, arrays), (name,)).arrays
+    assert_same_bits(found, {name: arrays[name]})
+
+
+def test_it_lies_on_the_devices_that_are_asked_for(tmp_path: Path) -> None:
+    arrays = draw()
+    mesh = jax.make_mesh((2,), ("batch",), devices=jax.devices()[:2])
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), arrays)
+    found = store.load(save(tmp_path, arrays), {"params": shapes["params"]}).arrays
+    assert_same_bits(found, {"params": arrays["params"]})
+    assert {leaf.sharding for leaf in jax.tree.leaves(found)} == {everywhere}
+
+
+@pytest.mark.parametrize("value", [np.float32(-0.0), np.float32(1e-30), np.float32(np.nan)])
+def test_what_is_masked_but_not_zero_is_not_lost(value: Any, tmp_path: Path) -> None:
+    arrays = draw()
+    kernel, mask = arrays["params"]["stem"]["conv"]["kernel"], arrays["masks"]["stem"]["conv"]["kernel"]
+    kernel[tuple(np.argwhere(~mask)[0])] = value
+    assert_same_bits(store.load_all(save(tmp_path, arrays)).arrays, arrays)
+
+
+def test_a_layer_of_which_nothing_is_kept(tmp_path: Path) -> None:
+    arrays = draw()
+    arrays["params"]["dense"]["kernel"][:] = 0
+    arrays["masks"]["dense"]["kernel"][:] = False
+    assert_same_bits(store.load_all(save(tmp_path, arrays)).arrays, arrays)
+
+
+def test_it_takes_little_more_than_what_is_kept(tmp_path: Path) -> None:
+    arrays = draw()
+    save(tmp_path, arrays)
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "5" / "arrays" / "d").iterdir())
+    on_disk += sum(path.stat().st_size for path in (tmp_path / "5" / "arrays").glob("ocdbt.process_*/d/*"))
+    masks = sum(mask.size / 8 for _, mask in store.leaves(arrays["masks"]))
+    kept = sum(4 * np.count_nonzero(array) for name, array in store.leaves(arrays) if not name.startswith("masks"))
+    assert on_disk < 1.1 * (kept + masks) + 10_000  # what describes the arrays
+    assert on_disk < 0.4 * sum(array.nbytes for _, array in store.leaves(arrays))
+
+
+def test_masks_that_do_not_fit_are_damage(tmp_path: Path) -> None:
+    path = save(tmp_path, draw())
+    text = (tmp_path / "5" / "sparse" / "data.json").read_text()
+    assert "masks/stem/conv/kernel" in text
+    (tmp_path / "5" / "sparse" / "data.json").write_text(text.replace("37", "36"))
+    with pytest.raises(DamagedCheckpointError):
+        store.load_all(path)
