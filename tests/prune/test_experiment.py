@@ -13,7 +13,8 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.prune.experiment import Experiment, run
+from resnet_tpu.prune.experiment import run
+from resnet_tpu.prune.options import Experiment
 from resnet_tpu.train.loop import train
 
 LAST, EARLY = 6, 2
@@ -22,8 +23,8 @@ MASKED = ("params", "momentum")
 
 def experiment(**changes: Any) -> Experiment:
     options: dict[str, Any] = {
-        "method": "prune_all_to_global", "density": "", "levels": 2, "rate": 0.2, "retrain": ("weight_rewinding",),
-        "rewind_to": EARLY, "retrain_epochs": None, "seeds": (), "rewind_optimizer": "restore",
+        "method": "prune_all_to_global", "density": "", "levels": 2, "rate": 0.2, "retrain": "weight_rewinding",
+        "rewind_to": EARLY, "retrain_epochs": None, "seeds": "", "rewind_optimizer": "restore",
     }  # fmt: skip
     return Experiment(**(options | changes))
 
@@ -99,7 +100,7 @@ def test_learning_rate_rewinding_and_fine_tuning(dense: Path, tmp_path: Path) ->
     methods = ("lr_rewinding", "fine_tuning", "low_lr_rewinding", "reinit")
     found = {
         outcome.retrain: outcome
-        for outcome in run(str(dense), str(tmp_path), experiment(retrain=methods, levels=None, density="50"))
+        for outcome in run(str(dense), str(tmp_path), experiment(retrain=",".join(methods), levels=None, density="50"))
     }
     folders = {name: Path(outcome.model_dir) for name, outcome in found.items()}
     assert_starts_from(arrays(folders["lr_rewinding"], EARLY), arrays(dense, LAST))
@@ -125,13 +126,13 @@ def learning_rates(model_dir: Path) -> list[float]:
 
 def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path) -> None:
     """A phase without its last steps, and one that was only begun, are what a kill leaves behind."""
-    whole = run(str(dense), str(tmp_path / "whole"), experiment(retrain=("lr_rewinding",)))
+    whole = run(str(dense), str(tmp_path / "whole"), experiment(retrain="lr_rewinding"))
     shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
     first = tmp_path / "stopped" / "seed_0" / "lr_rewinding" / "level_01"
     for step in (LAST, LAST - 1):
         shutil.rmtree(first / store.FOLDER / str(step))
     shutil.rmtree(first.parent / "level_02")
-    again = run(str(dense), str(tmp_path / "stopped"), experiment(retrain=("lr_rewinding",)))
+    again = run(str(dense), str(tmp_path / "stopped"), experiment(retrain="lr_rewinding"))
     assert [(o.level, o.density, o.step, o.top_1_accuracy) for o in again] == [
         (o.level, o.density, o.step, o.top_1_accuracy) for o in whole
     ]
@@ -151,7 +152,7 @@ def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
 
 
 def test_other_seeds_train_their_own_network_first(dense: Path, tmp_path: Path) -> None:
-    outcomes = run(str(dense), str(tmp_path), experiment(levels=1, seeds=(0, 1)))
+    outcomes = run(str(dense), str(tmp_path), experiment(levels=1, seeds="0,1"))
     assert [(outcome.seed, outcome.level) for outcome in outcomes] == [
         (0, "none"), (0, "level_01"), (1, "none"), (1, "level_01"),
     ]  # fmt: skip
@@ -177,7 +178,8 @@ def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
         ({"levels": None, "density": "80,101"}, r"density: got 101"),
         ({"density": "80"}, r"density and levels: got 80 and 2, expected one of them"),
         ({"rate": 1.0}, r"rate: got 1\.0"),
-        ({"retrain": ("weight_rewind",)}, r"retrain: got weight_rewind, .*Did you mean weight_rewinding"),
+        ({"retrain": "weight_rewind"}, r"retrain: got weight_rewind, .*Did you mean weight_rewinding"),
+        ({"seeds": "0,x"}, r"seeds: got '0,x', expected whole numbers"),
         ({"rewind_to": 17}, r"rewind_to: got step 17, expected one of the 6 steps"),
         ({"rewind_to": 2, "retrain_epochs": 1.0}, r"rewind_to and retrain_epochs"),
         ({"retrain_epochs": 5.0, "rewind_to": None}, r"retrain_epochs: got step -6"),
@@ -196,7 +198,7 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     message = r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3, 4, 5, 6\. .*lottery_checkpoint_iters=2"
     with pytest.raises(UserError, match=message):
         run(str(kept), str(tmp_path / "out"), experiment())
-    run(str(kept), str(tmp_path / "out"), experiment(retrain=("lr_rewinding",), levels=1))  # which needs none
+    run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which needs none
 
 
 def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +207,15 @@ def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.main(words) == 0
     shown = capsys.readouterr().out
     assert "unpruned" in shown and "lr_rewinding" in shown and "50.00 %" in shown
-    assert {path.name for path in output.iterdir()} == {"seed_0", "phases.csv", "results.csv", "curve.png"}
-    assert (output / "results.csv").read_text().startswith("retrain,method,density,median,lowest,highest,seeds\n")
+    assert {path.name for path in output.iterdir()} == {
+        "seed_0", "phases.csv", "results.csv", "layers.csv", "curve.png", "layers.png",
+    }  # fmt: skip
+    assert (output / "results.csv").read_text().startswith("retrain,method,density,median,lowest,highest,seeds,")
+    combined = ["prune", "--combine", str(output), str(output), f"--output_dir={tmp_path / 'both'}"]
+    assert cli.main(combined) == 0
+    for name in ("results.csv", "phases.csv", "layers.csv"):
+        assert (tmp_path / "both" / name).read_text() == (output / name).read_text()
+    assert cli.main([*combined, "--levels=2"]) == 2
+    assert "--combine: got levels, expected --output_dir alone" in capsys.readouterr().err
     assert cli.main([*words, "--retrain=fine_tunning"]) == 2
     assert "Did you mean fine_tuning" in capsys.readouterr().err

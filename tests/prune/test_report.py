@@ -1,22 +1,32 @@
 """The table, the files and the picture of an experiment, and the paper's figures beside them."""
 
 import csv
+import functools
 from pathlib import Path
+from typing import Any
 
 import cv2
+import numpy as np
 import pytest
 
+from resnet_tpu.checkpoints.tf1_names import leaf_at
 from resnet_tpu.config import Config
-from resnet_tpu.prune.experiment import UNPRUNED, Outcome
+from resnet_tpu.errors import UserError
+from resnet_tpu.prune.layers import maskable
+from resnet_tpu.prune.outcome import UNPRUNED, Outcome, read_outcomes
 from resnet_tpu.prune.paper import paper_curve, paper_network
-from resnet_tpu.prune.picture import draw_curve
-from resnet_tpu.prune.report import summarise
+from resnet_tpu.prune.phase import network_of
+from resnet_tpu.prune.picture import draw_curve, draw_layers
+from resnet_tpu.prune.report import layer_densities, layer_rows, report_experiment, summarise
+from resnet_tpu.prune.sizes import LayerSize, bytes_in, size_of
 from resnet_tpu.train.style import write_png
 
 
 def outcome(seed: int, retrain: str, level: str, density: float, accuracy: float) -> Outcome:
     method = UNPRUNED if retrain == UNPRUNED else f"prune_all_to_global_{100 * density:g}"
-    return Outcome("runs/x", seed, retrain, level, method, density, 100, accuracy)
+    layers = (LayerSize("conv_1", 40, round(40 * density), density, 400), LayerSize("dense", 10, 10, 1.0, 10))
+    size = (round(1000 * density), round(9000 * density) + seed, 5000)
+    return Outcome("runs/x", seed, retrain, level, method, density, *size, 100, accuracy, layers)
 
 
 OUTCOMES = [
@@ -36,6 +46,60 @@ def test_seeds_are_put_together() -> None:
     assert [row.retrain for row in rows] == [UNPRUNED, "lr_rewinding", "lr_rewinding", "fine_tuning"]
     assert [row.density for row in rows] == pytest.approx([1.0, 0.8, 0.64, 0.8])
     assert (rows[1].median, rows[1].lowest, rows[1].highest, rows[1].seeds) == (0.92, 0.91, 0.93, 3)
+    assert (rows[1].parameters, rows[1].multiply_adds, rows[1].checkpoint_bytes) == (800, 7201, 5000)
+    assert summarise(reversed(OUTCOMES))[-1] == rows[0]
+
+
+def test_what_is_left_of_each_layer(tmp_path: Path) -> None:
+    assert layer_densities(OUTCOMES) == {
+        "lr_rewinding": [[pytest.approx(0.8), 1.0], [pytest.approx(0.64), 1.0]],
+        "fine_tuning": [[pytest.approx(0.8), 1.0]],
+    }
+    assert layer_rows(OUTCOMES[1:2]) == [
+        ("lr_rewinding", "level_01", "prune_all_to_global_80", 0, "conv_1", 40, 32, 0.8, 400),
+        ("lr_rewinding", "level_01", "prune_all_to_global_80", 0, "dense", 10, 10, 1.0, 10),
+    ]
+    figure = draw_layers(layer_densities(OUTCOMES), ["conv_1", "dense"])
+    assert [axes.get_title("left") for axes in figure.axes] == ["lr_rewinding", "fine_tuning"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 1]
+    write_png(figure, str(tmp_path / "layers.png"))
+
+
+def test_sizes_of_a_network() -> None:
+    """ResNet-20 of 32 px, counted by hand: 3x3 kernels over 32, 16 and 8 px, projections in all three groups."""
+    config = Config().replace(resnet_depth=20, image_size=32, num_label_classes=10)
+    whole = size_of(config, None)
+    kernels = 3 * 16 * 9 + 256 + 6 * 2304 + 512 + 4608 + 5 * 9216 + 2048 + 18432 + 5 * 36864 + 640
+    assert sum(layer.weights for layer in whole.layers) == kernels
+    norms = 2 * (16 * 8 + 32 * 7 + 64 * 7)
+    assert whole.parameters == kernels + norms + 10
+    work = 1024 * (432 + 256 + 6 * 2304) + 256 * (512 + 4608 + 5 * 9216) + 64 * (2048 + 18432 + 5 * 36864) + 640
+    assert whole.multiply_adds == sum(layer.multiply_adds for layer in whole.layers) == work
+    network = network_of(config)
+    masks: dict[str, Any] = {}
+    for name, path in maskable(network).items():
+        mask = np.ones(leaf_at({"params": network.shapes()[0]}, ("params", path)).shape, bool)
+        mask[..., ::2] = name != "conv_2"
+        functools.reduce(lambda tree, key: tree.setdefault(key, {}), path[:-1], masks)[path[-1]] = mask
+    half = size_of(config, masks)
+    assert {layer.layer for layer in half.layers if layer.density < 1} == {"conv_2"}
+    assert (half.parameters, half.multiply_adds) == (whole.parameters - 1152, work - 1024 * 1152)
+    assert half.density == 1 - 1152 / kernels
+
+
+def test_what_does_not_belong_together(tmp_path: Path) -> None:
+    mixed = [*OUTCOMES, outcome(0, "lr_rewinding", "density_50", 0.5, 0.9)]
+    with pytest.raises(UserError, match="Experiments: got iterative and one_shot, expected one network"):
+        report_experiment(mixed, str(tmp_path / "out"))
+    with pytest.raises(UserError, match=r"Folder to combine: got .*, expected one with phases\.csv"):
+        read_outcomes([str(tmp_path)])
+
+
+def test_bytes_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "a").write_bytes(bytes(7))
+    (tmp_path / "inside" / "b").write_bytes(bytes(11))
+    assert bytes_in(str(tmp_path)) == 18
 
 
 @pytest.mark.parametrize("network", [None, "resnet20"])

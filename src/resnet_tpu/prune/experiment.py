@@ -5,17 +5,15 @@ So whatever stops a phase, the same command goes on with it; a finished one is o
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.errors import UserError
 from resnet_tpu.options import Length, steps
 from resnet_tpu.prune.levels import Level, plan_levels
-from resnet_tpu.prune.masks import density
+from resnet_tpu.prune.options import Experiment
+from resnet_tpu.prune.outcome import UNPRUNED, Outcome, read_outcome
 from resnet_tpu.prune.phase import (
     Dense,
     Phase,
@@ -26,41 +24,8 @@ from resnet_tpu.prune.phase import (
 )
 from resnet_tpu.prune.retrain import METHODS
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.metrics import read_metrics
 
 log = logging.getLogger(__name__)
-
-UNPRUNED = "none"
-"""Stands for the method, the re-training and the level of a network that was not pruned."""
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """What to do to a trained network; see `plan_levels` for the first four."""
-
-    method: str
-    density: str
-    levels: int | None
-    rate: float
-    retrain: Sequence[str]
-    rewind_to: Length | None
-    retrain_epochs: float | None
-    seeds: Sequence[int]
-    rewind_optimizer: Literal["restore", "reset"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A phase that is done: its density, from 0 to 1, and top-1 accuracy on the validation images at its last step."""
-
-    model_dir: str
-    seed: int
-    retrain: str
-    level: str
-    method: str
-    density: float
-    step: int
-    top_1_accuracy: float
 
 
 def run(model_dir: str, output_dir: str, asked: Experiment) -> list[Outcome]:
@@ -70,17 +35,15 @@ def run(model_dir: str, output_dir: str, asked: Experiment) -> list[Outcome]:
     anew, in `output_dir/seed_<n>/unpruned/`. Returns every phase. Raises UserError for options that do not fit, and
     when the rewind step has no checkpoint.
     """
-    for name in asked.retrain:
-        if name not in METHODS:
-            raise UserError("retrain", name, f"one of {', '.join(METHODS)}", f"Change it.{nearest(name, METHODS)}")
+    retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
     outcomes: list[Outcome] = []
     own = config_at(model_dir)
     start_devices(own.run)
-    for seed in asked.seeds or [own.train.seed]:
+    for seed in seeds or [own.train.seed]:
         dense = _find_dense(model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
-        outcomes.append(_outcome(dense.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
-        for retrain in asked.retrain:
+        outcomes.append(read_outcome(dense.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
+        for retrain in retrains:
             folder = storage.join(output_dir, f"seed_{seed}", retrain)
             outcomes += [_run_phase(folder, level, retrain, dense, asked) for level in levels]
     return outcomes
@@ -96,20 +59,7 @@ def _run_phase(folder: str, level: Level, retrain: str, dense: Dense, asked: Exp
         phase.begin()
         log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
         train(phase.config())
-    return _outcome(model_dir, seed, retrain, level.name, level.method)
-
-
-def _outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
-    path = store.find(model_dir)
-    step, kept = store.step_of(path), 1.0
-    if "masks" in store.stored_shapes(path):  # nothing else of the checkpoint is needed
-        kept = density(mask for _, mask in store.leaves(store.load_all(path, ("masks",)).arrays))
-    accuracy = next(
-        row["top_1_accuracy"]
-        for row in reversed(read_metrics(model_dir))
-        if row["split"] == "eval" and row["step"] == step
-    )
-    return Outcome(model_dir, seed, retrain, level, method, kept, step, accuracy)
+    return read_outcome(model_dir, seed, retrain, level.name, level.method)
 
 
 def _find_dense(model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Dense:
@@ -125,7 +75,7 @@ def _find_dense(model_dir: str, own_dir: str, seed: int, asked: Experiment) -> D
         log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
         train(config)
     kept = store.steps_in(storage.join(model_dir, store.FOLDER))
-    if rewind_step not in kept and any(METHODS[name].weights == "early" for name in asked.retrain):
+    if rewind_step not in kept and any(METHODS[name].weights == "early" for name in asked.retrains()):
         expected = f"one of the checkpoints in {model_dir}: {', '.join(map(str, kept))}"
         do = f"Choose one of them, or train again with --lottery_checkpoint_iters={rewind_step}."
         raise UserError("Rewind step", rewind_step, expected, do)

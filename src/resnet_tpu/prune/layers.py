@@ -2,10 +2,8 @@
 
 from resnet_tpu.checkpoints.tf1_names import leaf_at, tf_names
 from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.work import Path
 from resnet_tpu.prune.masks import Weights
-
-Path = tuple[str, ...]
-"""The keys down to a kernel in `params`."""
 
 
 def maskable(network: Network) -> dict[str, Path]:

@@ -15,7 +15,8 @@ from resnet_tpu.checkpoints.tf1_names import leaf_at
 from resnet_tpu.config import Config, RunConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.prune.layers import Path, maskable, weights_of
+from resnet_tpu.models.work import Path
+from resnet_tpu.prune.layers import maskable, weights_of
 from resnet_tpu.prune.masks import Masks, all_kept
 from resnet_tpu.prune.methods import find_method
 from resnet_tpu.prune.retrain import METHODS

@@ -1,13 +1,13 @@
-"""Accuracy against density, beside the curve of the paper."""
+"""Accuracy against density, beside the curve of the paper; and what is left of each layer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
 
-from resnet_tpu.prune.experiment import UNPRUNED
+from resnet_tpu.prune.outcome import UNPRUNED
 from resnet_tpu.prune.paper import paper_curve
 from resnet_tpu.prune.report import Row
 from resnet_tpu.train.style import COLOURS, GREY, STYLE, add_title
@@ -33,7 +33,7 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
         if network:
             _draw_paper(axes, network, pruning, retrain, colour)
     axes.set(xscale="log", xlabel="weights kept", ylabel="top-1 accuracy against unpruned")
-    ticks = sorted({row.density for row in rows}, reverse=True)
+    ticks = sorted({round(row.density, 3) for row in rows}, reverse=True)  # the same level of all re-trainings
     axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 10)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -41,6 +41,25 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
     axes.invert_xaxis()
     axes.legend()
     add_title(figure, f"Accuracy after pruning (unpruned: {unpruned.median:.2%})")
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequence[str]) -> Figure:
+    """The density of each layer, a line for each level, the sparsest the darkest; a panel for each re-training."""
+    figure = Figure(figsize=(9, 1 + 2.6 * len(densities)), layout="constrained")
+    panels = figure.subplots(len(densities), sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, (retrain, levels) in zip(panels, densities.items(), strict=True):
+        for number, line in enumerate(levels, 1):
+            shade = mpl.colormaps["viridis_r"](number / len(levels))
+            axes.plot(range(len(layers)), line, "o-", markersize=3, linewidth=1.2, color=shade)
+        axes.set(title=retrain, ylabel="weights kept", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    every = max(1, len(layers) // 30)
+    panels[-1].set_xticks(range(0, len(layers), every), layers[::every], rotation=90, fontsize=8)
+    add_title(figure, "What is left of each layer, level by level")
     return figure
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays
-from resnet_tpu.prune.layers import Path
+from resnet_tpu.models.work import Path
 from resnet_tpu.prune.masks import Masks
 from resnet_tpu.train.masking import apply_masks
 

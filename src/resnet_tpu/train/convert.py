@@ -58,18 +58,21 @@ def convert(
     Raises UserError when the source is none or damaged, options contradict it, or there is something at `target`.
     """
     to = to or ("safetensors" if target.endswith(_SUFFIX) else "model_dir")
-    _check_target(target, to)
+    check_target(target, to)
     _check_fit(to, labels=labels, image_size=image_size)
     weights = open_weights(source)
     if weights.kind == "ours" and to == "model_dir":
         expected = "weights of another kind, or --to=tf1 or safetensors"
         raise UserError("Source", f"{source}, a checkpoint of ours", expected, "Copy the folder instead.")
     config = _configure(weights, image_size, overrides or {})
+    if config.model.inner_channels and to != "model_dir":
+        do = "Convert the network that it was compacted from."
+        raise UserError("Source", f"{source}, a compacted network", "one whose layers others know", do)
     class_names = _read_labels(labels, config.data.num_label_classes or 0) if labels else weights.class_names
     network = network_of(config)
     arrays = _arrays(weights, network)
     if to == "model_dir":
-        _write_model_dir(target, config, arrays, class_names)
+        write_model_dir(target, config, arrays, class_names)
     elif to == "tf1":
         _write_tf1(target, config, network, arrays)
     else:
@@ -85,7 +88,8 @@ def _check_fit(to: Form, **options: Any) -> None:
             raise UserError(name, value, f"no {name} with --to={to}, which has no place for it", "Leave it out.")
 
 
-def _check_target(target: str, to: Form) -> None:
+def check_target(target: str, to: Form) -> None:
+    """Raises UserError when there is something at `target` already, or its name does not fit."""
     if to == "safetensors":
         if not target.endswith(_SUFFIX):
             raise UserError("Target", target, f"a file called *{_SUFFIX}", f"Write {target}{_SUFFIX}.")
@@ -168,7 +172,8 @@ def _nest(variables: Mapping[str, Any]) -> Arrays:
     return arrays
 
 
-def _write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:
+def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:
+    """Writes a run that every verb works on, with the arrays of its one checkpoint, whole or not at all."""
     if class_names is None:
         log.info("The classes have no names here and are called 0, 1, ...: --labels=FILE would name them")
     config, step = config.replace(model_dir=target), int(arrays["step"])

@@ -3,20 +3,24 @@
 Masks are nested as the parameters are, but hold only the leaves that are masked: bool, of the shape of their kernel.
 """
 
+from typing import Any
+
+import jax.numpy as jnp
+
 from resnet_tpu.models.network import Arrays
 
 
 def apply_masks(params: Arrays, masks: Arrays) -> Arrays:
-    """`params` with each leaf that has a mask times that mask; NumPy or JAX, inside jit too.
+    """`params` with 0 in each leaf wherever its mask, if it has one, is False; inside jit too.
 
-    In the loss it keeps a masked weight that is 0 at 0: no gradient gets through, weight decay and a momentum that is
-    0 as well move nothing.
+    Of gradients, it keeps a masked weight that is 0 at 0: neither weight decay nor a momentum that is 0 as well moves
+    it. Masking the weights themselves in each step would cost more, for convolutions then have another operand.
     """
 
-    def masked(name: str, value: Arrays) -> Arrays:
+    def masked(name: str, value: Any) -> Any:
         mask = masks.get(name)
         if mask is None:
             return value
-        return apply_masks(value, mask) if isinstance(value, dict) else value * mask.astype(value.dtype)
+        return apply_masks(value, mask) if isinstance(value, dict) else jnp.where(mask, value, 0)
 
     return {name: masked(name, value) for name, value in params.items()}

@@ -55,17 +55,17 @@ def make_train_step(
         """((loss, (batch statistics, share of correct predictions)), gradients) of the whole batch."""
         progress = state.step / total_steps
         if num_parts == 1:
-            return gradient_of(state.params, state.batch_stats, state.masks, batch, key, progress)
+            return gradient_of(state.params, state.batch_stats, batch, key, progress)
 
         def add(total: Any, part: tuple[jax.Array, DeviceBatch]) -> tuple[Any, None]:
             number, images = part
             own_key = jax.random.fold_in(key, number)
-            found = gradient_of(state.params, state.batch_stats, state.masks, images, own_key, progress)
+            found = gradient_of(state.params, state.batch_stats, images, own_key, progress)
             return jax.tree.map(jnp.add, total, found), None
 
         parts = jax.tree.map(lambda rows: _split(rows, num_parts, num_devices), batch)
         first = jax.tree.map(lambda rows: rows[0], parts)
-        shapes = jax.eval_shape(gradient_of, state.params, state.batch_stats, state.masks, first, key, progress)
+        shapes = jax.eval_shape(gradient_of, state.params, state.batch_stats, first, key, progress)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
         return jax.tree.map(lambda leaf: leaf / num_parts, total)
@@ -75,6 +75,8 @@ def make_train_step(
         if is_mixed:
             batch = mix(batch, mixing_key, config)
         (loss, (batch_stats, correct)), gradients = compute(state, batch, key)
+        if state.masks is not None:
+            gradients = apply_masks(gradients, state.masks)
         rate = schedule(state.step)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params, learning_rate=rate)
         updates = jax.tree.map(lambda update, factor: update if factor == 1 else factor * update, updates, factors)
@@ -90,22 +92,19 @@ def make_train_step(
 
 
 def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Callable[..., Any]:
-    """(params, batch statistics, masks, batch, key, progress) -> (loss, (batch statistics, share correct))."""
+    """(params, batch statistics, batch, key, progress) -> (loss, (batch statistics, share correct))."""
     # LARS adds the decay itself
     weight_decay = 0.0 if config.enable_lars else config.weight_decay
 
     def loss_of(
         params: Arrays,
         batch_stats: Arrays,
-        masks: Arrays | None,
         batch: DeviceBatch,
         key: jax.Array,
         progress: jax.Array,
     ) -> tuple[jax.Array, tuple[Arrays, jax.Array]]:
         # no gradient is computed for what is frozen
         params = jax.tree.map(lambda leaf, rate: leaf if rate else jax.lax.stop_gradient(leaf), params, factors)
-        if masks is not None:
-            params = apply_masks(params, masks)
         images = normalize(batch["image"], network.model)
         logits, batch_stats = network.apply(params, batch_stats, images, train=True, key=key, progress=progress)
         losses = cross_entropy(logits, batch["label"], config.label_smoothing)

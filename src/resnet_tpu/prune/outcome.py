@@ -1,0 +1,78 @@
+"""What a phase of an experiment came to, read from its `model_dir`."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
+from resnet_tpu.prune.sizes import LayerSize, bytes_in, size_of
+from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.train.run import config_of
+
+UNPRUNED = "none"
+"""Stands for the method, the re-training and the level of a network that was not pruned."""
+
+PHASES = "phases.csv"
+"""The outcomes of an experiment in its `output_dir`, a row for each."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A phase that is done: its density, from 0 to 1, and top-1 accuracy on the validation images at its last step.
+
+    `parameters` and `multiply_adds` (of one image) are those left, see `sizes.Size`. `checkpoint_bytes` is what its
+    last checkpoint takes on disk: weights and momentum, statistics, moving averages if any, masks.
+    """
+
+    model_dir: str
+    seed: int
+    retrain: str
+    level: str
+    method: str
+    density: float
+    parameters: int
+    multiply_adds: int
+    checkpoint_bytes: int
+    step: int
+    top_1_accuracy: float
+    layers: tuple[LayerSize, ...]
+
+
+def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
+    """The outcome of a phase that is done in `model_dir`."""
+    path = store.find(model_dir)
+    step, masks = store.step_of(path), None
+    if "masks" in store.stored_shapes(path):  # nothing else of the checkpoint is needed
+        masks = store.load_all(path, ("masks",)).arrays["masks"]
+    size = size_of(config_of(store.read_meta(path)), masks)
+    accuracy = next(
+        row["top_1_accuracy"]
+        for row in reversed(read_metrics(model_dir))
+        if row["split"] == "eval" and row["step"] == step
+    )
+    return Outcome(
+        model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds, bytes_in(path),
+        step, accuracy, size.layers,
+    )  # fmt: skip
+
+
+def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
+    """The outcomes of several experiments; a training that several of them have counts once.
+
+    Each is measured anew, in the `model_dir` that PHASES names. Raises UserError where there is no such file or folder.
+    """
+    found: dict[str, Outcome] = {}
+    for output_dir in output_dirs:
+        path = storage.join(output_dir, PHASES)
+        if not storage.exists(path):
+            do = "Give the output_dir of a `prune` that is done."
+            raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
+        for row in csv.DictReader(io.StringIO(storage.read_text(path))):
+            place = storage.absolute(row["model_dir"])
+            if place not in found:
+                names = (row[name] for name in ("retrain", "level", "method"))
+                found[place] = read_outcome(row["model_dir"], int(row["seed"]), *names)
+    return list(found.values())
