@@ -15,7 +15,8 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.data.source import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.export.stablehlo import export_run, load_exported
+from resnet_tpu.export.bundle import load_classifier, open_bundle
+from resnet_tpu.export.export import export_run
 from resnet_tpu.train.evaluate import evaluate, evaluate_run
 from resnet_tpu.train.loop import train
 from resnet_tpu.train.metrics import read_metrics
@@ -76,7 +77,7 @@ def test_a_run_resumed_is_the_run_that_never_stopped(
 
 def test_the_average_is_what_is_evaluated_and_exported(tiny: Tiny, averaged: Path, tmp_path: Path) -> None:
     mesh = distributed.make_mesh(1)
-    config = tiny(averaged, **OPTIONS, export_dir=str(tmp_path / "exports"))
+    config = tiny(averaged, **OPTIONS, export_dir=str(tmp_path / "exports"), export_forms="stablehlo")
     average, raw = (load_trained(str(averaged), mesh, moving_average=kept) for kept in (True, False))
     recorded = [row for row in read_metrics(str(averaged)) if row["split"] == "eval" and row["step"] == 7][-1]
     eval_step, source = make_eval_step(average.network, config.optimizer), open_source(config.data, "validation")
@@ -89,7 +90,9 @@ def test_the_average_is_what_is_evaluated_and_exported(tiny: Tiny, averaged: Pat
     images = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
     predict = make_predict_step(average.network)
     for asked, trained in ((True, average), (False, raw)):
-        exported = load_exported(export_run(config.replace(export_moving_average=asked)))
+        bundle = open_bundle(export_run(config.replace(export_moving_average=asked)))
+        assert bundle.description["moving_average"] == asked
+        exported = load_classifier(bundle)
         np.testing.assert_allclose(
             exported(images), predict(trained.params, trained.batch_stats, jnp.asarray(images)), atol=1e-6
         )

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from resnet_tpu import resnet_main
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
@@ -33,6 +35,18 @@ def test_the_test_split_is_predicted_right_and_reported(asked: Config, trained_d
         "predictions.csv", "predictions.json", "classes.csv", "confusion_matrix.png", "mistakes.png"
     }  # fmt: skip
     assert json.loads((report / "predictions.json").read_text())["accuracy"]["top_1"] == 1.0
+
+
+def test_the_pruning_fork_asks_for_a_pickle_of_the_validation_images(
+    trained_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = f"--lth_prediction_result_dir={tmp_path}"
+    own = ["--mode=predict", f"--model_dir={trained_dir}", "--num_cores=1", where]
+    assert resnet_main.main(own) == 0
+    images = pickle.loads((tmp_path / "predictions").read_bytes())
+    assert len(images) == 9  # int(0.1 * 30) of each of three classes
+    assert all(image["label"] == image["classes"] for image in images)
+    assert "labelled images: top-1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from resnet_tpu.train.report import (
     predictions_csv,
     predictions_json,
     predictions_table,
+    write_pickle,
     write_report,
 )
 
@@ -106,6 +108,18 @@ def test_report_folder(predictions: Predictions, tmp_path: Path):
     for name in written[-2:]:
         with Image.open(tmp_path / "report" / name) as picture:
             assert min(picture.size) > 400
+
+
+def test_pickle_of_the_pruning_fork(predictions: Predictions, tmp_path: Path):
+    for found, labels in ((predictions, predictions.labels), (dataclasses.replace(predictions, labels=None), None)):
+        path = write_pickle(str(tmp_path / "new" / "folder"), found)
+        assert path == str(tmp_path / "new" / "folder" / "predictions")
+        with Path(path).open("rb") as file:
+            images = pickle.load(file)
+        assert [image["label"].dtype for image in images] == [np.int32] * 60
+        assert [image["label"] for image in images] == ([-1] * 60 if labels is None else labels.tolist())
+        assert [image["classes"] for image in images] == predictions.predicted.tolist()
+        np.testing.assert_array_equal([image["probabilities"] for image in images], predictions.probabilities)
 
 
 def test_report_without_labels_has_no_figures(predictions: Predictions, tmp_path: Path):

@@ -1,13 +1,14 @@
 """`resnet-tpu predict`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from resnet_tpu.arguments import Parser
 from resnet_tpu.cli.options import add_run_options, configure, fill
+from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
-from resnet_tpu.overrides import read_run
+from resnet_tpu.overrides import Layer, read_run
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,9 @@ class PredictOptions:
 
     split: Literal["test", "validation", "train"] = option("test", "Images of data_dir to predict if none are named.")
     format: Literal["table", "csv", "json"] = option("table", "How to print the predictions.")
+    form: Literal["stablehlo", "onnx", "int8"] | None = option(
+        None, "Of a bundle: what to run. Default: onnx on a CPU where the bundle has it, else stablehlo."
+    )
     top_k: int = option(5, "Classes to name for each image.", at_least=1)
     output_dir: str = option("", "Folder for predictions and, with known labels, per-class figures and pictures.")
 
@@ -30,9 +34,12 @@ def predict(arguments: Sequence[str]) -> None:
             "resnet-tpu predict runs/flowers rose.jpg tulips/",
             "resnet-tpu predict runs/flowers --split=test --output_dir=report",
             "resnet-tpu predict runs/flowers/checkpoints/1000 photos --format=csv --top_k=1",
+            "resnet-tpu predict exported/1795181234 rose.jpg                  # a bundle",
         ),
     )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one.")
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest. Or a bundle."
+    )
     parser.add_argument(
         "images", metavar="IMAGE_OR_FOLDER", nargs="*", default=[], help="Default: the test split of data_dir."
     )
@@ -42,16 +49,45 @@ def predict(arguments: Sequence[str]) -> None:
     given = parser.parse(arguments)
     checkpoint, images = given.pop("checkpoint"), given.pop("images")
     options = fill(PredictOptions, {name: given.pop(name) for name in own if name in given})
+    if bundle_path := _find_bundle(checkpoint):
+        _predict_with_bundle(bundle_path, images, options, given)
+        return
+    if options.form:
+        do = "Export it first: resnet-tpu export CHECKPOINT EXPORT_DIR."
+        raise UserError("form", options.form, "nothing for a checkpoint, for forms are those of a bundle", do)
     layers = [found] if (found := read_run(checkpoint)) else []
     config = configure({**given, "model_dir": checkpoint, "mode": "predict"}, layers)
 
     from resnet_tpu.train.predict import predict as predict_images
 
-    predict_images(
-        config,
-        images,
-        split=options.split,
-        output_format=options.format,
-        top_k=options.top_k,
-        output_dir=options.output_dir,
-    )
+    predict_images(config, images, **_how(options))
+
+
+def _find_bundle(path: str) -> str | None:
+    """The bundle that `path` means; None when it means none, as a checkpoint."""
+    from resnet_tpu.export.bundle import newest_bundle
+
+    try:
+        return newest_bundle(path)
+    except UserError:
+        return None
+
+
+def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptions, given: Mapping[str, Any]) -> None:
+    from resnet_tpu import distributed
+    from resnet_tpu.export.bundle import open_bundle
+    from resnet_tpu.export.predict import predict_with_bundle
+
+    bundle = open_bundle(path)
+    config = configure(given, [Layer(path, bundle.config.flat())])
+    distributed.start(use_tpu=config.run.use_tpu)
+    predict_with_bundle(bundle, config, images, form=options.form, **_how(options))
+
+
+def _how(options: PredictOptions) -> dict[str, Any]:
+    return {
+        "split": options.split,
+        "output_format": options.format,
+        "top_k": options.top_k,
+        "output_dir": options.output_dir,
+    }

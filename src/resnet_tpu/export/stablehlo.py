@@ -1,112 +1,111 @@
-"""A trained network as a folder that runs without this package: StableHLO and weights."""
+"""The network as StableHLO: one program for CPU, CUDA and TPU, for any number of images; weights beside it."""
 
-import io
-import json
-import logging
-import os
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
+import safetensors.numpy
+from jax import export, lax
 
-from resnet_tpu import distributed, hosts, storage
-from resnet_tpu.config import Config
-from resnet_tpu.errors import UserError
-from resnet_tpu.train.step import make_predict_step
-from resnet_tpu.train.trained import Trained, load_trained
-
-log = logging.getLogger(__name__)
+from resnet_tpu.export.bundle import OUTPUTS, Bundle, Classifier, Output
+from resnet_tpu.export.fold import EPSILON, Folded
+from resnet_tpu.export.walk import Pads, walk
+from resnet_tpu.models.layers import DIMENSIONS
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-GRAPH, WEIGHTS, LABELS, DESCRIPTION = "model.stablehlo", "weights.npz", "labels.txt", "config.json"
+GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"
 
 
-def export_model(trained: Trained, export_dir: str) -> str:
-    """Writes the network under `export_dir/<unix seconds>/` and returns that path. It appears whole or not at all.
+def write_stablehlo(folded: Folded) -> dict[str, bytes]:
+    """The files of the form.
 
-    `model.stablehlo`: a serialized `jax.export` of (weights, images uint8 [n, s, s, 3]) -> probabilities float32
-    [n, classes] for any n, on CPU, CUDA and TPU, normalisation inside. `weights.npz`: its weights in order.
-    `labels.txt`: the class of each output. `config.json`: how it was trained.
+    `model.stablehlo`: a serialized `jax.export` of (weights by name, images uint8 [n, s, s, 3]) -> (logits,
+    probabilities), float32 [n, classes], normalisation inside. `weights.safetensors`: the weights.
     """
-    leaves, _ = jax.tree.flatten((trained.params, trained.batch_stats))
-    size = trained.config.data.image_size
+
+    def apply(weights: Mapping[str, jax.Array], images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return walk(_Ops(weights), folded, images)
+
+    size = folded.image_size
     (batch,) = export.symbolic_shape("n")
-    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     images = jax.ShapeDtypeStruct((batch, size, size, 3), jnp.uint8)
-    exported = export.export(jax.jit(_flat_predict(trained)), platforms=PLATFORMS)(shapes, images)
-    weights = io.BytesIO()
-    named: dict[str, Any] = {f"{index:04d}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
-    np.savez(weights, **named)
-    description = json.dumps({"step": trained.step, **trained.config.flat()}, indent=2) + "\n"
-    return _write_folder(
-        export_dir,
-        {
-            GRAPH: bytes(exported.serialize()),
-            WEIGHTS: weights.getvalue(),
-            LABELS: "".join(f"{name}\n" for name in trained.class_names).encode(),
-            DESCRIPTION: description.encode(),
-        },
-    )
+    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in folded.weights.items()}
+    exported = export.export(jax.jit(apply), platforms=PLATFORMS)(shapes, images)
+    return {GRAPH: bytes(exported.serialize()), WEIGHTS: safetensors.numpy.save(folded.weights)}
 
 
-def export_run(config: Config) -> str:
-    """Exports the newest checkpoint of `model_dir` to `export_dir`; see `export_model`.
+def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifier:
+    """The network of a bundle through XLA, compiled for each number of images it is given.
 
-    Of several processes the first one writes, and all return the path.
+    Raises UserError when a file of it is damaged.
     """
-    with hosts.joined(config.run):
-        trained = load_trained(
-            config.run.model_dir,
-            distributed.make_mesh(config.run.num_cores),
-            moving_average=config.eval.export_moving_average,
+    exported = export.deserialize(bytearray(bundle.read(GRAPH)))
+    stored = safetensors.numpy.load(bundle.read(WEIGHTS))
+    weights = {name: jnp.asarray(array) for name, array in stored.items()}
+    call, index = jax.jit(exported.call), OUTPUTS.index(output)
+    return lambda images: np.asarray(call(weights, images)[index])
+
+
+@dataclass(frozen=True)
+class _Ops:
+    """`walk.Ops` in JAX."""
+
+    weights: Mapping[str, jax.Array]
+
+    def normalize(self, images: jax.Array, mean: np.ndarray, deviation: np.ndarray) -> jax.Array:
+        return (images.astype(jnp.float32) - mean) / deviation
+
+    def conv(self, x: jax.Array, name: str, *, stride: int = 1, relu: bool = False) -> jax.Array:
+        kernel, bias = self.weights[f"{name}/kernel"], self.weights.get(f"{name}/bias")
+        total = kernel.shape[0] - 1
+        if total:
+            pads = [(total // 2, total - total // 2)] * 2
+            x = lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=DIMENSIONS)
+        else:  # as a product of matrices, which XLA computes faster on a CPU
+            x = x[:, ::stride, ::stride] @ kernel[0, 0]
+        x = x if bias is None else x + bias
+        return jax.nn.relu(x) if relu else x
+
+    def scale_shift(self, x: jax.Array, name: str) -> jax.Array:
+        return jax.nn.relu(x * self.weights[f"{name}/scale"] + self.weights[f"{name}/bias"])
+
+    def evonorm_b0(self, x: jax.Array, name: str) -> jax.Array:
+        own = self.weights[f"{name}/v"] * x + jnp.sqrt(x.var((1, 2), keepdims=True) + EPSILON)
+        return self._affine(x / jnp.maximum(self.weights[f"{name}/deviation"], own), name)
+
+    def evonorm_s0(self, x: jax.Array, name: str, groups: int) -> jax.Array:
+        n, height, width, features = x.shape
+        shape = (n, height, width, groups, features // groups)
+        deviation = jnp.sqrt(x.reshape(shape).var((1, 2, 4), keepdims=True) + EPSILON)
+        active = x * jax.nn.sigmoid(self.weights[f"{name}/v"] * x)
+        return self._affine((active.reshape(shape) / deviation).reshape(x.shape), name)
+
+    def _affine(self, x: jax.Array, name: str) -> jax.Array:
+        return x * self.weights[f"{name}/scale"] + self.weights[f"{name}/bias"]
+
+    def max_pool(self, x: jax.Array, pads: Pads) -> jax.Array:
+        padding = ((0, 0), pads, pads, (0, 0))
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), padding)
+
+    def average_pool(self, x: jax.Array, pads: Pads) -> jax.Array:
+        padding = ((0, 0), pads, pads, (0, 0))
+        total, count = (
+            lax.reduce_window(values, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), padding)
+            for values in (x, jnp.ones((1, *x.shape[1:3], 1), jnp.float32))
         )
-        path = hosts.from_first(export_model(trained, config.eval.export_dir) if hosts.is_first() else "")
-    log.info("Exported to %s", path)
-    return path
+        return total / count
 
+    def add(self, x: jax.Array, y: jax.Array, *, relu: bool) -> jax.Array:
+        return jax.nn.relu(x + y) if relu else x + y
 
-def load_exported(path: str) -> Callable[[np.ndarray], np.ndarray]:
-    """images uint8 [n, s, s, 3] -> probabilities float32 [n, classes], from a folder that `export_model` wrote.
+    def gate(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return x * jax.nn.sigmoid(y)
 
-    Raises UserError when it is no such folder.
-    """
-    if not storage.exists(storage.join(path, GRAPH)):
-        raise UserError("Exported model", path, f"a folder with {GRAPH}", "Check the path.")
-    with storage.open_read(storage.join(path, GRAPH)) as file:
-        exported = export.deserialize(bytearray(file.read()))
-    with storage.open_read(storage.join(path, WEIGHTS)) as file, np.load(file, allow_pickle=False) as stored:
-        weights = [jnp.asarray(stored[name]) for name in sorted(stored.files)]
-    call = jax.jit(exported.call)
-    return lambda images: np.asarray(call(weights, images))
+    def global_mean(self, x: jax.Array) -> jax.Array:
+        return x.mean((1, 2), keepdims=True)
 
-
-def _flat_predict(trained: Trained) -> Callable[[list[jax.Array], jax.Array], jax.Array]:
-    predict_step = make_predict_step(trained.network)
-    _, structure = jax.tree.flatten((trained.params, trained.batch_stats))
-
-    def predict(weights: list[jax.Array], images: jax.Array) -> jax.Array:
-        params, batch_stats = jax.tree.unflatten(structure, weights)
-        return predict_step(params, batch_stats, images)
-
-    return predict
-
-
-def _write_folder(export_dir: str, files: dict[str, bytes]) -> str:
-    storage.make_dir(export_dir)
-    seconds = int(time.time())
-    while storage.exists(target := storage.join(export_dir, str(seconds))):  # two exports within one second
-        seconds += 1
-    # the graph is written last: without it a folder is no export
-    aside = target if storage.is_remote(target) else storage.join(export_dir, f".{seconds}.partial-{os.getpid()}")
-    storage.make_dir(aside)
-    for name in sorted(files, key=lambda name: name == GRAPH):
-        with storage.write_whole(storage.join(aside, name)) as file:
-            file.write(files[name])
-    if aside != target:
-        Path(aside).rename(target)
-    return target
+    def classify(self, x: jax.Array, name: str) -> tuple[jax.Array, jax.Array]:
+        logits = x[:, 0, 0] @ self.weights[f"{name}/kernel"] + self.weights[f"{name}/bias"]
+        return logits, jax.nn.softmax(logits)

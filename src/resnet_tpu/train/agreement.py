@@ -8,7 +8,7 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.data.source import Source
 
-_OWN = ("process_id", "data_dir", "num_parallel_calls", "input_workers", "cache_memory")
+_OWN = ("process_id", "data_dir", "num_parallel_calls", "input_workers", "cache_memory", "cache_folder")
 """Options that may differ between hosts: what they give does not."""
 
 _MOST_LOOKED_AT = 10_000
@@ -26,7 +26,7 @@ def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) ->
     values["version of resnet_tpu"] = __version__
     for split, source in splits.items():
         if source is not None:
-            values |= _describe(split, source, config.data.data_dir)
+            values |= _describe(split, source, config.data.place)
     values["newest checkpoint"] = max(store.steps_in(storage.join(config.run.model_dir, store.FOLDER)), default="none")
     mark = _leave_mark(config.run.model_dir) if writes else None
     if mark and not storage.exists(mark):
@@ -38,9 +38,9 @@ def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) ->
             storage.remove(mark)
 
 
-def _describe(split: str, source: Source, data_dir: str) -> dict[str, object]:
+def _describe(split: str, source: Source, place: str) -> dict[str, object]:
     step = max(1, len(source) // _MOST_LOOKED_AT)
-    places = "\n".join(source.where(i).replace(data_dir, "") for i in range(0, len(source), step))
+    places = "\n".join(source.where(i).replace(place, "") for i in range(0, len(source), step))
     names = source.class_names
     return {
         f"{split} examples": len(source),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 from jax.sharding import Mesh
 
-from resnet_tpu import distributed, hosts
+from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.data.loader import eval_batches
@@ -67,6 +67,7 @@ def evaluate_run(config: Config, *, watch: bool = False) -> dict[str, float]:
     for `eval_timeout` seconds. Returns the last result, empty when there was none to wait for.
     Raises UserError when there is no checkpoint and `watch` is off.
     """
+    storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
@@ -108,7 +109,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     start = time.monotonic()
     data = trained.data_config(config.data)
     source = open_source(data, "validation")
-    check_classes(data.data_dir, source.class_names, trained.class_names)
+    check_classes(data.place, source.class_names, trained.class_names)
     agree_on(config, validation=source)
     as_trained = trained.config.replace(
         **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size

@@ -80,6 +80,7 @@ def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
     if not config.run.model_dir:
         raise UserError("model_dir", "nothing", "a folder for checkpoints and metrics", "Give --model_dir=FOLDER.")
     check(config)
+    storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         return _train(config, train_step)
@@ -90,7 +91,7 @@ def _train(config: Config, train_step: TrainStep | None) -> Summary:
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
     class_names = source.class_names
     if validation is not None:
-        check_classes(config.data.data_dir, validation.class_names, class_names)
+        check_classes(config.data.place, validation.class_names, class_names)
     config = resolve(config, source)
     agree_on(config, train=source, validation=validation)
     mesh = distributed.make_mesh(config.run.num_cores)
@@ -150,6 +151,7 @@ class Trainer:
             image_size=config.data.image_size,
             batch_norm_groups=distributed.batch_norm_groups(config.model, mesh),
             device_kind=mesh.devices.flat[0].device_kind,
+            num_devices=mesh.devices.size,
         )
         self.optimizer = make_optimizer(config.optimizer)
         self.train_step: TrainStep = make_train_step(

@@ -61,31 +61,33 @@ def _predict(
         moving_average=config.eval.export_moving_average,
     )
     data = trained.data_config(config.data)
-    if images:
-        source: Source = FileSource(images, trained.class_names)
-    else:
-        source = open_source(data, split)
-        check_classes(data.data_dir, source.class_names, trained.class_names)
-        if trained.path.startswith(storage.absolute(config.run.model_dir) + "/"):
-            output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
-    limits = {"train": data.num_train_images, "validation": data.num_eval_images, "test": data.num_test_images}
-    num_images = len(source) if images else min(limits[split] or len(source), len(source))
+    source, num_images = open_images(data, images, split, trained.class_names)
+    if not images and trained.path.startswith(storage.absolute(config.run.model_dir) + "/"):
+        output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
     agree_on(config, writes=False, **{"image" if images else split: source})
     predictions, kept = predict_source(trained, source, data, num_images=num_images, batch_size=batch_size)
-    if not hosts.is_first():
-        return predictions
-    _print(predictions, output_format, top_k, list_all=bool(images))
-    if output_dir:
-        written = report.write_report(
-            output_dir,
-            predictions,
-            image=lambda i: source[int(kept[i])].encoded,
-            honour_exif=source.honour_exif,
-            k=top_k,
-        )
-        log.info("Wrote %s", ", ".join(written))
+    if hosts.is_first():
+        show_predictions(predictions, output_format, top_k, list_all=bool(images))
+        if output_dir:
+            write_report(output_dir, predictions, source, kept, top_k)
+        if folder := config.lottery.lth_prediction_result_dir:
+            log.info("Wrote %s", report.write_pickle(folder, predictions))
     return predictions
+
+
+def open_images(data: DataConfig, images: Sequence[str], split: Split, class_names: list[str]) -> tuple[Source, int]:
+    """The images named, or without any those of a split of the data, and how many of them were asked for.
+
+    Raises UserError when there are none, or they are of other classes.
+    """
+    if images:
+        source: Source = FileSource(images, class_names)
+        return source, len(source)
+    source = open_source(data, split)
+    check_classes(data.place, source.class_names, class_names)
+    limits = {"train": data.num_train_images, "validation": data.num_eval_images, "test": data.num_test_images}
+    return source, min(limits[split] or len(source), len(source))
 
 
 def predict_source(
@@ -117,7 +119,8 @@ def predict_source(
     return predictions, kept
 
 
-def _print(predictions: Predictions, output_format: Format, top_k: int, *, list_all: bool) -> None:
+def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, list_all: bool) -> None:
+    """Prints predictions to stdout; as a table, many images are only listed with `list_all`."""
     if output_format == "csv":
         sys.stdout.write(report.predictions_csv(predictions, k=top_k))
     elif output_format == "json":
@@ -130,3 +133,15 @@ def _print(predictions: Predictions, output_format: Format, top_k: int, *, list_
             console.print(report.predictions_table(predictions, k=top_k, limit=len(predictions.names)))
         if summary := report.accuracy_text(predictions):
             console.print(summary)
+
+
+def write_report(output_dir: str, predictions: Predictions, source: Source, kept: np.ndarray, top_k: int) -> None:
+    """Writes tables, and with labels pictures, to `output_dir`. kept: the index in `source` of each image."""
+    written = report.write_report(
+        output_dir,
+        predictions,
+        image=lambda i: source[int(kept[i])].encoded,
+        honour_exif=source.honour_exif,
+        k=top_k,
+    )
+    log.info("Wrote %s", ", ".join(written))

@@ -72,7 +72,7 @@ def find_start(
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes.to_arrays())
     )
     if checkpoint is not None:
-        check_classes(config.data.data_dir, class_names, checkpoint.meta["class_names"])
+        check_classes(config.data.place, class_names, checkpoint.meta["class_names"])
         if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
             log.warning("Going on with other options than before: %s", ", ".join(changed))
         log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)

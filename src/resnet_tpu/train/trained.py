@@ -28,13 +28,17 @@ class Trained:
 
     def data_config(self, asked: DataConfig) -> DataConfig:
         """The data options that were asked for, with the image size and classes that the network was trained on."""
-        own = self.config.data
-        return dataclasses.replace(
-            asked,
-            data_dir=asked.data_dir or own.data_dir,
-            image_size=own.image_size,
-            num_label_classes=own.num_label_classes,
-        )
+        return as_trained(asked, self.config.data)
+
+
+def as_trained(asked: DataConfig, own: DataConfig) -> DataConfig:
+    """`asked` with the image size and classes of `own`, and its data where none are asked for."""
+    return dataclasses.replace(
+        asked,
+        data_dir=asked.data_dir or own.data_dir,
+        image_size=own.image_size,
+        num_label_classes=own.num_label_classes,
+    )
 
 
 def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Trained:

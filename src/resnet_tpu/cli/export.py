@@ -1,0 +1,70 @@
+"""`resnet-tpu export`."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from resnet_tpu.arguments import Parser
+from resnet_tpu.cli.options import WIDE, add_run_options, configure, fill
+from resnet_tpu.options import option, options_of
+from resnet_tpu.overrides import read_run
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is done after the export."""
+
+    verify: bool = option(
+        False,
+        "Compare every form with the trained network, on the images named or else on a split of the data. Also done "
+        "when images are named, and for int8.",
+    )
+    split: Literal["test", "validation", "train"] | None = option(
+        None, "Images of data_dir to compare on. Default: test, or validation where there is no test."
+    )
+    verify_images: int = option(500, "At most so many of them.", at_least=1)
+
+
+def export(arguments: Sequence[str]) -> None:
+    """Write a trained network as a bundle that runs anywhere: as StableHLO, ONNX, int8 or SavedModel."""
+    parser = Parser(
+        "resnet-tpu export",
+        f"{export.__doc__}\n\nA new folder in EXPORT_DIR, named by the time, appears whole or not at all.",
+        usage="CHECKPOINT EXPORT_DIR [IMAGE_OR_FOLDER ...] [options]",
+        examples=(
+            "resnet-tpu export runs/flowers exported",
+            "resnet-tpu export runs/flowers exported --forms=stablehlo,onnx,int8 --name=flowers --verify",
+            "resnet-tpu export runs/flowers/checkpoints/1000 exported photos/ --verify",
+        ),
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one.")
+    parser.add_argument("export_dir", metavar="EXPORT_DIR", help="Folder of bundles.")
+    parser.add_argument(
+        "images", metavar="IMAGE_OR_FOLDER", nargs="*", default=[], help="Images to verify with. Default: a split."
+    )
+    own = options_of("export", ExportOptions)
+    parser.add_options("what to do", own.values())
+    add_run_options(parser, "data", "eval", "run", other_names={"forms": "export_forms", "name": "model_name"})
+    given = parser.parse(arguments)
+    places = {"model_dir": given.pop("checkpoint"), "export_dir": given.pop("export_dir")}
+    images = given.pop("images")
+    options = fill(ExportOptions, {name: given.pop(name) for name in own if name in given})
+    layers = [found] if (found := read_run(places["model_dir"])) else []
+    config = configure({**given, **places}, layers)
+
+    from rich.console import Console
+
+    from resnet_tpu.export.bundle import open_bundle
+    from resnet_tpu.export.export import export_run
+    from resnet_tpu.export.verify import comparisons_table, files_table, verify_run
+
+    bundle = open_bundle(export_run(config))
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console.print(files_table(bundle))
+    if options.verify or images or "int8" in bundle.forms:
+        compared = verify_run(bundle, config, images, split=options.split, num_images=options.verify_images)
+        console.print(comparisons_table(compared))
+    console.print(f"{bundle.path}  holds {', '.join(bundle.forms)}.", soft_wrap=True, highlight=False)
+    console.print(f"Predict with it: resnet-tpu predict {bundle.path} IMAGE", soft_wrap=True, highlight=False)
+    console.print(f"Serve it: resnet-tpu serve {bundle.path}", soft_wrap=True, highlight=False)
