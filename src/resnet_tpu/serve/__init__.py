@@ -1,0 +1,1 @@
+"""HTTP over bundles: requests, decoding, batches, answers."""

@@ -1,0 +1,320 @@
+// Photos go to the server that this page came from, one request each, and come back as classes.
+
+const AT_ONCE = 3; // requests under way: more would only wait in the server's queue
+const LONGEST_WAIT = 10; // seconds to wait for a busy server before the second and last attempt
+const MANY_CLASSES = 30; // from here on the list can be searched
+const NAMED_CLASSES = 8; // up to here the sentence below the title names them all
+const FORMS = { onnx: "ONNX Runtime, float32", int8: "ONNX Runtime, int8", stablehlo: "XLA, float32" };
+
+const byId = (id) => document.getElementById(id);
+const percents = new Intl.NumberFormat("en", { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const percent = (share) => (share > 0 && share < 0.0005 ? "< 0.1%" : percents.format(share));
+const count = (number) => new Intl.NumberFormat("en").format(number);
+const megabytes = (bytes) => `${count(Math.max(0.1, Math.round(bytes / 1e5) / 10))} MB`;
+const milliseconds = (ms) => `${count(ms < 10 ? Math.round(ms * 10) / 10 : Math.round(ms))} ms`;
+const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+
+/** What went wrong, in words for whoever looks at the page. */
+class Trouble extends Error {
+  constructor(message, detail = "", again = false) {
+    super(message);
+    this.detail = detail; // a second sentence
+    this.again = again; // whether trying again may help
+  }
+}
+
+function make(tag, properties = {}, ...children) {
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
+}
+
+// ---- the server -------------------------------------------------------------------------------------------------
+
+let bodyLimit = Infinity; // bytes
+
+async function getJson(url) {
+  let response;
+  try {
+    response = await fetch(url);
+  } catch {
+    throw new Trouble("The server cannot be reached.", "Is it still running?", true);
+  }
+  const reply = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Trouble(reply.error ?? `The server answered ${response.status}.`);
+  return reply;
+}
+
+/** One request; the reply of a server that was busy is a response like any other. */
+async function post(model, file, signal) {
+  const body = new FormData();
+  body.append("images", file, file.name);
+  try {
+    return await fetch(`v1/models/${encodeURIComponent(model)}:classify`, { method: "POST", body, signal });
+  } catch (error) {
+    if (signal.aborted) throw error;
+    await file.slice(0, 1).arrayBuffer().catch(() => { // a folder, or moved since it was chosen
+      throw new Trouble("This cannot be read from your disk.", "Choose single photos, not folders.");
+    });
+    // A server that refuses a large file may hang up before all of it is sent, and then there is no answer to read.
+    throw new Trouble("The server cannot be reached.", "Is it still running?", true);
+  }
+}
+
+/** The classes of a photo, and how long the server took; throws Trouble. */
+async function classify(model, file, signal) {
+  if (file.size === 0) throw new Trouble("This file is empty.");
+  if (file.size > bodyLimit) throw tooLarge(file);
+  let response = await post(model, file, signal);
+  if (response.status === 503) {
+    await pause(Math.min(Number(response.headers.get("Retry-After")) || 1, LONGEST_WAIT));
+    response = await post(model, file, signal);
+  }
+  const reply = await response.json().catch(() => ({}));
+  const [prediction] = reply.predictions ?? [];
+  if (prediction?.error) throw new Trouble("This cannot be read as a photo.", prediction.error);
+  if (!response.ok) throw refusal(response.status, reply.error, file);
+  return { classes: prediction.classes, ms: reply.ms };
+}
+
+function tooLarge(file) {
+  const limit = bodyLimit < Infinity ? ` The server takes up to ${megabytes(bodyLimit)}.` : "";
+  return new Trouble("This file is too large.", `It has ${megabytes(file.size)}.${limit}`);
+}
+
+function refusal(status, error, file) {
+  if (status === 413) return tooLarge(file);
+  if (status === 503) return new Trouble("The server is busy.", "Wait a moment.", true);
+  if (status === 504) return new Trouble("The server took too long.", "It may be busy.", true);
+  if (status === 400 || status === 415 || status === 422) return new Trouble("This cannot be read as a photo.", error);
+  return new Trouble("The server could not answer.", error ?? `Its status was ${status}.`, true);
+}
+
+// ---- photos -----------------------------------------------------------------------------------------------------
+
+const photos = new Set(); // {file, node, answer, stop: AbortController of the newest request}
+const queue = [];
+let underWay = 0;
+
+function addPhotos(files) {
+  const added = [...files].map((file) => showPhoto(file));
+  byId("photos").prepend(...added.map((photo) => photo.node));
+  byId("results").hidden = photos.size === 0;
+  added.forEach(askAbout);
+}
+
+function showPhoto(file) {
+  const photo = { file, answer: make("div"), stop: new AbortController() };
+  const remove = make("button", { type: "button", textContent: "✕", ariaLabel: `Remove ${file.name}` });
+  remove.addEventListener("click", () => removePhoto(photo));
+  const top = make("header", {}, make("h3", { textContent: file.name }), remove);
+  photo.node = make("li", { className: "photo" }, preview(file), make("div", { className: "answer" }, top, photo.answer));
+  photos.add(photo);
+  return photo;
+}
+
+function preview(file) {
+  const box = make("div", { className: "picture" });
+  const image = make("img", { alt: "", decoding: "async", src: URL.createObjectURL(file) });
+  image.addEventListener("load", () => URL.revokeObjectURL(image.src));
+  image.addEventListener("error", () => { // no photo, or of a kind that this browser does not show
+    URL.revokeObjectURL(image.src);
+    const kind = file.name.includes(".") ? file.name.split(".").pop().toUpperCase().slice(0, 6) : "?";
+    image.replaceWith(make("span", { className: "kind", ariaHidden: "true", textContent: kind }));
+  });
+  box.append(image);
+  return box;
+}
+
+function removePhoto(photo) {
+  const next = photo.node.nextElementSibling ?? photo.node.previousElementSibling;
+  photo.stop.abort();
+  photos.delete(photo);
+  photo.node.remove();
+  byId("results").hidden = photos.size === 0;
+  (next?.querySelector("header button") ?? byId("files")).focus();
+}
+
+function removeAll() {
+  for (const photo of [...photos]) removePhoto(photo);
+}
+
+function askAbout(photo) {
+  photo.stop.abort(); // of an earlier model
+  photo.stop = new AbortController();
+  photo.answer.className = "state waiting";
+  photo.answer.replaceChildren(
+    make("p", { className: "looking", textContent: "Looking …" }),
+    make("div", { className: "track" }, make("span", { className: "fill" })),
+  );
+  if (!queue.includes(photo)) queue.push(photo);
+  workOff();
+}
+
+function workOff() {
+  while (underWay < AT_ONCE && queue.length) {
+    const photo = queue.shift();
+    if (!photos.has(photo)) continue;
+    underWay += 1;
+    answer(photo).finally(() => {
+      underWay -= 1;
+      workOff();
+    });
+  }
+}
+
+async function answer(photo) {
+  const model = byId("model").value;
+  const { signal } = photo.stop;
+  const begin = performance.now();
+  try {
+    const { classes, ms } = await classify(model, photo.file, signal);
+    if (!signal.aborted) showClasses(photo, model, classes, ms, performance.now() - begin);
+  } catch (error) {
+    if (!signal.aborted) showTrouble(photo, error);
+  }
+}
+
+function showClasses(photo, model, classes, ms, total) {
+  const rows = classes.map((found) => {
+    const fill = make("span", { className: "fill" });
+    const share = make("span", { className: "share", textContent: percent(found.probability) });
+    const track = make("span", { className: "track", ariaHidden: "true" }, fill);
+    requestAnimationFrame(() => { fill.style.width = `${100 * found.probability}%`; });
+    return make("li", {}, make("span", { textContent: found.class }), share, track);
+  });
+  const which = byId("model").options.length > 1 ? `${model} · ` : "";
+  const time = `${which}${milliseconds(ms)} on the server, ${milliseconds(total)} in all`;
+  photo.answer.className = "state tops";
+  photo.answer.replaceChildren(make("ul", {}, ...rows), make("p", { className: "small", textContent: time }));
+  say(`${photo.file.name}: ${classes[0].class}, ${percent(classes[0].probability)}`);
+}
+
+function showTrouble(photo, error) {
+  if (!(error instanceof Trouble)) console.error(error);
+  const trouble = error instanceof Trouble ? error : new Trouble("Something went wrong on this page.", "", true);
+  const parts = [make("strong", { textContent: trouble.message }), make("span", { textContent: trouble.detail ?? "" })];
+  if (trouble.again) {
+    const button = make("button", { type: "button", textContent: "Try again" });
+    button.addEventListener("click", () => {
+      photo.node.querySelector("header button").focus();
+      askAbout(photo);
+    });
+    parts.push(make("div", {}, button));
+  }
+  photo.answer.className = "state error";
+  photo.answer.replaceChildren(...parts);
+  say(`${photo.file.name}: ${trouble.message}`);
+}
+
+/** For those who hear the page. */
+function say(sentence) {
+  const said = byId("said");
+  said.append(make("p", { textContent: sentence }));
+  while (said.children.length > 20) said.firstChild.remove();
+}
+
+// ---- the model --------------------------------------------------------------------------------------------------
+
+async function showCard(name) {
+  const { model_card: found } = await getJson(`v1/models/${encodeURIComponent(name)}/metadata`);
+  if (name !== byId("model").value) return; // another one was chosen meanwhile
+  const card = { ...found.description, ...found };
+  const names = card.class_names;
+  const known = names.length <= NAMED_CLASSES ? `: ${names.join(", ")}` : "";
+  byId("about").textContent = `${name} knows ${count(names.length)} classes${known}.`;
+  byId("facts").replaceChildren(...facts(card).map(([what, text]) =>
+    make("div", {}, make("dt", { textContent: what }), make("dd", { textContent: text }))));
+  showClassNames(names);
+  byId("card").hidden = false;
+}
+
+/** [what, text] of all that the card tells. */
+function facts(card) {
+  return [
+    ["Name", card.name],
+    ["Network", joined([card.network, card.image_size && `${card.image_size} × ${card.image_size} px`])],
+    ["Parameters", joined([card.parameters && count(card.parameters), pruned(card.density)])],
+    ["Accuracy", accuracy(card)],
+    ["Photos", joined(Object.entries(card.data ?? {}).map(([split, number]) => `${count(number)} ${split}`))],
+    ["Training", joined([card.step && `${count(card.step)} steps`, day(card.trained)])],
+    ["Exported", joined([day(card.exported), card.package_version && `resnet-tpu ${card.package_version}`])],
+    ["Version", card.version],
+    ["Runs on", FORMS[card.form] ?? card.form],
+  ].filter(([, text]) => text);
+}
+
+const joined = (texts) => texts.filter(Boolean).join(", ");
+const day = (time) => time?.slice(0, 10);
+const pruned = (density) => (density < 1 ? `${percent(1 - density)} of the weights pruned` : "");
+
+function accuracy({ metrics = {}, data = {}, class_names: names }) {
+  const { split, top_1_accuracy: first, top_5_accuracy: firstFive } = metrics;
+  if (!Number.isFinite(first)) return "";
+  const five = names.length > 5 && Number.isFinite(firstFive) ? `; ${percent(firstFive)} among the first five` : "";
+  return `${percent(first)} of ${data[split] ? `${count(data[split])} ` : ""}${split} photos${five}`;
+}
+
+function showClassNames(names) {
+  const details = byId("classes");
+  details.querySelector("summary").textContent = `All ${count(names.length)} classes`;
+  const search = byId("filter").querySelector("input");
+  const list = () => {
+    const wanted = search.value.trim().toLowerCase();
+    const found = names.filter((name) => name.toLowerCase().includes(wanted));
+    details.querySelector("ul").replaceChildren(...found.map((name) => make("li", { textContent: name })));
+  };
+  byId("filter").hidden = names.length < MANY_CLASSES;
+  search.value = "";
+  search.oninput = list;
+  details.open = false;
+  details.ontoggle = list; // not before it is wanted: there may be thousands
+}
+
+async function chooseModel() {
+  for (const photo of photos) askAbout(photo); // again, by the other model
+  await showCard(byId("model").value);
+}
+
+// ---- ways in ----------------------------------------------------------------------------------------------------
+
+function takeFrom(input) {
+  input.addEventListener("change", () => {
+    addPhotos(input.files);
+    input.value = ""; // so that the same photo can be chosen again
+  });
+}
+
+function takeDrops() {
+  const dragging = (is) => document.body.classList.toggle("dragging", is);
+  addEventListener("dragover", (event) => {
+    event.preventDefault();
+    dragging(true);
+  });
+  addEventListener("dragleave", (event) => dragging(event.relatedTarget !== null));
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    dragging(false);
+    addPhotos(event.dataTransfer.files);
+  });
+  addEventListener("paste", (event) => addPhotos(event.clipboardData.files));
+}
+
+async function start() {
+  takeFrom(byId("files"));
+  takeFrom(byId("shot"));
+  takeDrops();
+  byId("clear").addEventListener("click", removeAll);
+  byId("model").addEventListener("change", () => chooseModel().catch(showFailure));
+  const { models, limits } = await getJson("v1/models");
+  bodyLimit = limits?.body_bytes ?? Infinity;
+  byId("model").replaceChildren(...models.map(({ name }) => make("option", { value: name, textContent: name })));
+  byId("choice").hidden = models.length < 2;
+  await showCard(byId("model").value);
+}
+
+function showFailure(error) {
+  byId("about").textContent = [error.message, error.detail].filter(Boolean).join(" ");
+}
+
+start().catch(showFailure);
