@@ -1,0 +1,70 @@
+"""A training elsewhere, watched from here: the state of its job, and what its first host says."""
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+
+log = logging.getLogger(__name__)
+
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What a service says of a job."""
+
+    state: str
+    is_over: bool = False
+
+
+class TrainingFailedError(UserError):
+    """The training has ended, and not well."""
+
+
+def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> None:
+    """Shows each change of state and the log of host 0 as it grows, until that has ended.
+
+    folder: where the hosts keep `log-0.txt` and, in the end, their exit code in `exit-0`. Raises TrainingFailedError
+    when that is not 0, and when the job is over without one.
+    """
+    shown, state = 0, ""
+    while True:
+        now = look()
+        if now.state != state:
+            log.info("%s: %s", time.strftime("%H:%M:%S"), now.state)
+        state = now.state
+        code = _read(folder, "exit-0").strip()  # before the log: what is written then is all of it
+        text = _read(folder, "log-0.txt")
+        if len(text) > shown:
+            sys.stdout.write(text[shown:])
+            sys.stdout.flush()
+            shown = len(text)
+        if code:
+            break
+        if now.is_over:
+            do = "Submit it again: it goes on from its last checkpoint."
+            raise TrainingFailedError(f"Training in {folder}", f"state {state}", "it to end by itself", do)
+        time.sleep(pause_secs)
+    if code != "0":
+        last = "\n".join(text.splitlines()[-_LAST_LINES:])
+        do = f"Logs of all hosts are there. The first one's ends:\n{last}"
+        raise TrainingFailedError(f"Training in {folder}", f"exit code {code}", "0", do)
+
+
+def forget(folder: str) -> None:
+    """Deletes what an earlier job of the same name left in the folder."""
+    for name in ("exit-0", "log-0.txt"):
+        storage.remove(storage.join(folder, name))
+
+
+def _read(folder: str, name: str) -> str:
+    """The text of a file; empty as long as there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return storage.read_text(storage.join(folder, name))
+    return ""

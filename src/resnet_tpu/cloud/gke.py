@@ -1,0 +1,110 @@
+"""A training as a Job of Google Kubernetes Engine: a manifest, and its way into the cluster."""
+
+import logging
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from resnet_tpu.cloud.job import Job
+from resnet_tpu.errors import UserError
+from resnet_tpu.options import option
+
+log = logging.getLogger(__name__)
+
+_PORT = 8471  # at which the processes of a slice meet
+_DAY_SECS = 86_400
+
+
+@dataclass(frozen=True)
+class GkeOptions:
+    """What only GKE is told."""
+
+    context: str = option("", "Cluster, as kubectl knows it. Default: the current one.")
+    namespace: str = option("default", "Namespace of the job.")
+    kubernetes_service_account: str = option("", "Account of the pods in the cluster. Default: the namespace's.")
+    retries: int = option(3, "How often a job that ends badly is started again; it goes on from its checkpoint.")
+    keep: bool = option(False, "Keep the finished job in the cluster; otherwise it goes after a day.")
+
+
+def manifest(job: Job, options: GkeOptions) -> list[dict[str, Any]]:
+    """A Service without an address of its own, by which the hosts find each other, and an indexed Job: one pod a host.
+
+    On nodes with TPUs, GKE tells each pod of such a Job its number and the names of the others.
+    """
+    labels = dict(job.labels)
+    about = {"name": job.name, "namespace": options.namespace, "labels": labels}
+    selector = {"job-name": job.name}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": about,
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector},
+    }
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": job.slice.hosts,
+        "parallelism": job.slice.hosts,
+        "backoffLimit": options.retries * job.slice.hosts,
+        "template": {"metadata": {"labels": labels}, "spec": _pod(job, options)},
+    }
+    if not options.keep:
+        spec["ttlSecondsAfterFinished"] = _DAY_SECS
+    return [service, {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}]
+
+
+def to_yaml(documents: list[dict[str, Any]]) -> str:
+    """The manifest as `kubectl apply --filename=-` takes it."""
+    return yaml.dump_all(documents, sort_keys=False, Dumper=_Plain)
+
+
+class _Plain(yaml.SafeDumper):
+    """Without references from one place to another."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+def _pod(job: Job, options: GkeOptions) -> dict[str, Any]:
+    chips = {"google.com/tpu": job.slice.chips_per_host}
+    node = {
+        "cloud.google.com/gke-tpu-accelerator": job.slice.gke_label,
+        "cloud.google.com/gke-tpu-topology": job.slice.shape,
+    }
+    if job.spot:
+        node["cloud.google.com/gke-spot"] = "true"
+    container = {
+        "name": "training",
+        "image": job.image,
+        "command": job.command,
+        "ports": [{"containerPort": _PORT}],
+        "resources": {"requests": chips, "limits": chips},
+    }
+    pod: dict[str, Any] = {"subdomain": job.name, "restartPolicy": "Never", "nodeSelector": node}
+    if options.kubernetes_service_account:
+        pod["serviceAccountName"] = options.kubernetes_service_account
+    # time for the checkpoint that a training writes when it is asked to end
+    return pod | {"terminationGracePeriodSeconds": 120, "containers": [container]}
+
+
+def submit(job: Job, options: GkeOptions) -> None:
+    """Gives the manifest to `kubectl apply`. Raises UserError with kubectl's words when it refuses."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        do = "Install it (gcloud components install kubectl), or apply what --dry_run prints from another machine."
+        raise UserError("GKE", "no program kubectl", "it to be installed", do)
+    context = [f"--context={options.context}"] if options.context else []
+    done = subprocess.run(  # noqa: S603
+        [kubectl, *context, "apply", "--filename=-"],
+        input=to_yaml(manifest(job, options)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        words = " ".join(done.stderr.split())[:500]
+        do = "Check the cluster: `gcloud container clusters get-credentials CLUSTER` makes it kubectl's."
+        raise UserError("kubectl apply", words, "the cluster to take the job", do)
+    log.info("%s", done.stdout.strip())
+    place = " ".join([*context, f"--namespace={options.namespace}"])
+    log.info("Its log: kubectl %s logs --follow job/%s", place, job.name)
+    log.info("Delete it with: kubectl %s delete job,service %s", place, job.name)

@@ -1,0 +1,163 @@
+"""A training to be run in the cloud: on what, with which arguments, in which container."""
+
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resnet_tpu import __version__, storage
+from resnet_tpu.checks import check
+from resnet_tpu.cloud.slices import Slice
+from resnet_tpu.config import Config
+from resnet_tpu.errors import UserError
+from resnet_tpu.options import option
+
+BARE_IMAGE = "python:3.12-slim"
+"""A container in which the package is installed first."""
+
+_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow 63; they and we add to it
+_LABEL = re.compile("[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
+_BUCKET_PATHS = ("model_dir", "data_dir", "resnet_checkpoint", "export_dir")
+_NO_FILES = ("", "null", "synthetic")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What every service is told."""
+
+    tpu_type: str = option("", "TPU slice: v5litepod-8 or v5e-8, v4-32, v6e-16 ... Default: the recipe's.")
+    job_name: str = option("", "Name of the job. Default: resnet-tpu and the time.")
+    gcp_project: str = option("", "Project that pays. Default: that of the credentials.")
+    staging_bucket: str = option("", "Folder in a bucket for logs and --package. Default: MODEL_DIR/jobs.")
+    image: str = option("", f"Container with resnet-tpu in it. Default: {BARE_IMAGE}, where it is installed first.")
+    package: str = option(
+        "", "What pip installs there: a requirement, or a wheel on this machine or in a bucket. Default: this version."
+    )
+    spot: bool = option(False, "Cheaper chips that may be taken away; the same command goes on later.")
+    service_account: str = option("", "E-mail address of the account that the job runs as. Default: the service's.")
+    labels: str = option("", "Labels for bills and lists: team=vision,cost=research.")
+    check_zone: bool = option(True, "Refuse a zone or region that is not known to have these chips.")
+    dry_run: bool = option(False, "Print the exact request, and send nothing.")
+    endpoint: str = option("", "Address of the service, such as http://127.0.0.1:8080. Default: Google's.")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked of a service."""
+
+    name: str
+    project: str
+    slice: Slice
+    arguments: tuple[str, ...]  # of `resnet-tpu train`
+    folder: str  # of its logs
+    image: str
+    package: str  # what pip installs in the container first; empty: nothing
+    spot: bool
+    service_account: str
+    labels: Mapping[str, str]
+
+    @property
+    def command(self) -> list[str]:
+        """The words to start in the container, on every host."""
+        train = ["resnet-tpu", "train", *self.arguments]
+        if not self.package:
+            return train
+        steps = ["set -e", *_install(self.package), f"exec {shlex.join(train)}"]
+        return ["sh", "-c", "\n".join(steps)]
+
+
+def make_job(options: JobOptions, config: Config, arguments: Sequence[str], rented: Slice, project: str) -> Job:
+    """The job that runs `resnet-tpu train` with `arguments`, which give `config`.
+
+    Raises UserError for options that do not fit each other or the slice, and for paths that the job could not reach.
+    """
+    name = options.job_name or f"resnet-tpu-{time.strftime('%Y%m%d-%H%M%S')}"
+    if not _NAME.fullmatch(name):
+        expected = "at most 40 of a-z, 0-9 and -, a letter first and no - last"
+        raise UserError("--job_name", repr(name), expected, "Change it.")
+    _check_training(config, rented)
+    staging = (options.staging_bucket or storage.join(config.run.model_dir, "jobs")).rstrip("/")
+    if not storage.is_remote(staging):
+        raise UserError("--staging_bucket", staging, "a folder in a bucket, gs://...", "Change it.")
+    if options.image and options.package:
+        do = "Leave one out: an image of your own has resnet-tpu in it."
+        raise UserError("--package", f"one beside --image={options.image}", "one of the two", do)
+    return Job(
+        name=name,
+        project=project,
+        slice=rented,
+        arguments=tuple(arguments),
+        folder=storage.join(staging, name),
+        image=options.image or BARE_IMAGE,
+        package="" if options.image else _package(options.package, storage.join(staging, name)),
+        spot=options.spot,
+        service_account=options.service_account,
+        labels=_labels(options.labels),
+    )
+
+
+def stage(job: Job, package: str) -> None:
+    """Copies a wheel on this machine to where the job takes it from. Nothing to do for other packages."""
+    if not _is_local_wheel(package):
+        return
+    with storage.open_read(package) as wheel, storage.write_whole(job.package) as copy:
+        copy.write(wheel.read())
+
+
+def _check_training(config: Config, rented: Slice) -> None:
+    """Raises UserError for a training that would end at once on its slice."""
+    from resnet_tpu.plan.plan import check_plan
+
+    values = config.flat()
+    if not config.run.model_dir:
+        raise UserError("model_dir", "nothing", "a folder in a bucket", "Give --model_dir=gs://BUCKET/RUN after --.")
+    for name in _BUCKET_PATHS:
+        path = values[name]
+        if path not in _NO_FILES and not storage.is_remote(path):
+            do = "Copy it to a bucket: the job sees no files of this machine."
+            raise UserError(name, path, "a path in a bucket, gs://...", do)
+    if not config.data.place:
+        do = "Give --data_dir=gs://BUCKET/FOLDER or --bigtable_instance after --; null measures speed without images."
+        raise UserError("data_dir", "nothing", "images that the job can read", do)
+    check(config)
+    check_plan(config, rented.topology)
+
+
+def _install(package: str) -> list[str]:
+    """Shell commands that install the package."""
+    pip = "python -m pip install --quiet --root-user-action=ignore"
+    if not storage.is_remote(package):
+        return [f"{pip} {shlex.quote(package)}"]
+    wheel = package.rsplit("/", 1)[-1]
+    copy = f"import fsspec; files, path = fsspec.url_to_fs({package!r}); files.get(path, {wheel!r})"
+    return [f"{pip} gcsfs", f"python -c {shlex.quote(copy)}", f"{pip} {shlex.quote(f'./{wheel}[tpu,gcp]')}"]
+
+
+def _package(asked: str, folder: str) -> str:
+    if _is_local_wheel(asked):
+        return storage.join(folder, asked.replace("\\", "/").rsplit("/", 1)[-1])
+    return asked or f"resnet-tpu[tpu,gcp]=={__version__}"
+
+
+def _is_local_wheel(package: str) -> bool:
+    if not package.endswith(".whl") or storage.is_remote(package):
+        return False
+    if not storage.exists(package):
+        raise UserError("--package", package, "an existing file", "Build it with `python -m pip wheel --no-deps .`.")
+    return True
+
+
+def _labels(text: str) -> dict[str, str]:
+    pairs = [pair.strip() for pair in text.split(",") if pair.strip()]
+    for pair in pairs:
+        if not _LABEL.fullmatch(pair):
+            expected = "key=value of a-z, 0-9, _ and -, a letter first"
+            raise UserError("--labels", repr(pair), expected, "Write team=vision,cost=research.")
+    return {"program": "resnet-tpu"} | dict(pair.split("=") for pair in pairs)
+
+
+def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that say something: what is None or empty text is left out of a request."""
+    return {name: value for name, value in values.items() if value not in (None, "")}

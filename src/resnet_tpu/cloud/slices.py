@@ -1,0 +1,129 @@
+"""TPU slices as Google Cloud rents them: names, hosts, zones, and what each service calls them."""
+
+import re
+from dataclasses import dataclass
+
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.plan.topology import Topology, find_topology
+from resnet_tpu.recipes.slices import topologies, topology_of
+
+
+@dataclass(frozen=True)
+class _Rented:
+    """What Google Cloud says of a generation."""
+
+    prefix: str  # of the names of slices
+    cores: int  # that these names count, in a chip
+    runtime: str  # software of a TPU VM
+    gke: str  # label of a node with these chips; empty: not on GKE
+    vertex: str  # family of machine types on Vertex AI; empty: not there
+    most_on_a_host: int  # chips of the largest slice with a single host
+    single: tuple[str, ...]  # zones of slices with a single host
+    several: tuple[str, ...]  # zones of larger ones
+
+
+_V2_V3 = ("tpu-ubuntu2204-base", "", "cloud-tpu", 4)
+_V5E = ("us-central1-a", "us-south1-a", "us-west1-c", "us-west4-a", "europe-west4-b")
+_V5P = ("us-central1-a", "us-east5-a", "europe-west4-b")
+_V6E = (
+    "us-central1-b", "us-east1-d", "us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b",
+    "southamerica-west1-a",
+)  # fmt: skip
+
+_RENTED = {
+    "v2": _Rented("v2", 2, *_V2_V3, ("us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
+                  ("us-central1-a", "europe-west4-a")),
+    "v3": _Rented("v3", 2, *_V2_V3, ("us-central1-a", "us-central1-b", "europe-west4-a"), ("europe-west4-a",)),
+    "v4": _Rented("v4", 2, "tpu-ubuntu2204-base", "tpu-v4-podslice", "", 4, ("us-central2-b",), ("us-central2-b",)),
+    "v5e": _Rented("v5litepod", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu", 8, _V5E, _V5E),
+    "v5p": _Rented("v5p", 2, "v2-alpha-tpuv5", "tpu-v5p-slice", "", 4, _V5P, _V5P),
+    "v6e": _Rented("v6e", 1, "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard", 8, _V6E, _V6E),
+}  # fmt: skip
+"""Sources: Cloud TPU's documentation, "TPU regions and zones" and "TPU software versions"; Google Kubernetes Engine's,
+"Plan TPUs in GKE"; Vertex AI's, "Configure compute resources"; all as of 2026."""
+
+_CHIPS_ON_A_HOST = 4  # of slices with several
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice to be rented."""
+
+    topology: Topology
+
+    @property
+    def accelerator_type(self) -> str:
+        """Its name on Cloud TPU, such as v5litepod-8."""
+        return f"{self._rented.prefix}-{self.topology.chips * self._rented.cores}"
+
+    @property
+    def shape(self) -> str:
+        """Its grid of chips, such as 2x4."""
+        return self.topology.name.partition(":")[2]
+
+    @property
+    def hosts(self) -> int:
+        """How many machines it has; the training runs on each."""
+        return max(1, self.topology.chips // self.chips_per_host)
+
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of each machine."""
+        is_single = self.topology.chips <= self._rented.most_on_a_host
+        return self.topology.chips if is_single else _CHIPS_ON_A_HOST
+
+    @property
+    def runtime(self) -> str:
+        """The software of its machines on Cloud TPU."""
+        return self._rented.runtime
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Where it is known to be rented."""
+        return self._rented.single if self.hosts == 1 else self._rented.several
+
+    @property
+    def gke_label(self) -> str:
+        """What GKE calls its chips. Raises UserError when it has none of them."""
+        return self._offered("GKE", "gke")
+
+    @property
+    def vertex_family(self) -> str:
+        """The family of its machine types on Vertex AI. Raises UserError when there are none."""
+        return self._offered("Vertex AI", "vertex")
+
+    @property
+    def _rented(self) -> _Rented:
+        return _RENTED[self.topology.generation.name]
+
+    def _offered(self, service: str, field: str) -> str:
+        if name := getattr(self._rented, field):
+            return name
+        having = ", ".join(generation for generation, rented in _RENTED.items() if getattr(rented, field))
+        do = "Choose one of them, or `resnet-tpu submit tpu_vm`."
+        raise UserError("--tpu_type", self.accelerator_type, f"a slice that {service} has: of {having}", do)
+
+    def check_zone(self, zone: str) -> None:
+        """Raises UserError when this slice is not known to be rented in a zone, or in any of a region."""
+        if zone not in self.zones and zone not in {_region(known) for known in self.zones}:
+            what = "--zone" if re.search("-[a-z]$", zone) else "--region"
+            known = self.zones if what == "--zone" else tuple(dict.fromkeys(_region(zone) for zone in self.zones))
+            do = f"Choose one, or pass --nocheck_zone where Google has added it since.{nearest(zone, known, count=1)}"
+            raise UserError(what, zone or "nothing", f"one with {self.accelerator_type}: {', '.join(known)}", do)
+
+
+def find_slice(name: str) -> Slice:
+    """The slice called `name`: v5litepod-8 as on Cloud TPU, v5e-8 as our recipes, v5e:2x4 as the compiler.
+
+    Raises UserError, naming the nearest, when there is none.
+    """
+    asked = name.replace("v5litepod", "v5e")
+    if asked in topologies() or topology_of(asked):
+        return Slice(find_topology(asked))
+    known = [Slice(find_topology(topology)).accelerator_type for topology in topologies()]
+    hint = nearest(name, known)
+    raise UserError("--tpu_type", name or "nothing", "a TPU slice such as v5litepod-8 or v4-32", f"Choose one.{hint}")
+
+
+def _region(zone: str) -> str:
+    return zone.rpartition("-")[0]

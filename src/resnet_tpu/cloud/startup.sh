@@ -1,0 +1,36 @@
+# What each host of a TPU slice does when it starts: runs the training in a container, and keeps log and exit code in
+# FOLDER. Set before: IMAGE, COMMAND (an array), FOLDER, PAUSE, and QUEUED_RESOURCE, PROJECT, ZONE to delete the slice in
+# the end; an empty QUEUED_RESOURCE keeps it.
+
+metadata=http://metadata.google.internal/computeMetadata/v1/instance/attributes
+host=$(curl --silent --fail --header 'Metadata-Flavor: Google' "$metadata/agent-worker-number" || echo 0)
+log=$(mktemp)
+
+keep() {  # FILE NAME: copies the file to FOLDER, as often as it takes
+  for try in 1 2 3 4 5; do
+    gcloud storage cp --quiet "$1" "$FOLDER/$2" >/dev/null 2>&1 && return
+    sleep "$PAUSE"
+  done
+}
+
+case "$IMAGE" in
+  *.pkg.dev/*|gcr.io/*|*.gcr.io/*) gcloud auth configure-docker --quiet "${IMAGE%%/*}" >>"$log" 2>&1 ;;
+esac
+
+docker run --rm --privileged --network=host "$IMAGE" "${COMMAND[@]}" >>"$log" 2>&1 &
+training=$!
+while kill -0 "$training" 2>/dev/null; do
+  sleep "$PAUSE"
+  keep "$log" "log-$host.txt"
+done
+wait "$training"
+code=$?
+
+keep "$log" "log-$host.txt"
+echo "$code" >"$log.code"
+keep "$log.code" "exit-$host"
+
+if [ -n "$QUEUED_RESOURCE" ] && [ "$host" = 0 ]; then
+  gcloud compute tpus queued-resources delete "$QUEUED_RESOURCE" \
+    --project="$PROJECT" --zone="$ZONE" --force --async --quiet
+fi

@@ -1,0 +1,72 @@
+"""Slices by the names that Google Cloud gives them."""
+
+import pytest
+
+from resnet_tpu.cloud.slices import Slice, find_slice
+from resnet_tpu.errors import UserError
+from resnet_tpu.plan.topology import find_topology
+from resnet_tpu.recipes import SLICES
+from resnet_tpu.recipes.slices import topologies
+
+
+@pytest.mark.parametrize("name", topologies())
+def test_every_slice_is_found_by_all_its_names(name: str) -> None:
+    rented = Slice(find_topology(name))
+    assert find_slice(name) == find_slice(rented.accelerator_type) == rented
+    assert rented.hosts * rented.chips_per_host == rented.topology.chips
+    assert rented.zones
+    assert f"{rented.topology.generation.name}:{rented.shape}" == name
+
+
+@pytest.mark.parametrize("recipe", SLICES)
+def test_every_recipe_for_a_slice_has_one(recipe: str) -> None:
+    name = find_slice(recipe).accelerator_type
+    assert name == recipe.replace("v5e", "v5litepod")
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "chips"),
+    [("v2-8", 1, 4), ("v3-32", 4, 4), ("v4-8", 1, 4), ("v4-64", 8, 4), ("v5litepod-1", 1, 1), ("v5litepod-8", 1, 8),
+     ("v5e-16", 4, 4), ("v5p-32", 4, 4), ("v6e-8", 1, 8), ("v6e-256", 64, 4)],
+)  # fmt: skip
+def test_hosts(name: str, hosts: int, chips: int) -> None:
+    found = find_slice(name)
+    assert (found.hosts, found.chips_per_host) == (hosts, chips)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("v5litepod-9", "v5litepod-"), ("v6-8", "v6e-8"), ("v3-33", "v3-32"), ("", "got nothing")]
+)
+def test_a_slice_that_is_none_names_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(
+        UserError, match=r"--tpu_type: got .*expected a TPU slice such as v5litepod-8 or v4-32"
+    ) as caught:
+        find_slice(name)
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "zone", "message"),
+    [
+        ("v4-8", "us-central1-a", r"--zone: got us-central1-a, expected one with v4-8: us-central2-b\. Choose one"),
+        ("v3-32", "us-central1-a", r"expected one with v3-32: europe-west4-a"),
+        ("v5e-8", "us-west4-b", r"Did you mean us-west4-a"),
+        ("v6e-8", "us-west4", r"--region: got us-west4, expected one with v6e-8: us-central1, us-east1, us-east5,"),
+        ("v6e-8", "", r"got nothing, expected one with v6e-8"),
+    ],
+)
+def test_a_wrong_zone_names_the_right_ones(name: str, zone: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_slice(name).check_zone(zone)
+
+
+def test_right_zones_and_regions() -> None:
+    find_slice("v3-8").check_zone("us-central1-a")
+    find_slice("v5e-256").check_zone("europe-west4")
+
+
+def test_a_service_without_such_chips_names_those_it_has() -> None:
+    with pytest.raises(UserError, match=r"got v3-8, expected a slice that GKE has: of v4, v5e, v5p, v6e\."):
+        _ = find_slice("v3-8").gke_label
+    with pytest.raises(UserError, match=r"got v4-8, expected a slice that Vertex AI has: of v2, v3, v5e, v6e\."):
+        _ = find_slice("v4-8").vertex_family

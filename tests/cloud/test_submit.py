@@ -1,0 +1,468 @@
+"""Trainings sent off: the exact requests, in the types of Google's own clients, and what services say to them."""
+
+import json
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import grpc
+import pytest
+import yaml
+
+from resnet_tpu import cli
+from resnet_tpu.cli.submit import WHATS
+from resnet_tpu.cloud import tpu_vm, vertex
+from resnet_tpu.cloud.follow import TrainingFailedError
+from resnet_tpu.cloud.job import Job
+from resnet_tpu.cloud.slices import find_slice
+from resnet_tpu.errors import UserError
+
+TRAINING = ("--recipe=v5e-16", "--data_dir=gs://bucket/imagenet", "--model_dir=memory://bucket/run")
+PLACES = {"tpu_vm": "--zone=us-west4-a", "vertex": "--region=us-west4", "gke": "--namespace=default"}
+SETTINGS = ("--gcp_project=p", "--job_name=job-1", "--labels=team=vision")
+
+
+def words(service: str, *options: str, training: tuple[str, ...] = TRAINING) -> list[str]:
+    settings = SETTINGS if service != "gke" else SETTINGS[1:]
+    return ["submit", service, PLACES[service], *settings, *options, "--", *training]
+
+
+@pytest.fixture
+def dry_run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What --dry_run prints."""
+
+    def dry_run(service: str, *options: str, training: tuple[str, ...] = TRAINING) -> str:
+        code = cli.main(words(service, "--dry_run", *options, training=training))
+        captured = capsys.readouterr()
+        assert code == 0, captured.err
+        return captured.out
+
+    return dry_run
+
+
+def make_job(**changes: Any) -> Job:
+    values: dict[str, Any] = {
+        "name": "job-1", "project": "p", "slice": find_slice("v5e-16"), "arguments": TRAINING,
+        "folder": "memory://bucket/run/jobs/job-1", "image": "image", "package": "",
+        "spot": False, "service_account": "", "labels": {},
+    }  # fmt: skip
+    return Job(**(values | changes))
+
+
+def write(name: str, text: str) -> None:
+    """A file in the folder of the job's logs."""
+    fsspec.filesystem("memory").pipe_file(f"/bucket/run/jobs/job-1/{name}", text.encode())
+
+
+# ----------------------------------------------------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--spot", "--service_account=a@p.iam.gserviceaccount.com", "--network=n", "--subnetwork=s",
+          "--noexternal_ips", "--keep", "--image=us-docker.pkg.dev/p/r/i", "--runtime_version=v2-other",
+          "--tpu_type=v5litepod-64")],
+    ids=["plain", "full"],
+)  # fmt: skip
+def test_the_request_of_a_tpu_vm_is_one_of_the_service(dry_run: Callable[..., str], options: tuple[str, ...]) -> None:
+    tpu_v2 = pytest.importorskip("google.cloud.tpu_v2")
+    from google.protobuf import json_format
+
+    asked = json.loads(dry_run("tpu_vm", *options))
+    message = tpu_v2.CreateQueuedResourceRequest.pb(tpu_v2.CreateQueuedResourceRequest())
+    json_format.ParseDict(asked, message)  # fails at a field that is not there
+    assert json_format.MessageToDict(message) == without_false(asked)
+    (spec,) = asked["queuedResource"]["tpu"]["nodeSpec"]
+    assert asked["parent"] == spec["parent"] == "projects/p/locations/us-west4-a"
+    assert asked["queuedResourceId"] == spec["nodeId"] == "job-1"
+    assert ("spot" in asked["queuedResource"]) == bool(options)
+    node = spec["node"]
+    assert node["acceleratorType"] == ("v5litepod-64" if options else "v5litepod-16")
+    assert node["runtimeVersion"] == ("v2-other" if options else "v2-alpha-tpuv5-lite")
+    assert node["labels"] == {"program": "resnet-tpu", "team": "vision"}
+    script = node["metadata"]["startup-script"]
+    assert ("QUEUED_RESOURCE=''" in script) == bool(options)
+    assert shlex.join(["resnet-tpu", "train", *TRAINING]) in script
+
+
+def without_false(values: Any) -> Any:
+    """The way a message is written: what is false is left out."""
+    if isinstance(values, dict):
+        return {name: without_false(value) for name, value in values.items() if value is not False}
+    return [without_false(value) for value in values] if isinstance(values, list) else values
+
+
+@pytest.mark.parametrize("tpu_type", ["v2-8", "v3-32", "v5e-1", "v5e-16", "v6e-8"])
+def test_the_request_of_vertex_is_one_of_the_service(dry_run: Callable[..., str], tpu_type: str) -> None:
+    region = find_slice(tpu_type).zones[0].rpartition("-")[0]
+    account = "--service_account=a@p.iam.gserviceaccount.com"
+    asked = json.loads(dry_run("vertex", f"--tpu_type={tpu_type}", f"--region={region}", "--spot", account))
+    (pool,) = asked["jobSpec"]["workerPoolSpecs"]
+    assert {
+        "v2-8": {"machineType": "cloud-tpu", "acceleratorType": "TPU_V2", "acceleratorCount": 8},
+        "v3-32": {"machineType": "cloud-tpu", "acceleratorType": "TPU_V3", "acceleratorCount": 32},
+        "v5e-1": {"machineType": "ct5lp-hightpu-1t", "tpuTopology": "1x1"},
+        "v5e-16": {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "4x4"},
+        "v6e-8": {"machineType": "ct6e-standard-8t", "tpuTopology": "2x4"},
+    }[tpu_type] == pool["machineSpec"]
+    assert pool["replicaCount"] == ("4" if tpu_type == "v5e-16" else "1")
+    assert shlex.join(["resnet-tpu", "train", *TRAINING]) in pool["containerSpec"]["command"][-1]
+    assert asked["jobSpec"]["baseOutputDirectory"] == {"outputUriPrefix": "memory://bucket/run/jobs/job-1"}
+    types = pytest.importorskip("google.cloud.aiplatform_v1.types")
+    from google.protobuf import json_format
+
+    message = types.CustomJob.pb(types.CustomJob())
+    json_format.ParseDict(asked, message)
+    assert json_format.MessageToDict(message) == asked
+
+
+@pytest.mark.parametrize("spot", [False, True])
+def test_the_manifest_of_gke(dry_run: Callable[..., str], spot: bool) -> None:
+    service, job = yaml.safe_load_all(
+        dry_run("gke", "--kubernetes_service_account=trainer", "--namespace=team", *(["--spot"] if spot else []))
+    )
+    assert (service["apiVersion"], service["kind"]) == ("v1", "Service")
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    assert service["metadata"] == job["metadata"]
+    assert job["metadata"]["namespace"] == "team"
+    assert service["spec"]["clusterIP"] == "None"  # text, which means: none
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    spec = job["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"] == find_slice("v5e-16").hosts == 4
+    pod = spec["template"]["spec"]
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["serviceAccountName"] == "trainer"
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice", "cloud.google.com/gke-tpu-topology": "4x4"
+    } | ({"cloud.google.com/gke-spot": "true"} if spot else {})  # fmt: skip
+    (container,) = pod["containers"]
+    assert container["resources"] == {"requests": {"google.com/tpu": 4}, "limits": {"google.com/tpu": 4}}
+    assert shlex.join(["resnet-tpu", "train", *TRAINING]) in container["command"][-1]
+
+
+def test_an_image_of_ones_own_runs_the_very_command(dry_run: Callable[..., str]) -> None:
+    for service in WHATS:
+        text = dry_run(service, "--image=us-docker.pkg.dev/p/r/i")
+        if service == "gke":
+            command = list(yaml.safe_load_all(text))[1]["spec"]["template"]["spec"]["containers"][0]["command"]
+        elif service == "vertex":
+            command = json.loads(text)["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"]
+        else:
+            script = json.loads(text)["queuedResource"]["tpu"]["nodeSpec"][0]["node"]["metadata"]["startup-script"]
+            line = next(line for line in script.splitlines() if line.startswith("COMMAND="))
+            command = shlex.split(line.removeprefix("COMMAND=(").removesuffix(")"))
+        assert command == ["resnet-tpu", "train", *TRAINING]
+
+
+def test_the_arguments_that_ran_on_cloud_ml_engine(dry_run: Callable[..., str]) -> None:
+    training = (
+        "--data_dir=gs://cloud-tpu-test-datasets/fake_imagenet", "--model_dir=gs://bucket/tpu_resnet_sample",
+        "--resnet_depth=50", "--train_steps=1024",
+    )  # fmt: skip
+    asked = json.loads(dry_run("vertex", "--tpu_type=v2-8", "--region=us-central1", training=training))
+    command = asked["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"][-1]
+    assert command.endswith(f"exec resnet-tpu train {' '.join(training)}")
+
+
+# ----------------------------------------------------------------------------------------------------- on the machines
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Callable[..., None]:
+    """Programs by name, as shell scripts, in `tmp_path / "bin"`; each notes its arguments in `NAME.log` there."""
+    (tmp_path / "bin").mkdir()
+
+    def programs(**scripts: str) -> None:
+        for name, script in scripts.items():
+            path = tmp_path / "bin" / name.replace("_", "-")
+            log = shlex.quote(f"{path}.log")
+            path.write_text(f"#!/bin/bash\nprintf '%s\\n' \"$*\" >>{log}\n{script}\n")
+            path.chmod(0o755)
+
+    return programs
+
+
+@pytest.mark.parametrize(("host", "code", "keep"), [("0", 0, False), ("3", 0, False), ("0", 7, False), ("0", 0, True)])
+def test_what_each_host_runs(tmp_path: Path, programs: Callable[..., None], host: str, code: int, keep: bool) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    programs(
+        curl=f"echo {host}",
+        gcloud=f'[ "$1 $2" = "storage cp" ] && cp "$4" {bucket}/"${{5##*/}}"',
+        docker='while [ "$1" != image ]; do shift; done; shift; exec "$@"',
+        python="true",
+        resnet_tpu=f'echo "training $# of $3"; sleep 0.3; exit {code}',
+    )
+    arguments = (*TRAINING, "--params_override=dropblock_groups='3,4',seed=1")
+    job = make_job(arguments=arguments, package="resnet-tpu[tpu,gcp]==1", folder="gs://bucket/run/jobs/job-1")
+    script = tpu_vm.startup_script(job, tpu_vm.TpuVmOptions(zone="z", keep=keep)).replace("PAUSE=15", "PAUSE=0.1")
+    subprocess.run(["bash", "-c", script], env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}, check=False)
+    said = {
+        name: (tmp_path / "bin" / f"{name}.log").read_text() for name in ("gcloud", "docker", "python", "resnet-tpu")
+    }
+    assert said["resnet-tpu"].strip() == " ".join(["train", *arguments])
+    assert said["python"].endswith("resnet-tpu[tpu,gcp]==1\n")
+    assert said["docker"].startswith("run --rm --privileged --network=host image sh -c")
+    assert (bucket / f"exit-{host}").read_text() == f"{code}\n"
+    assert (bucket / f"log-{host}.txt").read_text() == f"training 5 of {arguments[1]}\n"
+    assert ("queued-resources delete job-1 --project=p --zone=z --force" in said["gcloud"]) == (
+        host == "0" and not keep
+    )
+
+
+def test_a_wheel_is_taken_along(
+    tmp_path: Path, dry_run: Callable[..., str], programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "resnet_tpu-9-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    staging = "--staging_bucket=memory://staging/jobs"
+    _, manifest = yaml.safe_load_all(dry_run("gke", f"--package={wheel}", staging))
+    script = manifest["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    lines = [shlex.split(line) for line in script.splitlines()]
+    copied = "memory://staging/jobs/job-1/resnet_tpu-9-py3-none-any.whl"
+    assert lines[2][2] == (
+        f"import fsspec; files, path = fsspec.url_to_fs('{copied}'); files.get(path, 'resnet_tpu-9-py3-none-any.whl')"
+    )
+    assert lines[3][-1] == "./resnet_tpu-9-py3-none-any.whl[tpu,gcp]"
+    programs(kubectl="cat >/dev/null; echo created")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    assert cli.main(words("gke", f"--package={wheel}", staging)) == 0
+    assert fsspec.filesystem("memory").cat("/staging/jobs/job-1/resnet_tpu-9-py3-none-any.whl") == b"wheel"
+
+
+def test_the_container_file_is_in_the_package() -> None:
+    text = resources.files("resnet_tpu.cloud").joinpath("Containerfile").read_text()
+    assert "\nFROM python:3.12-slim\n" in text
+    assert "pip install" in text
+
+
+# ---------------------------------------------------------------------------------------------------- TPU VM service
+
+
+def test_the_service_sees_the_request_that_a_dry_run_prints(tpu_service: Any, dry_run: Callable[..., str]) -> None:
+    from google.protobuf import json_format
+
+    asked = json.loads(dry_run("tpu_vm", "--spot"))
+    assert cli.main(words("tpu_vm", "--spot", "--nofollow", f"--endpoint={tpu_service.address}")) == 0
+    (created,) = tpu_service.created
+    assert json_format.MessageToDict(type(created).pb(created)) == asked
+    assert not tpu_service.deleted
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_training_is_followed_to_its_end(tpu_service: Any, capsys: pytest.CaptureFixture[str], keep: bool) -> None:
+    write("exit-0", "1")  # of an earlier job
+    texts = deque(["", "", "one\n", "one\ntwo\n", "one\ntwo\nthree\n"])
+
+    def look() -> None:
+        if len(texts) == 3:
+            tpu_service.refusals["GetQueuedResource"] = deque([(grpc.StatusCode.UNAVAILABLE, "later")])
+        write("log-0.txt", texts.popleft())
+        if not texts:
+            write("exit-0", "0\n")
+
+    tpu_service.on_look = look
+    tpu_service.say("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
+    options = tpu_vm.TpuVmOptions(zone="z", keep=keep)
+    tpu_vm.submit(make_job(), options, endpoint=tpu_service.address, pause_secs=0.01)
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+    assert [(request.name, request.force) for request in tpu_service.deleted] == (
+        [] if keep else [("projects/p/locations/z/queuedResources/job-1", True)]
+    )
+
+
+def test_a_training_that_fails_shows_its_last_words(tpu_service: Any) -> None:
+    def look() -> None:
+        write("log-0.txt", "\n".join(map(str, range(100))))
+        write("exit-0", "2\n")
+
+    tpu_service.on_look = look
+    tpu_service.say("ACTIVE")
+    with pytest.raises(
+        TrainingFailedError, match=r"(?s)exit code 2, expected 0\. Logs of all hosts.*\n80\n81\n.*99$"
+    ) as caught:
+        tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=0.01)
+    assert "79" not in str(caught.value)
+    assert len(tpu_service.deleted) == 1
+
+
+def test_ctrl_c_leaves_the_training_alone(tpu_service: Any, caplog: pytest.LogCaptureFixture) -> None:
+    tpu_service.on_look = lambda: os.kill(os.getpid(), signal.SIGINT)
+    tpu_service.say("ACTIVE")
+    with caplog.at_level(logging.INFO), pytest.raises(KeyboardInterrupt):
+        tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=60)
+    assert not tpu_service.deleted
+    command = "gcloud compute tpus queued-resources delete job-1 --project=p --zone=z --force"
+    assert f"The training goes on. Delete it with: {command}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [("FAILED", "state FAILED: no more v5e here, expected it to end"), ("SUSPENDED", "state SUSPENDED, expected")],
+)
+def test_a_slice_that_is_lost(tpu_service: Any, state: str, message: str) -> None:
+    tpu_service.say("PROVISIONING", state, message="no more v5e here")
+    tpu_service.refusals["DeleteQueuedResource"] = deque([(grpc.StatusCode.NOT_FOUND, "gone")])
+    with pytest.raises(TrainingFailedError, match=message):
+        tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "message"),
+    [
+        (grpc.StatusCode.PERMISSION_DENIED, "Permission tpu.nodes.create denied",
+         r"403 Permission tpu.nodes.create denied, expected the role roles/tpu.admin\."),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota V5s exceeded. Limit: 0",
+         "429 Quota V5s exceeded. Limit: 0, expected less than the quota"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "no v5litepod-16 in zone",
+         "TPU slice v5litepod-16 in z: got 400 no v5litepod-16 in zone, expected a request that the service accepts"),
+        (grpc.StatusCode.UNAUTHENTICATED, "who are you",
+         "401 who are you, expected credentials that the service accepts"),
+    ],
+)  # fmt: skip
+def test_what_the_service_says_is_shown_as_it_is(tpu_service: Any, status: Any, said: str, message: str) -> None:
+    tpu_service.refusals["CreateQueuedResource"] = deque([(status, said)])
+    with pytest.raises(UserError, match=message):
+        tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address)
+    assert not tpu_service.deleted
+
+
+# ----------------------------------------------------------------------------------------------------- Vertex service
+
+
+def test_vertex_sees_the_request_that_a_dry_run_prints(vertex_service: Any, dry_run: Callable[..., str]) -> None:
+    asked = json.loads(dry_run("vertex"))
+    vertex_service.answers.append((200, {"name": "projects/p/locations/us-west4/customJobs/1"}))
+    assert cli.main(words("vertex", "--nofollow", f"--endpoint={vertex_service.address}")) == 0
+    assert vertex_service.asked == [("POST", "/v1/projects/p/locations/us-west4/customJobs", asked)]
+
+
+@pytest.mark.parametrize("ends", ["JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED"])
+def test_a_job_of_vertex_is_followed_to_its_end(vertex_service: Any, ends: str) -> None:
+    name = "projects/7/locations/us-west4/customJobs/1"
+    for state in ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_RUNNING", ends):
+        vertex_service.answers.append((200, {"name": name, "state": state}))
+    vertex_service.answers[-1][1]["error"] = {"code": 3, "message": "The replica exited with 2."}
+    vertex_service.answers.insert(2, (503, {"error": {"message": "later"}}))
+    options = vertex.VertexOptions(region="us-west4")
+    if ends == "JOB_STATE_FAILED":
+        with pytest.raises(
+            UserError, match=r"got JOB_STATE_FAILED: The replica exited with 2\., expected it to succeed"
+        ):
+            vertex.submit(make_job(), options, endpoint=vertex_service.address, pause_secs=0.01)
+    else:
+        vertex.submit(make_job(), options, endpoint=vertex_service.address, pause_secs=0.01)
+    assert [path for _, path, _ in vertex_service.asked[1:]] == [f"/v1/{name}"] * 4
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(403, "403 .*no aiplatform.customJobs.create, expected the role roles/aiplatform.user"),
+     (429, "429 .*no aiplatform"),
+     (400, "Vertex AI in r: got 400 .*no aiplatform.*expected a request that the service")],
+)  # fmt: skip
+def test_what_vertex_says_is_shown_as_it_is(vertex_service: Any, status: int, message: str) -> None:
+    error = {"code": status, "message": "no aiplatform.customJobs.create", "status": "X"}
+    vertex_service.answers.append((status, {"error": error}))
+    with pytest.raises(UserError, match=message):
+        vertex.submit(make_job(), vertex.VertexOptions(region="r"), endpoint=vertex_service.address)
+
+
+def test_vertex_that_cannot_be_reached(vertex_service: Any) -> None:
+    vertex_service.close()
+    with pytest.raises(UserError, match=r"Connection refused.*expected an answer of the service"):
+        vertex.submit(make_job(), vertex.VertexOptions(region="r"), endpoint=vertex_service.address)
+
+
+# ------------------------------------------------------------------------------------------------------------ kubectl
+
+
+def test_kubectl_gets_the_manifest_that_a_dry_run_prints(
+    tmp_path: Path, programs: Callable[..., None], dry_run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(kubectl=f"cat >{tmp_path}/manifest; echo job.batch/job-1 created")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    assert cli.main(words("gke", "--context=cluster")) == 0
+    assert (tmp_path / "manifest").read_text() == dry_run("gke", "--context=cluster")
+    assert (tmp_path / "bin" / "kubectl.log").read_text() == "--context=cluster apply --filename=-\n"
+
+
+def test_what_kubectl_says_is_shown_as_it_is(
+    tmp_path: Path, programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs(kubectl="cat >/dev/null; echo 'error: no context exists' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    assert cli.main(words("gke")) == 2
+    assert (
+        "kubectl apply: got error: no context exists, expected the cluster to take the job." in capsys.readouterr().err
+    )
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.main(words("gke")) == 2
+    assert "GKE: got no program kubectl" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "training", "message"),
+    [
+        (["--tpu_type=v5litepod-17"], TRAINING, "--tpu_type: got v5litepod-17, expected a TPU slice"),
+        (["--zone=us-central1-b"], TRAINING, "--zone: got us-central1-b, expected one with v5litepod-16: us-"),
+        ([], TRAINING[1:], "--tpu_type: got nothing"),
+        (["--tpu_type=v4-8"], TRAINING, "--zone: got us-west4-a, expected one with v4-8: us-central2-b"),
+        (["--job_name=Job_1"], TRAINING, "--job_name: got 'Job_1', expected at most 40 of a-z, 0-9 and -"),
+        (["--labels=team"], TRAINING, "--labels: got 'team', expected key=value"),
+        (["--image=i", "--package=p"], TRAINING, "--package: got one beside --image=i, expected one of the two"),
+        (["--package=no.whl"], TRAINING, "--package: got no.whl, expected an existing file"),
+        (["--staging_bucket=here"], TRAINING, "--staging_bucket: got here, expected a folder in a bucket"),
+        ([], TRAINING[:2], "model_dir: got nothing, expected a folder in a bucket"),
+        ([], (*TRAINING[:2], "--model_dir=runs/1"), "model_dir: got runs/1, expected a path in a bucket"),
+        ([], (*TRAINING, "--data_dir=photos"), "data_dir: got photos, expected a path in a bucket"),
+        ([], (TRAINING[0], TRAINING[2]), "data_dir: got nothing, expected images that the job can read"),
+        ([], (*TRAINING, "--config_file=mine.yaml"), "config_file: got mine.yaml, expected a path in a bucket"),
+        ([], (*TRAINING, "--train_batch_size=100"), "train_batch_size: got 100, expected a multiple of the 16 devices"),
+        ([], (*TRAINING, "--resnet_dept=50"), "Option: got --resnet_dept, expected an option of resnet-tpu train"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_bad_input(
+    options: list[str], training: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words("tpu_vm", "--dry_run", *options, training=training)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_neither_project_nor_credentials(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    arguments = words("tpu_vm")
+    arguments.remove("--gcp_project=p")
+    assert cli.main(arguments) == 2
+    assert "expected credentials for Google Cloud. Log in with `gcloud auth" in capsys.readouterr().err
+    for service in ("tpu_vm", "vertex"):
+        assert cli.main(words(service)) == 2
+        assert "key.json was not found., expected credentials for Google Cloud" in capsys.readouterr().err
+
+
+def test_help_loads_neither_jax_nor_googles_clients() -> None:
+    code = (
+        "import sys; from resnet_tpu import cli; cli.main(['submit', '--help']); "
+        "print([name for name in sys.modules if name in ('jax', 'grpc', 'google.cloud.tpu_v2')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
