@@ -107,7 +107,7 @@ def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixt
         (["predict"], "the following arguments are required: CHECKPOINT)"),
         (["predict", "m", "--format=xml"], "format: got 'xml', expected one of table, csv, json."),
         (["predict", "m", "--top_k=0"], "top_k: got 0, expected at least 1."),
-        (["prepare", "in"], "the following arguments are required: OUT"),
+        (["prepare", "in"], "got no OUT, expected where to write"),
         (["prepare", "in", "out", "--max_sides=3"], "Did you mean --max_side"),
         (["prepare", "in", "out", "--workers=0"], "workers: got 0, expected at least 1."),
         (["results", "nowhere"], "model_dir: got nowhere, expected an existing folder."),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli, resnet_main
+from resnet_tpu.config import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,6 +42,8 @@ def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
                 [sys.executable, "-m", "resnet_tpu", *verb, "--help"], capture_output=True, text=True, check=True
             ).stdout
             known, rest = set(re.findall(r"--(\w+)", help_text)), command[2:]
+        if command[1:2] == ["submit"]:  # what follows is for `resnet-tpu train`
+            known, rest = {*known, *OPTIONS, "recipe", "params_override"}, [word for word in rest if word != "--"]
         for word in rest:
             if word.startswith("--"):
                 assert word[2:].partition("=")[0].replace("-", "_") in known, " ".join(command)
@@ -78,18 +81,31 @@ def test_commands_for_photos_run_as_they_are(page: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_commands_for_weights_run_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["convert.md", "export.md"])
+def test_commands_for_weights_run_as_they_are(page: str, tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos")
     run(tmp_path, "prepare", "photos", "data")
     run(tmp_path, "train", "--recipe=flowers_cpu", "--data_dir=data", "--model_dir=model", "--train_steps=1")
-    for command in commands(ROOT / "docs" / "convert.md", "bash"):
+    for command in commands(ROOT / "docs" / page, "bash"):
         run(tmp_path, *command[1:])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["profile.md", "input.md"])
-def test_commands_for_the_input_run_as_they_are(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["profile.md", "input.md", "pruning.md"])
+def test_commands_for_records_run_as_they_are(page: str, tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos")
     run(tmp_path, "prepare", "photos", "data")
     for command in commands(ROOT / "docs" / page, "bash"):
         run(tmp_path, *command[1:])
+
+
+def test_the_program_in_python_runs_as_it_is(tmp_path: Path) -> None:
+    draw_photos(tmp_path / "photos")
+    page = (ROOT / "docs" / "api.md").read_text()
+    (program,) = (text for kind, text in BLOCK.findall(page) if kind == "python")
+    checks = "import numpy as np\nassert classify(np.zeros((2, 96, 96, 3), np.uint8)).shape == (2, 2)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program + checks], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] in ("daisy", "rose")

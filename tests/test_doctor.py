@@ -26,7 +26,7 @@ def test_every_extra_has_a_purpose() -> None:
 
 def test_it_finds_what_is_here() -> None:
     found = examine(JAX_NUM_CPU_DEVICES="3")
-    assert found["cpu"]["found"] == "3 x cpu"
+    assert found["cpu devices"]["found"] == "3 x cpu"
     assert found["jax"]["found"] == jax.__version__
     assert {finding["state"] for finding in found.values() if finding["topic"] == "versions"} == {"ok"}
 

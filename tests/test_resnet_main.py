@@ -10,7 +10,7 @@ import pytest
 from resnet_tpu import resnet_main
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.resnet_main import MEANT, NOT_YET, OTHER_NAMES, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS, parse
+from resnet_tpu.resnet_main import MEANT, OTHER_NAMES, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS, parse
 
 ORIGINAL_FLAGS = """
 resnet_depth train_batch_size eval_batch_size num_train_images num_eval_images num_label_classes train_steps
@@ -39,7 +39,7 @@ pruning, synonyms."""
 
 
 def test_every_flag_of_the_original_is_there_once() -> None:
-    tables = (OPTIONS, SPENT, NOT_YET, MEANT, OTHER_NAMES, YAML_FLAGS, TEXT_FLAGS)
+    tables = (OPTIONS, SPENT, MEANT, OTHER_NAMES, YAML_FLAGS, TEXT_FLAGS)
     names = [name for table in tables for name in table]
     assert len(names) == len(set(names))
     assert set(names) - set(OPTIONS) <= set(ORIGINAL_FLAGS.split()) <= set(names)
@@ -163,13 +163,16 @@ def test_yaml_flags(name: str, tmp_path: Path) -> None:
         (["--noexport_moving_average", "--use_resnetd_stem"],
          {"export_moving_average": False, "use_resnetd_stem": True}),
         (["--eval_timeout=10", "--mode=eval"], {"eval_timeout": 10, "mode": "eval"}),
+        (["--inference_batch_sizes=1", "--inference_batch_sizes=8"], {"inference_batch_sizes": "1,8"}),
+        (["--params_override=inference_batch_sizes=[1,8]"], {"inference_batch_sizes": "1,8"}),
+        (["--add_warmup_requests", "--model_name=flowers"], {"add_warmup_requests": True, "model_name": "flowers"}),
     ],
 )  # fmt: skip
 def test_names_and_spellings(argument: list[str], expected: dict[str, Any]) -> None:
     assert options(*argument) == expected
 
 
-@pytest.mark.parametrize("name", [*SPENT, "project", "zone"])
+@pytest.mark.parametrize("name", [*SPENT, "zone"])
 def test_flags_with_nothing_left_to_do_say_why(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     first = OTHER_NAMES.get(name, name)
@@ -183,30 +186,12 @@ def test_flags_with_nothing_left_to_do_still_have_a_type() -> None:
         parse(["--transpose_input=many"])
 
 
-@pytest.mark.parametrize("name", NOT_YET)
-def test_flags_of_what_is_not_built_are_refused_unless_off(name: str, tmp_path: Path) -> None:
-    flag = NOT_YET[name]
-    for value in ("", *flag.off):
-        assert options(f"--{name}={value}") == {}
-    (tmp_path / "off.yaml").write_text(f"{name}: null\n")
-    assert options(f"--config_file={tmp_path}/off.yaml") == {}
-    value = {bool: "true", int: "99", float: "0.123", str: "some"}[flag.kind]
-    for arguments in ([f"--{name}={value}"], [f"--hparams={name}={value}"]):
-        with pytest.raises(UserError, match=rf"^{name} \(.*is not in this version yet\.$"):
-            parse(arguments)
-
-
-def test_a_higher_layer_may_turn_off_what_is_not_built(tmp_path: Path) -> None:
-    (tmp_path / "on.yaml").write_text("bigtable_instance: photos\nseed: 3\n")
-    assert options(f"--config_file={tmp_path}/on.yaml", "--params_override=bigtable_instance=null") == {"seed": 3}
-
-
 def test_values_with_commas_in_flags_of_one_pair() -> None:
     for name in ("hparams", "param_overrides"):
         assert options(f"--{name}=dropblock_groups=3,4") == {"dropblock_groups": "3,4"}
     assert options("--params_override=dropblock_groups='3,4',seed=1") == {"dropblock_groups": "3,4", "seed": 1}
-    with pytest.raises(UserError, match=r"lth_prediction_result_dir .* got 'a,b'"):
-        parse(["--hparams", "lth_prediction_result_dir=a,b"])
+    with pytest.raises(UserError, match=r"lth_use_random_label .* got 'a,b'"):
+        parse(["--hparams", "lth_use_random_label=a,b"])
     with pytest.raises(UserError, match="Override: got 'dropblock_groups=3,4'"):
         parse(["--params_override", "dropblock_groups=3,4"])
 

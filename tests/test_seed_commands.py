@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import store
-from resnet_tpu.export.stablehlo import load_exported
+from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.train.events import read_events
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tensorflow_tpu.md"
@@ -64,8 +64,8 @@ def test_fine_tuning_then_predicting(folder: Path, golden: Path) -> None:
     assert {"loss", "learning_rate", "current_epoch"} <= tags
     assert {scalar.step for scalar in read_events(str(model_dir / "eval")) if scalar.tag == "top_1_accuracy"} == {42}
     assert list((model_dir / "plugins" / "profile").rglob("*.xplane.pb"))
-    (export,) = (folder / "exported-model").iterdir()
-    assert load_exported(str(export))(np.zeros((2, 32, 32, 3), np.uint8)).shape == (2, 5)
+    bundle = open_bundle(str(folder / "exported-model"))
+    assert load_classifier(bundle)(np.zeros((2, 32, 32, 3), np.uint8)).shape == (2, 5)
 
     shown = run(folder, [*predict, "--num_cores=1"]).stdout
     assert "20 labelled images: top-1" in shown  # of the 372 asked for, all there are

@@ -22,6 +22,7 @@ EXTRAS = {
     "serve": "the server",
     "tf": "export to TensorFlow's SavedModel",
     "gcp": "gs:// paths, Bigtable, TPU VMs",
+    "cpu": "fast training on a CPU",
     "plan": "the TPU compiler, for `plan`",
     "tpu": "TPUs of this machine",
     "cuda": "GPUs of this machine",
@@ -52,7 +53,8 @@ class Finding:
 def examine(*, use_tpu: bool = True) -> list[Finding]:
     """Looks at devices, versions, decoders, extras, disks and credentials. Asks nothing of a network."""
     return [
-        *_machine(), *_devices(use_tpu=use_tpu), *_versions(), *_decoders(), *_extras(), *_places(), _credentials()
+        *_machine(), *_devices(use_tpu=use_tpu), *_versions(), *_decoders(), *_layers(), *_extras(), *_places(),
+        _credentials(),
     ]  # fmt: skip
 
 
@@ -77,13 +79,30 @@ def _devices(*, use_tpu: bool) -> Iterator[Finding]:
         same = [device for device in devices if device.device_kind == kind]
         limit = (same[0].memory_stats() or {}).get("bytes_limit")
         memory = f", {limit / GIB:.1f} GiB each" if limit else ""
-        yield Finding("devices", kind, "ok", f"{len(same)} x {same[0].platform}{memory}")
+        yield Finding("devices", f"{kind} devices", "ok", f"{len(same)} x {same[0].platform}{memory}")
 
 
 def _versions() -> Iterator[Finding]:
     for name in _BASE:
         version = _version(name)
         yield Finding("versions", name, "ok" if version else "missing", version or "", "" if version else "make clean")
+
+
+def _layers() -> Iterator[Finding]:
+    from resnet_tpu.models.native import LIBRARY, load
+
+    able = ", ".join(sorted(load()))
+    if able:
+        yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
+        return
+    do = (
+        "Install resnet-tpu[cpu]: Linux on x86-64."
+        if LIBRARY.exists()
+        else "Install a C compiler, then the package anew."
+    )
+    off = os.environ.get(native.SWITCH) == "0"
+    found = f"turned off by {native.SWITCH}=0" if off else ""
+    yield Finding("training on a CPU", "layers in C with oneDNN", "missing", found, "" if off else do)
 
 
 def _decoders() -> Iterator[Finding]:

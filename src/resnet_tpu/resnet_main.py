@@ -1,7 +1,7 @@
 """`python -m resnet_tpu.resnet_main`: the flags of the original program, over the same functions as `resnet-tpu`.
 
 Every option of `config` is a flag by its own name. The tables below hold the original's other flags: other names for
-options, flags that have nothing left to do, and flags for what is not built yet.
+options, and flags that have nothing left to do.
 """
 
 import logging
@@ -33,6 +33,9 @@ OTHER_NAMES = {
 }
 """Names that also mean a flag."""
 
+LISTS = ("inference_batch_sizes",)
+"""Flags that the original takes several times, for one list."""
+
 MEANT = {"lth_generate_predictions": ("mode", "predict"), "use_cache": ("cache", "records")}
 """Bool flags that stand for the value of an option."""
 
@@ -61,7 +64,6 @@ class Spent:
 
 SPENT = {
     "tpu": Spent(str, "the program runs on the machine that holds the devices and finds them itself"),
-    "gcp_project": Spent(str, "credentials and project come from the machine"),
     "tpu_zone": Spent(str, "the program runs on the machine that holds the devices"),
     "eval_master": Spent(str, "the original never read it either"),
     "eval_after_training": Spent(
@@ -70,46 +72,16 @@ SPENT = {
     "transpose_input": Spent(bool, "the compiler chooses the layout of images on the device"),
     "data_format": Spent(str, "the compiler chooses the layout of activations"),
     "use_async_checkpointing": Spent(bool, "checkpoints are always written in the background"),
-    "inference_batch_sizes": Spent(str, "it only shapes the requests of add_warmup_requests"),
+    "export_to_tpu": Spent(bool, "the StableHLO in every export runs on a TPU too"),
+    "inference_with_all_cores": Spent(bool, "what serves an export uses all cores"),
     "lth_no_pruning": Spent(bool, "prediction never prunes"),
-    "model_name": Spent(str, "it only names the model in the requests of add_warmup_requests"),
 }
 
-
-@dataclass(frozen=True)
-class NotYet:
-    """A flag for what is not built yet: refused, unless its value is one of `off`, which ask for nothing."""
-
-    kind: type
-    off: tuple[Any, ...]
-    what: str
-
-
-_BIGTABLE, _EXPORT = "reading from Bigtable", "serving from an export"
-
-NOT_YET = {
-    "bigtable_project": NotYet(str, ("",), _BIGTABLE),
-    "bigtable_instance": NotYet(str, ("",), _BIGTABLE),
-    "bigtable_table": NotYet(str, ("imagenet",), _BIGTABLE),
-    "bigtable_train_prefix": NotYet(str, ("train_",), _BIGTABLE),
-    "bigtable_eval_prefix": NotYet(str, ("validation_",), _BIGTABLE),
-    "bigtable_column_family": NotYet(str, ("tfexample",), _BIGTABLE),
-    "bigtable_column_qualifier": NotYet(str, ("example",), _BIGTABLE),
-    "lth_use_random_label": NotYet(bool, (False,), "training on random labels"),
-    "lth_prediction_result_dir": NotYet(str, ("",), "writing predictions as the pruning program did"),
-    "export_to_tpu": NotYet(bool, (False,), _EXPORT),
-    "add_warmup_requests": NotYet(bool, (False,), _EXPORT),
-    "inference_with_all_cores": NotYet(bool, (False,), _EXPORT),
-}
 
 SINGLE_FLAGS: dict[str, Option] = {
     **OPTIONS,
     **{name: Option(name, "meant", (bool,), (), False, "", None) for name in MEANT},
     **{name: Option(name, "spent", (flag.kind, type(None)), (), None, flag.why, None) for name, flag in SPENT.items()},
-    **{
-        name: Option(name, "not yet", (flag.kind, type(None)), (), None, flag.what, None)
-        for name, flag in NOT_YET.items()
-    },
 }
 """Every flag that has one value, by its first name; those of `config` set an option."""
 
@@ -130,7 +102,7 @@ def _run(arguments: Sequence[str]) -> None:
     for name, origin in origins.items():
         if values[name] != OPTIONS[name].default:
             log.info("%s = %s (%s)", name, values[name], origin)
-    if not config.data.data_dir and config.run.mode.startswith("train"):
+    if not config.data.place and config.run.mode.startswith("train"):
         log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
     run(config)
 
@@ -138,8 +110,8 @@ def _run(arguments: Sequence[str]) -> None:
 def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
     """The options that a command line of the original asks for, and where each value given comes from.
 
-    Logs why a flag has nothing left to do. Raises UserError for an unknown flag or key, naming the nearest, for a value
-    that does not fit, and for what is not built yet.
+    Logs why a flag has nothing left to do. Raises UserError for an unknown flag or key, naming the nearest, and for a
+    value that does not fit.
     """
     layers = [_by_first_names(layer) for layer in _layers(arguments)]
     last = {name: (value, layer.origin) for layer in layers for name, value in layer.values.items()}
@@ -147,8 +119,6 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
         if name in SPENT:
             _convert(name, value, origin)
             log.info("%s: accepted with nothing to do, %s.", name, SPENT[name].why)
-        elif name in NOT_YET:
-            _refuse_unless_off(name, value, origin)
     acting = [
         Layer(layer.origin, {name: value for name, value in layer.values.items() if name in OPTIONS})
         for layer in layers
@@ -179,6 +149,8 @@ def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
             )
         if name in many:
             many[name].append(value)
+        elif name in LISTS and name in single:
+            single[name] = f"{single[name]},{value}"
         else:
             single[name] = value
     files = [(name, path) for name in YAML_FLAGS for path in many[name] if path]
@@ -218,6 +190,8 @@ def _by_first_names(layer: Layer) -> Layer:
         if name not in SINGLE_FLAGS:
             hint = nearest(given, (*SINGLE_FLAGS, *OTHER_NAMES))
             raise UserError(f"Option ({layer.origin})", given, "a known option", f"See {PROGRAM} --help.{hint}")
+        if name in LISTS and isinstance(value, list):
+            value = ",".join(map(str, value))
         if name not in MEANT:
             values[name] = value
         elif _convert(name, value, layer.origin):
@@ -230,20 +204,6 @@ def _convert(name: str, value: Any, origin: str) -> Any:
         return SINGLE_FLAGS[name].convert(value)
     except UserError as error:
         raise UserError(f"{error.what} ({origin})", error.got, error.expected, error.do) from None
-
-
-def _refuse_unless_off(name: str, value: Any, origin: str) -> None:
-    flag = NOT_YET[name]
-    text = ",".join(str(part) for part in value) if isinstance(value, list) else value
-    converted = _convert(name, text, origin)
-    if converted is not None and converted not in flag.off:
-        do = f"Leave it out: {flag.what} is not in this version yet."
-        raise UserError(f"{name} ({origin})", repr(value), _accepted(flag), do)
-
-
-def _accepted(flag: NotYet) -> str:
-    """The values that ask for nothing, in words."""
-    return " or ".join(["nothing", *(repr(value) for value in flag.off if value != "")])
 
 
 def _sentence(text: str) -> str:
@@ -263,9 +223,6 @@ def help_text() -> str:
             *((name, f"The same as {'='.join(meant)}.") for name, meant in MEANT.items()),
         ],
         "accepted, with nothing left to do": [(name, f"{_sentence(flag.why)}.") for name, flag in SPENT.items()],
-        "not in this version yet": [
-            (name, f"{_sentence(flag.what)}. Accepted: {_accepted(flag)}.") for name, flag in NOT_YET.items()
-        ],
     }
     lines = [f"usage: {PROGRAM} --data_dir=FOLDER --model_dir=FOLDER [flags]"]
     for title, rows in sections.items():

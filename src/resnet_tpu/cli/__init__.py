@@ -9,16 +9,20 @@ from collections.abc import Callable, Sequence
 from resnet_tpu import __version__
 from resnet_tpu.cli import (
     bench,
+    compact,
     convert,
     demo,
     doctor,
     evaluate,
+    export,
     plan,
     predict,
     prepare,
     profile,
     prune,
     results,
+    serve,
+    submit,
     train,
 )
 from resnet_tpu.errors import UserError, nearest
@@ -30,8 +34,12 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "eval": evaluate.evaluate,
     "predict": predict.predict,
     "prune": prune.prune,
+    "compact": compact.compact,
     "results": results.results,
     "convert": convert.convert,
+    "export": export.export,
+    "serve": serve.serve,
+    "submit": submit.submit,
     "plan": plan.plan,
     "profile": profile.profile,
     "bench": bench.bench,

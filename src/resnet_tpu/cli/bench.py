@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 _INPUT = ("image_size", "resize_method", "num_parallel_calls")
 _OURS = ("input_workers", "cache", "cache_short_side", "cache_memory")
+_NETWORK = ("resnet_depth", "resnet_width", "image_size")
 _DATA = "DATA is a folder of JPEGs or of TFRecords; without it, pictures are drawn."
 
 
@@ -61,6 +62,48 @@ def bench_wait(arguments: Sequence[str]) -> None:
     _call(measure, WaitBenchOptions, "wait", parser, arguments)
 
 
+def bench_serve(arguments: Sequence[str]) -> None:
+    """Speed of an exported network: its runtimes beside peers, and over HTTP with more and more clients."""
+    from resnet_tpu.bench.serve import ServeBenchOptions
+    from resnet_tpu.bench.serve import bench_serve as measure
+
+    parser = Parser(
+        "resnet-tpu bench serve",
+        f"{bench_serve.__doc__}\nWithout BUNDLE, a network with random weights is exported first.",
+        usage="[BUNDLE] [options]",
+        examples=(
+            "resnet-tpu bench serve",
+            "resnet-tpu bench serve exported --peers=onnxruntime,torch --clients=1,16 --picture=serve.png",
+            "resnet-tpu bench serve --resnet_depth=18 --image_size=128",
+        ),
+    )
+    parser.add_argument("where", metavar="BUNDLE", nargs="?", default="", help="A bundle, or a folder of bundles.")
+    parser.add_options("how to measure", options_of("bench", ServeBenchOptions).values())
+    parser.add_options("the network without BUNDLE", [OPTIONS[name] for name in _NETWORK])
+    _call(measure, ServeBenchOptions, "serve", parser, arguments)
+
+
+def bench_step(arguments: Sequence[str]) -> None:
+    """Images per second of a training step, beside PyTorch, flax and Keras."""
+    from resnet_tpu.bench.step import CASES, StepBenchOptions
+    from resnet_tpu.bench.step import bench_step as measure
+
+    parser = Parser(
+        "resnet-tpu bench step",
+        f"{bench_step.__doc__}\nCASES are depth:image_size:batch_size, with commas; without any, {CASES}.\n"
+        "The batch is in memory: nothing but the step is measured.",
+        usage="[CASES] [options]",
+        examples=(
+            "resnet-tpu bench step",
+            "resnet-tpu bench step 50:224:16 --peers=torch,torch_kept --precisions=bfloat16",
+            "resnet-tpu bench step --check",
+        ),
+    )
+    parser.add_argument("where", metavar="CASES", nargs="?", default="", help="What to train.")
+    parser.add_options("how to measure", options_of("bench", StepBenchOptions).values())
+    _call(measure, StepBenchOptions, "step", parser, arguments)
+
+
 def _call(
     measure: Callable[[str, Config, T, Sequence[str]], None],
     owner: type[T],
@@ -78,6 +121,8 @@ def _call(
 WHATS: dict[str, Callable[[Sequence[str]], None]] = {
     "input": bench_input,
     "wait": bench_wait,
+    "step": bench_step,
+    "serve": bench_serve,
     "dawnbench": dawnbench,
 }
 

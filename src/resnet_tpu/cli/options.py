@@ -39,14 +39,17 @@ class BulkOptions:
     params_override: str = option("", "Options in one string: a=1,b=2; or a YAML mapping; or a YAML file.")
 
 
-def add_run_options(parser: Parser, *concerns: str) -> None:
-    """Adds the options for working on a run that is there; its model_dir and the mode are the verb's to say."""
+def add_run_options(parser: Parser, *concerns: str, other_names: Mapping[str, str] | None = None) -> None:
+    """Adds the options for working on a run that is there; its model_dir and the mode are the verb's to say.
+
+    other_names: names that also mean an option, with the option's own.
+    """
     bulk = options_of("bulk", BulkOptions)
     del bulk["recipe"]
     parser.add_options("options in bulk", bulk.values(), repeatable=bulk)
     for concern in concerns:
         own = [found for name, found in OPTIONS.items() if found.group == concern and name not in ("mode", "model_dir")]
-        parser.add_options(CONCERNS[concern], own)
+        parser.add_options(CONCERNS[concern], own, other_names=other_names)
 
 
 def add_training_options(parser: Parser) -> None:
@@ -76,7 +79,10 @@ def configure(given: Mapping[str, Any], below: Sequence[Layer]) -> Config:
     layers = [*below]
     layers += [Layer(path, read_yaml(path)) for path in given.get("config_file", ())]
     layers += [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
-    layers.append(Layer("command line", {name: value for name, value in given.items() if name in OPTIONS}))
+    single = {name: value for name, value in given.items() if name in OPTIONS}
+    if single.get("data_dir"):  # instead of the table of a run or a file
+        single.setdefault("bigtable_instance", "")
+    layers.append(Layer("command line", single))
     return merge(Config(), layers)[0]
 
 

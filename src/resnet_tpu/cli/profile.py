@@ -126,7 +126,7 @@ def _parse(parser: Parser, owner: type[Any], arguments: Sequence[str]) -> tuple[
 
 
 def _check_data(config: Config) -> None:
-    if not config.data.data_dir:
+    if not config.data.place:
         do = "Give --data_dir=FOLDER, or --data_dir=null for a step without images."
         raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)
 

@@ -26,7 +26,7 @@ def train(arguments: Sequence[str]) -> None:
     config = configure_training(parser.parse(arguments))
     if config.run.mode not in ("train", "train_and_eval"):
         raise UserError("mode", config.run.mode, "train or train_and_eval", f"See resnet-tpu {config.run.mode} --help.")
-    if not config.data.data_dir:
+    if not config.data.place:
         do = "Give --data_dir=FOLDER, or --data_dir=null to measure speed without images."
         raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)
     run(config)
@@ -43,12 +43,13 @@ def run(config: Config) -> None:
     elif config.run.mode == "predict":
         from resnet_tpu.train.predict import predict as predict_images
 
-        predict_images(config)
+        predict_images(config, split="validation" if config.lottery.lth_prediction_result_dir else "test")
     else:
+        from resnet_tpu.export.export import check_export, export_run
         from resnet_tpu.prune.lottery import train_lottery
 
+        if config.eval.export_dir:
+            check_export(config.eval)  # mistakes show before the training, not after it
         train_lottery(config)
         if config.eval.export_dir:
-            from resnet_tpu.export.stablehlo import export_run
-
             export_run(config)
