@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.train.trained import Trained
-
-EPSILON = 1e-5
-"""What every norm of `models.norms` adds to a variance."""
 
 _EVONORM = ("scale", "bias", "v")
 

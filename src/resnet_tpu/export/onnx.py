@@ -10,9 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from resnet_tpu import __version__
 from resnet_tpu.export.bundle import OUTPUTS
-from resnet_tpu.export.fold import EPSILON, Folded
+from resnet_tpu.export.fold import Folded
 from resnet_tpu.export.runtime import FILES
 from resnet_tpu.export.walk import Pads, walk
+from resnet_tpu.models.architecture import EPSILON
 
 OPSET = 17
 """Of 2022: old enough for what reads ONNX in the field, new enough for all that a ResNet needs."""

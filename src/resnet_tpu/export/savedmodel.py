@@ -15,9 +15,10 @@ import numpy as np
 from resnet_tpu.config import EvalConfig
 from resnet_tpu.errors import missing_extra
 from resnet_tpu.export.bundle import Bundle, Classifier
-from resnet_tpu.export.fold import EPSILON, Folded
+from resnet_tpu.export.fold import Folded
 from resnet_tpu.export.walk import Pads, walk
 from resnet_tpu.export.warmup import REQUESTS, warmup_requests
+from resnet_tpu.models.architecture import EPSILON
 
 SIGNATURES = ("serving_default", "classify")
 """The original's: `input` string [n], JPEG, PNG, BMP or GIF -> `classes` int64 [n], `probabilities` [n, classes]."""

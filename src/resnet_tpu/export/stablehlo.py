@@ -10,8 +10,9 @@ import safetensors.numpy
 from jax import export, lax
 
 from resnet_tpu.export.bundle import OUTPUTS, Bundle, Classifier, Output
-from resnet_tpu.export.fold import EPSILON, Folded
+from resnet_tpu.export.fold import Folded
 from resnet_tpu.export.walk import Pads, walk
+from resnet_tpu.models.architecture import EPSILON
 from resnet_tpu.models.layers import DIMENSIONS
 
 PLATFORMS = ("cpu", "cuda", "tpu")

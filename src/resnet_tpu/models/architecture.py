@@ -8,6 +8,9 @@ PoolPadding = Literal["same", "symmetric"]
 Form = Literal["plain", "tpu", "cpu"]
 """How training computes the layers: one by one, as in `models.fused`, or as in `models.cpu`."""
 
+EPSILON = 1e-5
+"""What every norm adds to a variance."""
+
 
 @dataclass(frozen=True)
 class Architecture:

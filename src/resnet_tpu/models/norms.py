@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from resnet_tpu.models import cpu
-from resnet_tpu.models.architecture import Form, PoolPadding
+from resnet_tpu.models.architecture import EPSILON, Form, PoolPadding
 from resnet_tpu.models.fused import conv_norm, norm_relu_pool
 from resnet_tpu.models.layers import Conv
 from resnet_tpu.models.training import Training
@@ -33,7 +33,7 @@ class BatchNorm(nnx.Module):
         form: Form = "plain",
         relu: bool = False,
         zero_scale: bool = False,
-        epsilon: float = 1e-5,
+        epsilon: float = EPSILON,
     ) -> None:
         zeros, ones = np.zeros(features, np.float32), np.ones(features, np.float32)
         self.scale = nnx.Param(jnp.array(zeros if zero_scale else ones))
@@ -111,7 +111,7 @@ class _EvoNorm(nnx.Module):
     Statistics are float32; the rest is computed in the type of the activations. Source: arXiv:2004.02967.
     """
 
-    epsilon = 1e-5
+    epsilon = EPSILON
 
     def __init__(self, features: int) -> None:
         zeros, ones = np.zeros((1, 1, 1, features), np.float32), np.ones((1, 1, 1, features), np.float32)

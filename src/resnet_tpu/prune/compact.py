@@ -18,15 +18,13 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.store import Checkpoint
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.network import Arrays
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.prune.phase import network_of
 from resnet_tpu.prune.sizes import Size, bytes_in, size_of
 from resnet_tpu.train.convert import check_target, write_model_dir
 from resnet_tpu.train.run import config_of
-
-_EPSILON = 1e-5  # of batch norm
 
 _IMAGES = 16
 """Random ones, on which the logits are compared."""
@@ -185,5 +183,5 @@ def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, mu
 
 def _constants(norm: Arrays, statistics: Arrays) -> np.ndarray:
     """What batch norm and ReLU make of 0 in each channel, float64."""
-    factor = norm["scale"] / np.sqrt(statistics["var"].astype(np.float64) + _EPSILON)
+    factor = norm["scale"] / np.sqrt(statistics["var"].astype(np.float64) + EPSILON)
     return np.maximum(norm["bias"] - statistics["mean"] * factor, 0)
