@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import httpx
@@ -178,10 +178,10 @@ def test_the_log_stays_quiet(server: "Server") -> None:
     assert server.log.read_text().splitlines()[1:] == [f"Serving at {server.url}"]
 
 
-def wait_until(is_so: object) -> None:
+def wait_until(is_so: Callable[[], object]) -> None:
     """Waits until this is true."""
     for _ in range(600):
-        if is_so():  # type: ignore[operator]
+        if is_so():
             return
         time.sleep(0.05)
     raise AssertionError
