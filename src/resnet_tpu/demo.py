@@ -12,9 +12,9 @@ from resnet_tpu.data.prepare import PrepareOptions, prepare
 from resnet_tpu.data.report import render_report
 from resnet_tpu.errors import UserError, missing_extra
 from resnet_tpu.recipes import find_recipe
+from resnet_tpu.reports.predictions import accuracy
 from resnet_tpu.train.loop import train
 from resnet_tpu.train.predict import predict
-from resnet_tpu.train.predictions import accuracy
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from resnet_tpu.bench.dawnbench_results import Row, verdict, write_results
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.run import config_of
 
 HEADER = "epoch\thours\ttop1Accuracy\ttop5Accuracy"

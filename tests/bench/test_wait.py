@@ -12,8 +12,8 @@ from resnet_tpu import cli
 from resnet_tpu.bench.photos import draw_photos, find_photos, write_records
 from resnet_tpu.bench.wait import PIPELINES, make_device
 from resnet_tpu.config import Config
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.metrics import read_metrics
 from resnet_tpu.train.state import TrainState
 
 

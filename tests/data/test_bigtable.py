@@ -27,8 +27,8 @@ from resnet_tpu.data.loader import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.source import open_source
 from resnet_tpu.data.tfrecord import RecordError, RecordWriter
 from resnet_tpu.errors import UserError
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.metrics import read_metrics
 
 pytest.importorskip("google.cloud.bigtable")
 

@@ -21,10 +21,10 @@ from resnet_tpu.data.prepare import PrepareOptions, prepare
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.export.export import export_run
+from resnet_tpu.reports.events import read_events
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.evaluate import evaluate_run
-from resnet_tpu.train.events import read_events
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.metrics import read_metrics
 
 Bucket = Any  # of conftest.py
 OPTIONS = {

@@ -19,8 +19,8 @@ from resnet_tpu import hosts, rendezvous
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.metrics import read_metrics
 
 OPTIONS: dict[str, Any] = {
     "data_dir": "synthetic", "image_size": 16, "num_label_classes": 4, "num_train_images": 40, "num_eval_images": 37,

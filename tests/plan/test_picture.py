@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from resnet_tpu.plan.picture import draw_plans
-from resnet_tpu.train.style import write_png
+from resnet_tpu.reports.style import write_png
 
 from .conftest import make_plan
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.train.metrics import MetricsWriter
+from resnet_tpu.reports.metrics import MetricsWriter
 
 SMALL = (
     "--image_size=32", "--num_label_classes=4", "--resnet_depth=20", "--resnet_width=4", "--train_batch_size=8",

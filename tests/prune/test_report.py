@@ -19,7 +19,7 @@ from resnet_tpu.prune.phase import network_of
 from resnet_tpu.prune.picture import draw_curve, draw_layers
 from resnet_tpu.prune.report import layer_densities, layer_rows, report_experiment, summarise
 from resnet_tpu.prune.sizes import LayerSize, bytes_in, size_of
-from resnet_tpu.train.style import write_png
+from resnet_tpu.reports.style import write_png
 
 
 def outcome(seed: int, retrain: str, level: str, density: float, accuracy: float) -> Outcome:

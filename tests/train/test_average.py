@@ -17,9 +17,9 @@ from resnet_tpu.data.source import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.export.export import export_run
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.evaluate import evaluate, evaluate_run
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.metrics import read_metrics
 from resnet_tpu.train.state import move_average
 from resnet_tpu.train.step import make_eval_step, make_predict_step
 from resnet_tpu.train.trained import load_trained

@@ -8,8 +8,8 @@ import pytest
 
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.metrics import read_metrics
 
 ARRAYS = ("params", "batch_stats", "momentum")
 

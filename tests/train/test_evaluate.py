@@ -15,9 +15,9 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.data.source import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.reports.events import read_events
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.evaluate import evaluate, evaluate_run
-from resnet_tpu.train.events import read_events
-from resnet_tpu.train.metrics import read_metrics
 from resnet_tpu.train.step import make_eval_step
 from resnet_tpu.train.trained import load_trained
 

@@ -9,9 +9,9 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.config import Config
-from resnet_tpu.train.events import read_events
+from resnet_tpu.reports.events import read_events
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.metrics import read_metrics
 
 Tiny = Callable[..., Config]
 

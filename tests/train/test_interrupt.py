@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from resnet_tpu.checkpoints import store
-from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.reports.metrics import read_metrics
 
 OPTIONS = (
     "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=18,resnet_width=4,"

@@ -15,8 +15,8 @@ from resnet_tpu import resnet_main
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.reports.predictions import accuracy
 from resnet_tpu.train.predict import predict
-from resnet_tpu.train.predictions import accuracy
 
 
 @pytest.fixture

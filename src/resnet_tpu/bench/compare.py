@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.machine import num_cores
-from resnet_tpu.train.progress import track
+from resnet_tpu.reports.progress import track
 
 log = logging.getLogger(__name__)
 

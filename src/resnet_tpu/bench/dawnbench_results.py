@@ -9,8 +9,8 @@ from typing import NamedTuple
 from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.evaluate import POLL_SECS, evaluate_checkpoint
-from resnet_tpu.train.metrics import read_metrics
 from resnet_tpu.train.trained import load_trained
 
 log = logging.getLogger(__name__)

@@ -76,7 +76,7 @@ def write_bars(path: str, title: str, bars: Sequence[Bar], unit: str) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from resnet_tpu.train.style import COLOURS, GREY, STYLE, add_title, write_png
+    from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title, write_png
 
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 1.4 + 0.42 * len(bars)), layout="constrained")

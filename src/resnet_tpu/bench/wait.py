@@ -32,8 +32,8 @@ from resnet_tpu.bench.photos import write_photos
 from resnet_tpu.config import Config
 from resnet_tpu.options import option
 from resnet_tpu.program import exit_code
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import TrainStep, train
-from resnet_tpu.train.metrics import read_metrics
 from resnet_tpu.train.state import TrainState
 from resnet_tpu.train.step import DeviceBatch
 

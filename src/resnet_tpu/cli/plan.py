@@ -88,7 +88,7 @@ def plan(arguments: Sequence[str]) -> None:
         Console(width=None if sys.stdout.isatty() else WIDE).print(table.render(plans, top=options.top))
     if options.picture:
         from resnet_tpu.plan.picture import draw_plans
-        from resnet_tpu.train.style import write_png
+        from resnet_tpu.reports.style import write_png
 
         write_png(draw_plans(plans), options.picture)
 

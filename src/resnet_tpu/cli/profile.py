@@ -65,7 +65,7 @@ def profile_input(arguments: Sequence[str]) -> None:
     _print(options.format, lambda: report.input_json(profile), lambda: report.show_input(profile))
     if options.picture:
         from resnet_tpu.profiling.picture import draw_input
-        from resnet_tpu.train.style import write_png
+        from resnet_tpu.reports.style import write_png
 
         write_png(draw_input(profile), options.picture)
 

@@ -40,7 +40,7 @@ def results(arguments: Sequence[str]) -> None:
 
     from rich.console import Console
 
-    from resnet_tpu.train import results as found
+    from resnet_tpu.reports import results as found
 
     rows = found.results(model_dirs, options.metric, split=options.split)
     if options.format == "csv":
@@ -48,7 +48,7 @@ def results(arguments: Sequence[str]) -> None:
     else:
         Console().print(found.results_table(rows, options.metric))
     if options.picture:
-        from resnet_tpu.train.curves import draw_results
-        from resnet_tpu.train.style import write_png
+        from resnet_tpu.reports.curves import draw_results
+        from resnet_tpu.reports.style import write_png
 
         write_png(draw_results(rows, options.metric), options.picture)

@@ -11,7 +11,7 @@ from resnet_tpu.config import Config
 from resnet_tpu.data.manifest import read_manifest
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.fold import Folded
-from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.trained import Trained
 
 _METRICS = ("top_1_accuracy", "top_5_accuracy", "loss")

@@ -11,7 +11,7 @@ from resnet_tpu.errors import UserError, missing_extra, nearest
 from resnet_tpu.export.bundle import FORMS, Form, write_bundle
 from resnet_tpu.export.card import make_card
 from resnet_tpu.export.fold import Folded, fold
-from resnet_tpu.train.progress import track
+from resnet_tpu.reports.progress import track
 from resnet_tpu.train.trained import Trained, load_trained
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from resnet_tpu.data.loader import eval_batches
 from resnet_tpu.data.source import Source
 from resnet_tpu.data.split import Split
 from resnet_tpu.export.bundle import Bundle, Form, load_classifier
+from resnet_tpu.reports.predictions import Predictions
+from resnet_tpu.reports.progress import track
 from resnet_tpu.train.predict import Format, open_images, show_predictions, write_report
-from resnet_tpu.train.predictions import Predictions
-from resnet_tpu.train.progress import track
 from resnet_tpu.train.trained import as_trained
 
 BATCH_SIZE = 32

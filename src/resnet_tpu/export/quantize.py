@@ -18,7 +18,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.export.fold import Folded
 from resnet_tpu.export.onnx import make_model
 from resnet_tpu.export.runtime import FILES
-from resnet_tpu.train.progress import track
+from resnet_tpu.reports.progress import track
 
 NUM_IMAGES = 256
 """Training images whose activations say which range each tensor needs."""

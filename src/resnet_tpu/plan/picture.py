@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from resnet_tpu.errors import UserError
 from resnet_tpu.plan.generations import GIB
 from resnet_tpu.plan.plan import Plan, Step
-from resnet_tpu.train.style import COLOURS, GREY, STYLE, add_title
+from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
 
 _KINDS = ("parameters", "optimizer", "statistics", "batch", "activations", "program", "other")
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from resnet_tpu.profiling.input import InputProfile
 from resnet_tpu.profiling.report import speeds
-from resnet_tpu.train.style import COLOURS, STYLE, add_title
+from resnet_tpu.reports.style import COLOURS, STYLE, add_title
 
 
 @mpl.rc_context(STYLE)

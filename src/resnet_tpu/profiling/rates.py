@@ -20,7 +20,7 @@ from resnet_tpu.data.order import random_at
 from resnet_tpu.data.source import Source
 from resnet_tpu.machine import num_cores
 from resnet_tpu.plan.program import lower_train_step, make_network
-from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.state import create_state
 

@@ -9,7 +9,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.errors import UserError
 from resnet_tpu.prune.sizes import LayerSize, bytes_in, size_of
-from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.run import config_of
 
 UNPRUNED = "none"

@@ -22,7 +22,7 @@ from resnet_tpu.prune.methods import find_method
 from resnet_tpu.prune.retrain import METHODS
 from resnet_tpu.prune.start import start_with
 from resnet_tpu.rendezvous import is_in_cluster
-from resnet_tpu.train.metrics import read_metrics
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.run import config_of, make_meta
 from resnet_tpu.train.schedule import make_schedule

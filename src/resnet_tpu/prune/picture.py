@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentForm
 from resnet_tpu.prune.outcome import UNPRUNED
 from resnet_tpu.prune.paper import paper_curve
 from resnet_tpu.prune.report import Row
-from resnet_tpu.train.style import COLOURS, GREY, STYLE, add_title
+from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
 
 
 @mpl.rc_context(STYLE)

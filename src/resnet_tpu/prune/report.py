@@ -98,7 +98,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str) -> None:
     `curve.png` shows the accuracies, `layers.png` the densities. Raises UserError for outcomes that make no one curve.
     """
     from resnet_tpu.prune.picture import draw_curve, draw_layers  # matplotlib takes a while to load
-    from resnet_tpu.train.style import write_png
+    from resnet_tpu.reports.style import write_png
 
     pruning, rows = _kind(outcomes), summarise(outcomes)
     Console().print(_accuracies(rows), _sizes(rows))

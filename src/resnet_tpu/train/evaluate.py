@@ -15,10 +15,10 @@ from resnet_tpu.data.loader import eval_batches
 from resnet_tpu.data.source import Source, open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Arrays
+from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
+from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.loss import l2
-from resnet_tpu.train.metrics import MetricsWriter, mean_metrics
-from resnet_tpu.train.progress import track
 from resnet_tpu.train.run import check_classes, lengths
 from resnet_tpu.train.step import DeviceBatch, make_eval_step
 from resnet_tpu.train.trained import Trained, load_trained

@@ -29,15 +29,15 @@ from resnet_tpu.data.loader import Batches, train_batches
 from resnet_tpu.data.source import Source, open_source
 from resnet_tpu.errors import NonFiniteLossError, UserError
 from resnet_tpu.models.network import Network
+from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
+from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.evaluate import EvalStep, evaluate, log_metrics
 from resnet_tpu.train.flight import StepsInFlight
 from resnet_tpu.train.interrupt import Interruption
 from resnet_tpu.train.loops import LoopReports
-from resnet_tpu.train.metrics import MetricsWriter, read_metrics
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.profile import Profiler
-from resnet_tpu.train.progress import TrainingProgress
 from resnet_tpu.train.run import (
     Lengths,
     check_classes,
@@ -113,7 +113,7 @@ def _train(config: Config, train_step: TrainStep | None) -> Summary:
 
 def draw_report(model_dir: str) -> None:
     """Draws the curves of a run into `report/curves.png`."""
-    from resnet_tpu.train import curves, style  # matplotlib takes a while to load
+    from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
 
     folder = storage.join(model_dir, "report")
     storage.make_dir(folder)

@@ -7,8 +7,8 @@ from typing import Any
 
 from resnet_tpu.config import Config
 from resnet_tpu.data.loader import Batches
-from resnet_tpu.train.metrics import MetricsWriter
-from resnet_tpu.train.progress import TrainingProgress
+from resnet_tpu.reports.metrics import MetricsWriter
+from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.train.waiting import InputWait
 
 log = logging.getLogger(__name__)

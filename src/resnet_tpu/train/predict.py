@@ -15,11 +15,11 @@ from resnet_tpu.data.files import FileSource
 from resnet_tpu.data.loader import eval_batches
 from resnet_tpu.data.source import Source, open_source
 from resnet_tpu.data.split import Split
-from resnet_tpu.train import report
+from resnet_tpu.reports import report
+from resnet_tpu.reports.predictions import Predictions
+from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.evaluate import padded_batch_size
-from resnet_tpu.train.predictions import Predictions
-from resnet_tpu.train.progress import track
 from resnet_tpu.train.run import check_classes
 from resnet_tpu.train.step import make_predict_step
 from resnet_tpu.train.trained import Trained, load_trained

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from resnet_tpu.data.decode import DecodeError, decode
-from resnet_tpu.train.predictions import Mistake
-from resnet_tpu.train.style import COLOURS, DARK, GREY, LIGHT, STYLE, count_axis, shorten
+from resnet_tpu.reports.predictions import Mistake
+from resnet_tpu.reports.style import COLOURS, DARK, GREY, LIGHT, STYLE, count_axis, shorten
 
 _WRONG = "#b3261e"
 _MAX_CELLS_WITH_COUNTS = 25

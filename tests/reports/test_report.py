@@ -13,8 +13,8 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from resnet_tpu.train.predictions import Predictions, accuracy, class_scores, top_k
-from resnet_tpu.train.report import (
+from resnet_tpu.reports.predictions import Predictions, accuracy, class_scores, top_k
+from resnet_tpu.reports.report import (
     accuracy_text,
     class_csv,
     class_table,

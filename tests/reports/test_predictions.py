@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.predictions import (
+from resnet_tpu.reports.predictions import (
     Predictions,
     accuracy,
     class_scores,

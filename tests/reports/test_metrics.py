@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.events import read_events
-from resnet_tpu.train.metrics import MetricsWriter, mean_metrics, read_metrics
+from resnet_tpu.reports.events import read_events
+from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics, read_metrics
 
 
 def _train_row(step: int) -> dict[str, float]:
@@ -82,7 +82,7 @@ def test_no_measurements_are_no_rows(tmp_path: Path):
 def test_killed_process_loses_nothing_written(tmp_path: Path):
     code = f"""
 import os, signal
-from resnet_tpu.train.metrics import MetricsWriter
+from resnet_tpu.reports.metrics import MetricsWriter
 writer = MetricsWriter({str(tmp_path)!r})
 writer.write("train", {{step: {{"loss": float(step)}} for step in range(500)}})
 writer.write("eval", {{500: {{"top_1_accuracy": 0.5}}}})

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.events import EventFile
+from resnet_tpu.reports.events import EventFile
 
 Split = Literal["train", "eval"]
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.curves import draw_results, draw_training
-from resnet_tpu.train.results import Result
-from resnet_tpu.train.style import write_png
+from resnet_tpu.reports.curves import draw_results, draw_training
+from resnet_tpu.reports.results import Result
+from resnet_tpu.reports.style import write_png
 
 
 def _rows(steps: int, every: int) -> list[dict[str, Any]]:

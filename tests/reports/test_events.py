@@ -11,7 +11,7 @@ from tensorboardX.proto import event_pb2, summary_pb2, types_pb2
 
 from resnet_tpu.data.tfrecord import masked_crc, read_records
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.events import EventFile, read_events
+from resnet_tpu.reports.events import EventFile, read_events
 
 _events: Any = event_pb2
 _summaries: Any = summary_pb2

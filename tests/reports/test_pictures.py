@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from resnet_tpu.train.pictures import draw_confusion, draw_mistakes
-from resnet_tpu.train.predictions import Mistake
-from resnet_tpu.train.style import shorten, write_png
+from resnet_tpu.reports.pictures import draw_confusion, draw_mistakes
+from resnet_tpu.reports.predictions import Mistake
+from resnet_tpu.reports.style import shorten, write_png
 
 LONG = "a name of a class, $5 or $6, so long that it cannot fit beside a picture_in_any_font or layout"
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.metrics import MetricsWriter
-from resnet_tpu.train.results import Result, best_results, results, results_csv, results_table
+from resnet_tpu.reports.metrics import MetricsWriter
+from resnet_tpu.reports.results import Result, best_results, results, results_csv, results_table
 
 
 def _run(model_dir: Path, accuracies: dict[int, float]) -> str:

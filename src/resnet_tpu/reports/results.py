@@ -11,8 +11,8 @@ from rich.table import Table
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.train.events import read_events
-from resnet_tpu.train.metrics import Split
+from resnet_tpu.reports.events import read_events
+from resnet_tpu.reports.metrics import Split
 
 
 class Result(NamedTuple):

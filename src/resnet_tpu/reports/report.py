@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resnet_tpu import storage
-from resnet_tpu.train.predictions import (
+from resnet_tpu.reports.predictions import (
     UNKNOWN,
     Predictions,
     accuracy,
@@ -141,7 +141,7 @@ def write_report(
     Always `predictions.csv` and `predictions.json`; with labels also `classes.csv` and `confusion_matrix.png`; and
     `mistakes.png` when `image` gives image i as uint8 [h, w, 3] or encoded, turned by its EXIF if `honour_exif`.
     """
-    from resnet_tpu.train import pictures, style  # matplotlib takes a while to load
+    from resnet_tpu.reports import pictures, style  # matplotlib takes a while to load
 
     texts = {
         "predictions.csv": predictions_csv(predictions, k=k),

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.results import Result, best_results
-from resnet_tpu.train.style import COLOURS, STYLE, add_title, count_axis, shorten
+from resnet_tpu.reports.results import Result, best_results
+from resnet_tpu.reports.style import COLOURS, STYLE, add_title, count_axis, shorten
 
 _MAX_POINTS = 1500  # of a curve; more are averaged, for they would be fewer than a pixel apart
 
