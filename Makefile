@@ -6,7 +6,7 @@ DATA ?=
 OUT ?= demo
 LIBTPU := 0.0.51
 
-.PHONY: demo test test-slow check-tpu lint format docs bench lock clean
+.PHONY: demo test test-slow check-tpu release-check lint format docs bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
@@ -19,6 +19,9 @@ test-slow: $(VENV)/installed  ## the slow ones
 
 check-tpu: $(VENV)/libtpu  ## compile the real ResNet-50 for TPUs that are not here; minutes, and Linux on x86-64
 	$(BIN)/python -m pytest -m tpu
+
+release-check: $(VENV)/installed  ## build wheel and sdist, install and run them on the Pythons that are here; minutes, and packages from the network
+	$(BIN)/python -m pytest tests/test_release.py --verbose
 
 lint: $(VENV)/installed  ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -33,7 +36,7 @@ docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; a link that l
 	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs site
 
 bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
-	for name in flowers variants tf1_reader augment prepare bigtable; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
+	for name in flowers variants tf1_reader augment prepare bigtable gcs; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
 	for what in masks compact sizes; do $(BIN)/python -m benchmarks.pruned $$what --quick || exit 1; done
 	for what in input wait step serve; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
 

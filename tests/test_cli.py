@@ -102,7 +102,7 @@ def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixt
         (["train", "--data_dir=d", "--mode=eval"], "See resnet-tpu eval --help."),
         (["train", "more"], "unrecognized arguments: more"),
         (["train", "--init_form=x"], "Did you mean --init_from"),
-        (["eval"], "the following arguments are required: MODEL_DIR"),
+        (["eval"], "the following arguments are required: CHECKPOINT"),
         (["eval", "m", "--train_steps=3"], "got --train_steps, expected an option of resnet-tpu eval"),
         (["predict"], "the following arguments are required: CHECKPOINT)"),
         (["predict", "m", "--format=xml"], "format: got 'xml', expected one of table, csv, json."),

@@ -47,24 +47,27 @@ def test_machine_errors_name_the_file(number: int, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith(f"some/file: got {os.strerror(number)}, expected ")
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), OSError(errno.EBADF, "bad descriptor"), SystemExit(143)])
+@pytest.mark.parametrize("error", [ZeroDivisionError(), OSError(errno.EBADF, "bad descriptor"), SystemExit(5)])
 def test_the_rest_passes_through(error: BaseException) -> None:
     with pytest.raises(type(error)):
         fail(error)
 
 
-def test_ctrl_c_on_the_process() -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, b"Interrupted.\n"), (signal.SIGTERM, 143, b"Terminated.\n")]
+)
+def test_a_signal_to_the_process(number: signal.Signals, code: int, said: bytes) -> None:
+    program = (
         "import sys, time; from resnet_tpu.program import exit_code\n"
         "def work(_): print('ready', flush=True); time.sleep(60)\n"
         "sys.exit(exit_code(work, []))"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[1] == b"Interrupted.\n"
-    assert process.returncode == 130
+        process.send_signal(number)
+        assert process.communicate(timeout=60)[1] == said
+    assert process.returncode == code
 
 
 def test_reader_gone() -> None:

@@ -1,7 +1,10 @@
 """Files here and in buckets, written whole or not at all."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,35 @@ def test_files_have_the_permissions_of_the_user(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_a_folder_aside_is_gone_when_the_block_raises(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), storage.folder_aside(str(tmp_path / "new"), "made") as aside:
+        Path(aside, "file").write_text("half")
+        raise RuntimeError
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_folder_aside_has_the_permissions_of_the_user(tmp_path: Path) -> None:
+    with storage.folder_aside(str(tmp_path), "made") as aside:
+        Path(aside).rename(tmp_path / "made")
+    (tmp_path / "other").mkdir()
+    assert (tmp_path / "made").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_what_a_killed_program_left_aside_is_deleted_but_not_what_another_one_is_writing(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom resnet_tpu import storage\n"
+        "with storage.folder_aside(sys.argv[1], 'made'): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    with storage.folder_aside(str(tmp_path), "other") as unlike:
+        assert left.exists()
+        Path(unlike).rmdir()
+    with storage.folder_aside(str(tmp_path), "made") as one, storage.folder_aside(str(tmp_path), "made") as other:
+        assert not left.exists()
+        assert sorted(tmp_path.iterdir()) == sorted([Path(one), Path(other)])
 
 
 def test_a_missing_extra_is_named() -> None:

@@ -386,6 +386,9 @@ OPTIONS: dict[str, Option] = {
 }
 """Every option by its flat name, in the order of `Config`."""
 
+OF_ONE_START = ("coordinator_address", "num_processes", "process_id")
+"""Options that a run does not keep: what is done with it next may be done by other processes."""
+
 
 def find_option(name: str) -> Option:
     """The option called `name`. Raises UserError with the nearest known names."""

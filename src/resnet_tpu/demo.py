@@ -48,6 +48,8 @@ def demo(photos: str, output_dir: str) -> float:
     if score is None:
         raise UserError("Test images", "none", "at least one", "Give more photos per class.")
     table = Table(title="Demo", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # a path is to be copied whole
     for name, value in {
         "test accuracy": f"{score.top_1:.2%}",
         "data": data,
@@ -58,7 +60,8 @@ def demo(photos: str, output_dir: str) -> float:
     }.items():
         table.add_row(name, value)
     console.print(table)
-    command = "resnet-tpu" if shutil.which("resnet-tpu") else sys.argv[0]  # in an environment that is not activated
+    here = sys.argv[0] if Path(sys.argv[0]).name == "resnet-tpu" else f"{sys.executable} -m resnet_tpu"
+    command = "resnet-tpu" if shutil.which("resnet-tpu") else here  # in an environment that is not activated
     console.print(
         "With your own photos, one folder per class:\n"
         f"  {command} prepare PHOTOS data\n"

@@ -4,7 +4,6 @@ import importlib.util
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,11 +11,15 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from resnet_tpu import storage
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.machine import has_accelerator, keep_memory
 
 BATCH_AXIS = "data"
+
+DeviceBatch = dict[str, jax.Array]
+"""image uint8 [n, s, s, 3], label int32 [n], weight float32 [n] (0 for padding), cut over the devices."""
 
 
 def start(*, use_tpu: bool) -> None:
@@ -32,8 +35,7 @@ def start(*, use_tpu: bool) -> None:
     if settings.jax_platforms == "cpu" or not has_accelerator():
         keep_memory()
     if settings.jax_compilation_cache_dir is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "resnet_tpu" / "xla"
-        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_compilation_cache_dir", storage.join(storage.cache_dir(), "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
@@ -88,15 +90,15 @@ def split_batch(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
 
 
-def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> DeviceBatch:
     """This host's slice of a batch onto its devices; the result is the global batch."""
     sharding = split_batch(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
 
 
-def prefetch(batches: Iterable[dict[str, np.ndarray]], mesh: Mesh, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
+def prefetch(batches: Iterable[dict[str, np.ndarray]], mesh: Mesh, ahead: int = 2) -> Iterator[DeviceBatch]:
     """The batches on the devices, transfers started `ahead` of use."""
-    waiting: deque[dict[str, jax.Array]] = deque()
+    waiting: deque[DeviceBatch] = deque()
     for batch in batches:
         waiting.append(put_batch(batch, mesh))
         if len(waiting) > ahead:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from resnet_tpu import distributed, machine, storage
+from resnet_tpu import c_libraries, distributed, machine, storage
 from resnet_tpu.data import native
 from resnet_tpu.errors import first_line
 
@@ -22,6 +22,7 @@ EXTRAS = {
     "serve": "the server",
     "tf": "export to TensorFlow's SavedModel",
     "gcp": "gs:// paths, Bigtable, TPU VMs",
+    "beam": "`prepare` by Apache Beam",
     "cpu": "fast training on a CPU",
     "plan": "the TPU compiler, for `plan`",
     "tpu": "TPUs of this machine",
@@ -100,8 +101,8 @@ def _layers() -> Iterator[Finding]:
         if LIBRARY.exists()
         else "Install a C compiler, then the package anew."
     )
-    off = os.environ.get(native.SWITCH) == "0"
-    found = f"turned off by {native.SWITCH}=0" if off else ""
+    off = c_libraries.are_off()
+    found = f"turned off by {c_libraries.SWITCH}=0" if off else ""
     yield Finding("training on a CPU", "layers in C with oneDNN", "missing", found, "" if off else do)
 
 
@@ -112,8 +113,8 @@ def _decoders() -> Iterator[Finding]:
         do = "apt-get install gcc libjpeg-dev, then install the package anew: photos load twice as fast."
         yield Finding("decoders", "window decoder in C", "missing", "", do)
     else:
-        off = os.environ.get(native.SWITCH) == "0"
-        found = f"built, but turned off by {native.SWITCH}=0" if off else "built"
+        off = c_libraries.are_off()
+        found = f"built, but turned off by {c_libraries.SWITCH}=0" if off else "built"
         yield Finding("decoders", "window decoder in C", "ok", found)
     for name in ("simplejpeg", "pillow"):
         yield Finding("decoders", name, "ok" if _version(name) else "missing", _version(name) or "")

@@ -41,6 +41,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
+def describe(error: BaseException) -> str:
+    """What an error says, on one line: of ours the message, of others the kind too."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """' Did you mean a, b?' for the known names that look like `name`, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.6)

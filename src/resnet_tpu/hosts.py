@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import jax
 
 from resnet_tpu.config import RunConfig
-from resnet_tpu.errors import LostProcessError, UserError, first_line
+from resnet_tpu.errors import LostProcessError, UserError, describe, first_line
 from resnet_tpu.rendezvous import meet
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ def joined(run: RunConfig) -> Iterator[None]:
     except BaseException as error:
         ended = _translated(error, together)
         if not together.is_ending:
-            together.fail(_describe(ended), _exit_code(ended))
+            together.fail(describe(ended), _exit_code(ended))
         if ended is error:
             raise
         raise ended from error
@@ -256,10 +256,6 @@ def _translated(error: BaseException, together: Group) -> BaseException:
 def _lost(what: str, got: str) -> LostProcessError:
     expected = "all processes to work to the end"
     return LostProcessError(what, got, expected, "Start all of them again: the training goes on where it was saved.")
-
-
-def _describe(error: BaseException) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _exit_code(error: BaseException) -> int:

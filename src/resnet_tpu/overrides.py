@@ -10,12 +10,14 @@ from typing import Any
 import yaml
 
 from resnet_tpu import storage
-from resnet_tpu.config import Config
+from resnet_tpu.config import OF_ONE_START, Config
 from resnet_tpu.errors import UserError
 
 _PAIR = re.compile(
     r"""\s*([A-Za-z][\w.]*)\s*=\s*("[^"]*"|'[^']*'|\[[^\[\]]*\]|[^,\[]*?)\s*(?:,|$)""",
 )
+
+_OF_CHECKPOINT = "meta/data.json"  # what a checkpoint says of itself, as Orbax writes it
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,22 @@ def read_yaml(path: str) -> dict[str, Any]:
         raise UserError("YAML file", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
 
 
-def read_run(model_dir: str) -> Layer | None:
-    """The options that the run in `model_dir` was started with, from its `config.json`; None when there is none."""
-    path = storage.join(model_dir, "config.json")
-    if not model_dir or not storage.exists(path):
+def read_run(path: str) -> Layer | None:
+    """The options of a run but for those of one start; `path`: its `model_dir`, or a checkpoint. None where neither is.
+
+    Raises UserError for a file of them that is no JSON object.
+    """
+    places = [storage.join(path, name) for name in ("config.json", _OF_CHECKPOINT)] if path else []
+    place = next(filter(storage.exists, places), None)
+    if place is None:
         return None
     try:
-        values = json.loads(storage.read_text(path))
-        return Layer(path, {name: value for name, value in values.items() if name != "version"})
-    except (ValueError, AttributeError):
-        raise UserError("Config of the run", path, "a JSON object", "Delete it or choose another model_dir.") from None
+        found = json.loads(storage.read_text(place))
+        values = found["config"] if place.endswith(_OF_CHECKPOINT) else found
+        return Layer(place, {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)})
+    except (ValueError, AttributeError, KeyError, TypeError):
+        do = "Choose another model_dir or checkpoint, or delete this file."
+        raise UserError("Config of the run", place, "a JSON object", do) from None
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

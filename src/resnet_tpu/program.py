@@ -4,26 +4,33 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from resnet_tpu import buckets
 from resnet_tpu.errors import UserError
 
 _NOT_OUR_BUG = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EISDIR,
+    errno.ENAMETOOLONG,
 )  # fmt: skip
 _EXIT_BROKEN_PIPE = 128 + 13
 
+EXIT_TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a program that SIGTERM ended."""
+
 
 def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]) -> int:
-    """Does the work and returns 0; 2 and a message on stderr for what the user can mend; 130 when interrupted.
+    """Does the work and returns 0; 2 and a message on stderr for what the user can mend; 130 when interrupted, 143
+    after SIGTERM, which leaves as little behind as Ctrl-C does.
 
     3 when another of several processes was lost. Our own bugs pass through: Python shows the traceback and exits
     with 1.
     """
     try:
-        with _log_to_stderr():
+        with _log_to_stderr(), _terminating():
             try:
                 work(arguments)
             finally:
@@ -34,6 +41,11 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
+    except SystemExit as error:
+        if error.code != EXIT_TERMINATED:
+            raise
+        print("Terminated.", file=sys.stderr)
+        return EXIT_TERMINATED
     except BrokenPipeError:  # the reader of our output has seen enough: `resnet-tpu results ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_BROKEN_PIPE
@@ -49,6 +61,23 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
             return 2
         raise
     return 0
+
+
+@contextlib.contextmanager
+def _terminating() -> Iterator[None]:
+    """Meanwhile SIGTERM raises, where it would end the program at once, with half-written files left behind."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _StderrHandler(logging.Handler):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.arguments import describe, metavar, split_arguments
+from resnet_tpu.cli.arguments import describe, metavar, split_arguments
 from resnet_tpu.cli.train import run
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError, nearest

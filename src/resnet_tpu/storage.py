@@ -1,11 +1,14 @@
 """Files on the local disk and in buckets behind one interface. A path is a string, local or `gs://...`."""
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import io
 import itertools
 import os
 import posixpath
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,10 +19,14 @@ from typing import IO, Any, cast
 import fsspec
 
 from resnet_tpu import buckets
-from resnet_tpu.errors import missing_extra
+from resnet_tpu.errors import UserError, missing_extra
+
+_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 BLOCK = 8 << 20
 """Bytes of a file in a bucket that are asked for at a time, where more than a few are needed."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, for this user, in one file
 
 
 def cache_dir() -> str:
@@ -81,12 +88,26 @@ def make_dir(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raises UserError when the folder `path` is in a bucket that is not there, or that we must not write to."""
+    """Raises UserError when the folder `path` is one that we must not write to, or in a bucket that is not there."""
+    if not is_remote(path):
+        if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS):
+            do = "Change its permissions, or choose another folder."
+            raise UserError(f"Writing to {path}", "permission denied", "a folder that may be written to", do)
+        return
     if not buckets.is_bucket(path):
         return
     probe = join(path, f".writable-{uuid.uuid4().hex}")
     write_text(probe, "")
     remove(probe)
+
+
+def check_room(folder: str, num_bytes: int) -> None:
+    """Raises UserError when the local disk of `folder`, which exists, has less free space than that."""
+    if not is_remote(folder) and (free := shutil.disk_usage(folder).free) < num_bytes:
+        raise UserError(
+            f"Disk of {folder}", f"{free / 1e6:.1f} MB of free space", f"at least {num_bytes / 1e6:.1f} MB",
+            "Make room, then run the same command again.",
+        )  # fmt: skip
 
 
 def list_dir(path: str) -> list[str]:
@@ -238,6 +259,17 @@ def read_text(path: str) -> str:
 
 
 @contextlib.contextmanager
+def naming_full(path: str) -> Iterator[None]:
+    """Names `path` in the OSError of a disk that is full, which the system does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL and error.filename is None:
+            error.filename = path
+        raise
+
+
+@contextlib.contextmanager
 def write_whole(path: str) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name only when whole: written aside, synced, renamed.
 
@@ -253,7 +285,7 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
     descriptor, aside = tempfile.mkstemp(prefix=f".{name}.", suffix=".partial", dir=folder)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with naming_full(path), os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -264,6 +296,52 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def folder_aside(parent: str, name: str) -> Iterator[str]:
+    """A new local folder `parent/.<name>.<random>.partial`, to be renamed when whole; gone when the block raises.
+
+    Also deletes those of this name that were left by programs that were killed. The parent is made where it is missing.
+    """
+    prefix, suffix = f".{name}.", ".partial"
+    Path(parent).mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        with _lock(parent, fcntl.LOCK_EX):  # nobody takes a new folder for one that was left
+            for left in list_dir(parent):
+                if left.startswith(prefix) and left.endswith(suffix):
+                    _delete_unless_locked(join(parent, left))
+            aside = tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=parent)
+            stack.enter_context(_lock(aside, fcntl.LOCK_EX))
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(aside).chmod(0o777 & ~umask)
+        try:
+            yield aside
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def _lock(folder: str, operation: int) -> Iterator[bool]:
+    """Whether a folder could be locked, till the end of the block or of the process. Some file systems cannot."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, operation)
+        is_locked = True
+    except OSError:
+        is_locked = False
+    try:
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+def _delete_unless_locked(folder: str) -> None:
+    with contextlib.suppress(OSError), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_left:
+        if is_left:
+            shutil.rmtree(folder)
 
 
 def move(path: str, target: str) -> None:

@@ -19,10 +19,10 @@ from resnet_tpu.bench.dawnbench import FAST_BOUNDARIES, dawnbench, phases_of
 from resnet_tpu.bench.dawnbench_options import DawnbenchOptions, read_job
 from resnet_tpu.bench.dawnbench_results import Row, verdict, write_results
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.train.run import config_of
 
 HEADER = "epoch\thours\ttop1Accuracy\ttop5Accuracy"
 

@@ -19,7 +19,7 @@ from resnet_tpu.bench.peers import PEERS
 from resnet_tpu.bench.photos import draw_photos, find_photos, write_records
 from resnet_tpu.bench.task import Task, measure
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.source import open_source
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import options_of
 

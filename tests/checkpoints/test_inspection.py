@@ -12,9 +12,10 @@ from rich.console import Console
 
 from resnet_tpu.checkpoints import tf1_bundle
 from resnet_tpu.checkpoints.inspection import inspect, render
-from resnet_tpu.checkpoints.tf1_names import leaf_at, tf_names
+from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import Kind, open_weights
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import leaf_at
 
 SUMMARIES: dict[Kind, str] = {
     "ours": "ResNet-18 of width 4 of resnet_tpu, mean_rgb=(0.5, 0.5, 0.5), 3 classes (daisy, rose, tulip), "

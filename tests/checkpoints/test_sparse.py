@@ -9,7 +9,7 @@ import pytest
 
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.store import CheckpointStore, DamagedCheckpointError
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays, leaves
 
 SHAPE = (3, 3, 37, 41)
 KEPT = 0.1
@@ -42,7 +42,7 @@ def save(folder: Path, arrays: Arrays) -> str:
 
 
 def assert_same_bits(found: Arrays, expected: Arrays) -> None:
-    ours, theirs = (dict(store.leaves(arrays)) for arrays in (found, expected))
+    ours, theirs = (dict(leaves(arrays)) for arrays in (found, expected))
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
         assert array.dtype == theirs[name].dtype, name
@@ -55,8 +55,8 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     checkpoint = store.load_all(path)
     assert_same_bits(checkpoint.arrays, arrays)
     assert checkpoint.meta == store.read_meta(path) == {"config": {}}
-    described = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in store.leaves(store.stored_shapes(path))}
-    assert described == {name: (array.shape, array.dtype) for name, array in store.leaves(arrays)}
+    described = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves(store.stored_shapes(path))}
+    assert described == {name: (array.shape, array.dtype) for name, array in leaves(arrays)}
 
 
 @pytest.mark.parametrize("name", ["params", "momentum", "ema", "masks"])
@@ -96,10 +96,10 @@ def test_it_takes_little_more_than_what_is_kept(tmp_path: Path) -> None:
     save(tmp_path, arrays)
     on_disk = sum(path.stat().st_size for path in (tmp_path / "5" / "arrays" / "d").iterdir())
     on_disk += sum(path.stat().st_size for path in (tmp_path / "5" / "arrays").glob("ocdbt.process_*/d/*"))
-    masks = sum(mask.size / 8 for _, mask in store.leaves(arrays["masks"]))
-    kept = sum(4 * np.count_nonzero(array) for name, array in store.leaves(arrays) if not name.startswith("masks"))
+    masks = sum(mask.size / 8 for _, mask in leaves(arrays["masks"]))
+    kept = sum(4 * np.count_nonzero(array) for name, array in leaves(arrays) if not name.startswith("masks"))
     assert on_disk < 1.1 * (kept + masks) + 10_000  # what describes the arrays
-    assert on_disk < 0.4 * sum(array.nbytes for _, array in store.leaves(arrays))
+    assert on_disk < 0.4 * sum(array.nbytes for _, array in leaves(arrays))
 
 
 def test_masks_that_do_not_fit_are_damage(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Our checkpoints: whole or not there."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -46,6 +49,36 @@ def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path:
     assert store.step_of(store.find(str(tmp_path))) == 2
     assert train(tmp_path, 4).returncode == 0
     assert store.step_of(store.find(str(tmp_path))) == 4
+
+
+@contextlib.contextmanager
+def as_a_user() -> Iterator[None]:
+    """Takes from root, as which containers run tests, the right to write everywhere."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_folder_that_may_not_be_written_is_named_and_the_last_checkpoint_is_whole() -> None:
+    with tempfile.TemporaryDirectory() as path:  # pytest's own folders are not for other users
+        folder = Path(path)
+        with store.CheckpointStore(path, keep=9) as checkpoints:
+            checkpoints.save(1, ARRAYS, {})
+            checkpoints.wait()
+            folder.chmod(0o555)
+            with as_a_user(), pytest.raises(UserError, match=f"Writing to {path}: got permission denied"):
+                checkpoints.save(2, ARRAYS, {})
+            folder.chmod(0o755)
+            assert checkpoints.steps() == [1]
+            checkpoints.save(3, ARRAYS, {})
+        assert store.steps_in(path) == [1, 3]
+        kernel = store.load_named(str(folder / "1"))["params/dense/kernel"]
+        np.testing.assert_array_equal(kernel, ARRAYS["params"]["dense"]["kernel"])
 
 
 @pytest.fixture

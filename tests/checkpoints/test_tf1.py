@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_names
-from resnet_tpu.checkpoints.tf1_names import leaf_at
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 
 WriteBundle = Callable[..., str]

@@ -9,6 +9,7 @@ from resnet_tpu.checkpoints import tf1_bundle, tf1_names
 from resnet_tpu.checkpoints.tf1_describe import Contents, contents, describe
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
@@ -47,7 +48,7 @@ def variables_of(network: Network) -> dict[str, Shape]:
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
     names = tf1_names.tf_names(network)
-    return {name: Shape(*tf1_names.leaf_at(trees, place).shape) for name, place in names.items()}
+    return {name: Shape(*leaf_at(trees, place).shape) for name, place in names.items()}
 
 
 def described(options: dict[str, Any]) -> dict[str, Any]:

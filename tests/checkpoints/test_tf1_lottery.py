@@ -12,6 +12,7 @@ import pytest
 from resnet_tpu.checkpoints import tf1, tf1_describe, tf1_lottery, tf1_names
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 
 # depth -> projections, from the fork's networks
@@ -60,7 +61,7 @@ def draw(network: Network, seed: int) -> tuple[dict[str, np.ndarray], dict[str, 
     trees = {"params": params, "batch_stats": batch_stats}
     variables: dict[str, np.ndarray] = {}
     for name, place in tf1_names.tf_names(network).items():
-        shape = tf1_names.leaf_at(trees, place).shape
+        shape = leaf_at(trees, place).shape
         variables[name] = rng.normal(size=shape).astype(np.float32)
         if place[0] == "params":
             variables[f"{name}/Momentum"] = rng.normal(size=shape).astype(np.float32)

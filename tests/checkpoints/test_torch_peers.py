@@ -13,7 +13,8 @@ import pytest
 from resnet_tpu.checkpoints import torch as weights
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")

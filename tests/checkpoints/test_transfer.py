@@ -15,7 +15,8 @@ from resnet_tpu.checkpoints.transfer import check_structure, start_from, take_ov
 from resnet_tpu.checkpoints.weights import Kind, open_weights
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 
 WriteBundle = Callable[..., str]
 

@@ -22,11 +22,12 @@ from resnet_tpu.config import Config, DataConfig
 from resnet_tpu.data import bigtable_rows
 from resnet_tpu.data.bigtable import BigtableSource
 from resnet_tpu.data.bigtable_writer import write_table
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.example import encode_example
 from resnet_tpu.data.loader import Batch, Batches, eval_batches, train_batches
-from resnet_tpu.data.source import open_source
 from resnet_tpu.data.tfrecord import RecordError, RecordWriter
 from resnet_tpu.errors import UserError
+from resnet_tpu.profiling.stages import sample_stages
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import train
 
@@ -154,6 +155,18 @@ def test_evaluation_takes_every_row_once(server: Any, records: Path) -> None:
     assert sorted(labels.tolist()) == list(range(37))
     expected = take(eval_batches(open_source(files, "validation"), files, batch_size=8))
     assert_same(expected, take(eval_batches(open_source(data, "validation"), data, batch_size=8)))
+
+
+def test_the_profile_asks_for_many_rows_at_once(server: Any, records: Path) -> None:
+    copy(records)
+    table, files = config(), DataConfig(data_dir=str(records), image_size=16, num_label_classes=37)
+    source = open_source(table, "train")
+    begun = server.calls["ReadRows"]
+    found = sample_stages(source, table, seed=3, num_images=150)  # 8 to warm up; 64 + 64 + 22
+    assert server.calls["ReadRows"] - begun == 1 + 3
+    expected = sample_stages(open_source(files, "train"), files, seed=3, num_images=150)
+    assert (found.encoded, found.sides) == (expected.encoded, expected.sides)
+    assert [stage.name for stage in found.stages] == [s.name for s in expected.stages if s.name != "parse"]
 
 
 def test_rows_in_the_cache_are_not_asked_for_again(server: Any, records: Path) -> None:

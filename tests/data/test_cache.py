@@ -11,11 +11,11 @@ import pytest
 
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.cache import CacheReport, ImageCache, open_cache
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.decode import decode, train_image
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader import Batch, eval_batches, train_batches
 from resnet_tpu.data.order import place_at, random_at
-from resnet_tpu.data.source import open_source
 
 SIZE, SHORT_SIDE = 16, 20
 

@@ -15,10 +15,11 @@ import pytest
 from resnet_tpu import distributed
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.augment import augment
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.decode import DecodeError, decode, eval_image, train_image
 from resnet_tpu.data.loader import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.order import place_at, random_at
-from resnet_tpu.data.source import Sample, Source, open_source
+from resnet_tpu.data.source import Sample, Source
 from resnet_tpu.data.tfrecord import RecordError
 from resnet_tpu.errors import UserError
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from resnet_tpu.config import DataConfig
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.loader import Batches, eval_batches, train_batches
-from resnet_tpu.data.source import open_source
 from resnet_tpu.data.tfrecord import RecordError
 from resnet_tpu.errors import UserError
 
@@ -97,7 +97,7 @@ START = """
 import sys
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.loader import train_batches
-from resnet_tpu.data.source import open_source
+from resnet_tpu.data.data_dir import open_source
 
 data = DataConfig(data_dir=sys.argv[1], image_size=16, num_parallel_calls=2, input_workers=sys.argv[2], cache="decoded")
 batches = train_batches(open_source(data, "train"), data, batch_size=16, seed=0)

@@ -15,6 +15,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
+from resnet_tpu.c_libraries import SWITCH
 from resnet_tpu.data import native
 from resnet_tpu.data.crop import Window
 from resnet_tpu.data.decode import DecodeError, decode, eval_image, train_image
@@ -196,7 +197,7 @@ def damaged(count: int) -> list[bytes]:
 def test_damaged_files_end_as_on_the_plain_path(library: native.Library, switch: pytest.MonkeyPatch) -> None:
     outcomes = []
     for value in ("1", "0"):
-        switch.setenv(native.SWITCH, value)
+        switch.setenv(SWITCH, value)
         native.load.cache_clear()
         assert (native.load() is None) == (value == "0")
         outcomes.append([])
@@ -219,7 +220,7 @@ def test_images_are_the_same_with_and_without_the_library(
     files = [path.read_bytes() for path in sorted((photos / "imagenet_samples").glob("*"))[::4]]
     found = []
     for value in ("1", "0"):
-        switch.setenv(native.SWITCH, value)
+        switch.setenv(SWITCH, value)
         native.load.cache_clear()
         rows = np.empty((3 * len(files), 112, 112, 3), np.uint8)
         for number, file in enumerate(files):
@@ -275,6 +276,7 @@ def test_compiler_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest
 SANITIZED = """
 import pickle, sys
 import numpy as np
+from resnet_tpu.c_libraries import SWITCH
 from resnet_tpu.data import native
 from resnet_tpu.data.crop import sample_crop_window
 library = native.Library(sys.argv[1])

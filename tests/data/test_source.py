@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from resnet_tpu.config import DataConfig
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.example import encode_example
-from resnet_tpu.data.source import Sample, Source, open_source
+from resnet_tpu.data.source import Sample, Source
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.data.tfrecord import RecordError, RecordWriter
 from resnet_tpu.errors import UserError

@@ -10,7 +10,8 @@ import pytest
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 from resnet_tpu.train.loop import train
 from resnet_tpu.train.trained import Trained, load_trained
 

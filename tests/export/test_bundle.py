@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import Bundle, Form, load_classifier, newest_bundle, open_bundle, write_bundle
@@ -102,7 +102,7 @@ def test_two_exports_within_a_second_are_two_bundles_and_the_newest_counts(tmp_p
         ("bundle.json", lambda data: b"[]", r"bundle\.json: got a file that cannot be read"),
         (
             "bundle.json",
-            lambda data: data.replace(b'"format": 1', b'"format": 2'),
+            lambda data: checked_json.dumps(checked_json.loads(data.decode()) | {"format": 2}).encode(),
             r"got format 2, expected at most 1\. Use resnet_tpu 9\.9 or later\.",
         ),
         ("bundle.json", None, r"Bundle: got .*, expected a folder with bundle\.json"),
@@ -139,7 +139,7 @@ def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path) -> None:
 def test_an_export_that_is_killed_leaves_no_bundle(tmp_path: Path) -> None:
     code = f"""
 import sys, time
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.config import Config
 from resnet_tpu.export.bundle import write_bundle
 def wait():
@@ -156,6 +156,7 @@ write_bundle({str(tmp_path)!r}, {CARD!r}, Config(), [("stablehlo", lambda: {{"a"
         open_bundle(str(tmp_path))
     path = write(tmp_path)
     assert newest_bundle(str(tmp_path)) == str(path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_model_card_tells_what_the_network_is(exported: Bundle, trained: Trained) -> None:

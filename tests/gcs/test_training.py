@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,33 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
     assert "is passed over" in caplog.text
     assert sorted(storage.list_dir(folder)) == ["1", "2.damaged"]
     assert store.steps_in(folder) == [1]
+
+
+def test_eval_follows_a_run_in_a_bucket(bucket: Bucket, near: str, far: str, caplog: pytest.LogCaptureFixture) -> None:
+    first, last = (store.load_all(f"{near}/run/checkpoints/{step}") for step in (4, 6))
+
+    def save(step: int, checkpoint: store.Checkpoint) -> None:
+        with CheckpointStore(f"{far}/run/checkpoints", keep=2) as checkpoints:
+            checkpoints.save(step, checkpoint.arrays, checkpoint.meta)
+
+    def go_on() -> None:
+        while "Evaluation at step 4" not in caplog.text:
+            time.sleep(0.1)
+        save(6, last)
+
+    save(4, first)
+    bucket.faults(busy=0.02, limited=0.02, slow=0.05, slow_secs=0.1, seed=5)
+    config = Config().replace(**options(far, data_dir=f"{near}/data"))
+    with ThreadPoolExecutor(1) as pool, caplog.at_level("INFO", logger="resnet_tpu"):
+        training = pool.submit(go_on)
+        metrics = evaluate_run(config, watch=True)
+        training.result()
+    rows = [row for row in read_metrics(f"{far}/run") if row["split"] == "eval"]
+    assert [row["step"] for row in rows] == [4, 6]
+    expected = rows_of(near)["eval", 6]
+    assert {name: metrics[name] for name in ("loss", "top_1_accuracy")} == {
+        name: expected[name] for name in ("loss", "top_1_accuracy")
+    }
 
 
 @pytest.mark.parametrize(

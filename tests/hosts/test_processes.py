@@ -105,13 +105,11 @@ def test_options_that_do_not_name_a_group_are_refused(options: dict[str, Any], m
 
 
 def test_on_a_plain_machine_a_process_is_alone() -> None:
-    begin = time.monotonic()
     with hosts.joined(Config().run):
         assert hosts.group() is None
         assert hosts.is_first()
         assert hosts.exchange("text") == ["text"]
         hosts.agree("Processes", {"seed": 1}, "")
-    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from resnet_tpu.c_libraries import SWITCH
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.models import cpu, native
 from resnet_tpu.models.layers import choose_form, max_pool
@@ -246,7 +247,7 @@ def test_form_goes_by_the_devices() -> None:
 
 
 def test_library_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(native.SWITCH, "0")
+    monkeypatch.setenv(SWITCH, "0")
     native.load.cache_clear()
     try:
         assert native.load() == frozenset()

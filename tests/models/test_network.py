@@ -11,8 +11,9 @@ from flax import nnx
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.layers import global_average
-from resnet_tpu.models.network import Arrays, Network, build_model
+from resnet_tpu.models.network import Network, build_model
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.models.resnet import ResNet
 

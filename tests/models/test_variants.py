@@ -9,7 +9,8 @@ import pytest
 from jax import export
 
 from resnet_tpu.config import Config
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 
 RS: dict[str, Any] = {
     "use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25

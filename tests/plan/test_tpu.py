@@ -11,8 +11,8 @@ import pytest
 
 from resnet_tpu.config import Config
 from resnet_tpu.plan.compiler import OutOfMemory, compile_step, devices_of
+from resnet_tpu.plan.lowering import lower_eval_step, lower_train_step, make_mesh
 from resnet_tpu.plan.plan import plan, settle
-from resnet_tpu.plan.program import lower_eval_step, lower_train_step, make_mesh
 from resnet_tpu.plan.topology import find_topology
 from resnet_tpu.recipes import find_recipe
 

@@ -10,10 +10,12 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.convert import write_model_dir
+from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import Checkpoint
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.prune.compact import compact
 from resnet_tpu.prune.filters import remove_filters
 from resnet_tpu.prune.layers import maskable, weights_of
@@ -21,8 +23,6 @@ from resnet_tpu.prune.masks import Masks, all_kept
 from resnet_tpu.prune.methods import find_method
 from resnet_tpu.prune.phase import network_of
 from resnet_tpu.prune.start import start_with
-from resnet_tpu.train.convert import write_model_dir
-from resnet_tpu.train.run import make_meta
 
 TINY = {"resnet_depth": 20, "resnet_width": 4, "image_size": 12, "num_label_classes": 5, "precision": "float32"}
 EVERY_OTHER = dict.fromkeys(range(2, 20, 2), 0.4)
@@ -98,9 +98,9 @@ def test_logits_are_the_same(options: dict[str, Any], shares: dict[int, float]) 
     config, arrays = compact(checkpoint)
     assert_same_logits(config, arrays, checkpoint)
     assert "masks" not in arrays
-    shapes = dict(store.leaves(network_of(config).shapes()[0]))
+    shapes = dict(leaves(network_of(config).shapes()[0]))
     for tree in (arrays["params"], arrays["momentum"]):
-        assert {name: leaf.shape for name, leaf in store.leaves(tree)} == {n: leaf.shape for n, leaf in shapes.items()}
+        assert {name: leaf.shape for name, leaf in leaves(tree)} == {n: leaf.shape for n, leaf in shapes.items()}
 
 
 @pytest.mark.parametrize(("depth", "method"), [(56, "prune_resnet56_B_3"), (34, "prune_resnet34_A_2")])
@@ -111,11 +111,11 @@ def test_tables_of_the_paper(depth: int, method: str) -> None:
     checkpoint = pruned(config, arrays, find_method(method)(weights, all_kept(weights)))
     narrowed, compacted = compact(checkpoint)
     assert_same_logits(narrowed, compacted, checkpoint)
-    masks = dict(store.leaves(checkpoint.arrays["masks"]))
+    masks = dict(leaves(checkpoint.arrays["masks"]))
     inner = [mask for name, mask in masks.items() if name.endswith("conv1/conv/kernel")]
     live = [int(mask.any((0, 1, 2)).sum()) for mask in inner]
     # one channel more than the filters left, for what the others were constant at
-    ours = [leaf.shape[3] for name, leaf in store.leaves(compacted["params"]) if name.endswith("conv1/conv/kernel")]
+    ours = [leaf.shape[3] for name, leaf in leaves(compacted["params"]) if name.endswith("conv1/conv/kernel")]
     assert [now - left for now, left in zip(ours, live, strict=True)] == [int(not mask.all()) for mask in inner]
     assert sorted(channels(narrowed)) == sorted(ours)
 
@@ -128,9 +128,9 @@ def test_widths_of_a_multiple(factor: int) -> None:
     rounded = [-(-width // factor) * factor for width in channels(alone)]
     assert channels(config) == [min(pair) for pair in zip(rounded, before, strict=True)]
     assert_same_logits(config, arrays, checkpoint)
-    for path, bias in store.leaves(arrays["params"]):
+    for path, bias in leaves(arrays["params"]):
         if path.endswith("conv1/norm/bias"):
-            scale = dict(store.leaves(arrays["params"]))[path.replace("bias", "scale")]
+            scale = dict(leaves(arrays["params"]))[path.replace("bias", "scale")]
             assert bias[scale == 0].sum() == (scale == 0).any()  # one constant, the others are 0 and stay 0
     with pytest.raises(UserError, match="more than fill a multiple of 16"):
         compact(checkpoint, multiple_of=16)
@@ -143,10 +143,10 @@ def test_channels_without_a_constant_leave_nothing() -> None:
         for block in checkpoint.arrays["params"][group].values():
             block["conv1"]["norm"]["bias"] -= 100  # nothing gets through the ReLU
     narrowed, arrays = compact(checkpoint)
-    for path, leaf in store.leaves(arrays["params"]):
+    for path, leaf in leaves(arrays["params"]):
         if path.endswith("conv1/conv/kernel"):
             assert np.abs(leaf).sum((0, 1, 2)).all()
-    kept = [mask.any((0, 1, 2)).sum() for name, mask in store.leaves(checkpoint.arrays["masks"]) if "conv1" in name]
+    kept = [mask.any((0, 1, 2)).sum() for name, mask in leaves(checkpoint.arrays["masks"]) if "conv1" in name]
     assert channels(narrowed) == kept
 
 
@@ -165,8 +165,8 @@ def test_masks_that_remove_more_stay() -> None:
     checkpoint.arrays["masks"]["group3"]["block1"]["conv2"]["conv"]["kernel"][0, 0] = False
     narrowed, arrays = compact(checkpoint)
     assert not arrays["masks"]["group3"]["block1"]["conv2"]["conv"]["kernel"][0, 0].any()
-    for name, mask in store.leaves(arrays["masks"]):
-        assert mask.shape == dict(store.leaves(arrays["params"]))[name].shape
+    for name, mask in leaves(arrays["masks"]):
+        assert mask.shape == dict(leaves(arrays["params"]))[name].shape
     with pytest.raises(UserError, match="no filter that is masked as a whole"):
         compact(Checkpoint(7, arrays, make_meta(narrowed, None, 0)))
 
@@ -193,7 +193,7 @@ def test_every_verb_takes_what_compact_writes(tmp_path: Path, capsys: pytest.Cap
     assert cli.main(["compact", str(tmp_path / "pruned"), str(tmp_path / "small")]) == 0
     shown = capsys.readouterr().out
     assert "parameters" in shown and "no logit moved by more than" in shown
-    before = dict(store.leaves(store.stored_shapes(store.find(str(tmp_path / "small")))["params"]))
+    before = dict(leaves(store.stored_shapes(store.find(str(tmp_path / "small")))["params"]))
     assert cli.main(["eval", str(tmp_path / "small"), "--num_cores=1"]) == 0
     line = [f"--{name}={value}" for name, value in (TINY | own).items()]
     train = ["train", *line, "--num_cores=1", "--mode=train"]
@@ -203,9 +203,7 @@ def test_every_verb_takes_what_compact_writes(tmp_path: Path, capsys: pytest.Cap
         == 0
     )
     trained = store.load_all(store.find(str(tmp_path / "new"))).arrays["params"]
-    assert {name: leaf.shape for name, leaf in store.leaves(trained)} == {
-        name: leaf.shape for name, leaf in before.items()
-    }
+    assert {name: leaf.shape for name, leaf in leaves(trained)} == {name: leaf.shape for name, leaf in before.items()}
     capsys.readouterr()
     assert cli.main(["convert", str(tmp_path / "small"), str(tmp_path / "x.safetensors")]) == 2
     assert "a compacted network" in capsys.readouterr().err

@@ -9,7 +9,8 @@ import pytest
 from resnet_tpu import resnet_main
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.tf1_bundle import write_bundle
-from resnet_tpu.checkpoints.tf1_names import leaf_at, tf_names
+from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.prune.layers import maskable, weights_of
 from resnet_tpu.prune.lottery import find_named
 from resnet_tpu.prune.phase import config_at, network_of
@@ -101,11 +102,12 @@ def test_procedures(
     assert train(model_dir, *procedure(name, before), "--keep_checkpoint_max=9") == 0
     assert float((model_dir / "density_ratio").read_text()) == pytest.approx(0.8, abs=1e-4)
     begun, ended = arrays(model_dir, start), arrays(model_dir, last)
+    unpruned = None if origin is None else arrays(before, origin)
     masks = {key.removeprefix("masks/"): mask for key, mask in begun.items() if key.startswith("masks/")}
     for key, mask in masks.items():
-        if origin is not None:
+        if unpruned is not None:
             for collection in ("params", "momentum"):
-                expected = arrays(before, origin)[f"{collection}/{key}"] * mask
+                expected = unpruned[f"{collection}/{key}"] * mask
                 np.testing.assert_array_equal(begun[f"{collection}/{key}"], expected)
         assert not ended[f"params/{key}"][~mask].any()
     assert store.step_of(find_named(str(model_dir / "checkpoint_iter_final"))) == last

@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints.tf1_names import leaf_at
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.prune.layers import maskable
 from resnet_tpu.prune.outcome import UNPRUNED, Outcome, read_outcomes
 from resnet_tpu.prune.paper import paper_curve, paper_network
@@ -106,7 +106,8 @@ def test_bytes_of_a_folder(tmp_path: Path) -> None:
 def test_the_curve_is_drawn(network: str | None, tmp_path: Path) -> None:
     figure = draw_curve(summarise(OUTCOMES), network=network, pruning="iterative")
     labels = figure.axes[0].get_legend_handles_labels()[1]
-    of_the_paper = ["lr_rewinding, arXiv:2003.02389", "fine_tuning, arXiv:2003.02389"] if network else []
+    paper = "resnet20 of arXiv:2003.02389"
+    of_the_paper = [f"lr_rewinding, {paper}", f"fine_tuning, {paper}"] if network else []
     assert sorted(labels) == sorted(["lr_rewinding", "fine_tuning", *of_the_paper])
     write_png(figure, str(tmp_path / "curve.png"))
     picture = cv2.imread(str(tmp_path / "curve.png"))

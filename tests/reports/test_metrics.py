@@ -185,16 +185,15 @@ def test_evaluation_of_nothing_is_an_error():
         mean_metrics([])
 
 
-@pytest.mark.parametrize(("reader", "eval_every"), [("auto", 7), ("false", 14)])
-def test_tensorboard_shows_the_tags_of_the_original(tmp_path: Path, reader: str, eval_every: int):
+@pytest.mark.parametrize("reader", ["auto", "false"])  # the fast one in Rust, and the one in Python
+def test_tensorboard_shows_the_tags_of_the_original(tmp_path: Path, reader: str):
     """A real TensorBoard serves a run that was stopped after step 10 and resumed at step 6.
 
-    What the first run had measured at step 9 is gone. TensorBoard's fast reader forgets it when a value of the same tag
-    for an earlier step follows, the other one (`--load_fast=false`) as soon as the run resumes.
+    What the first run had measured at step 9 is gone, although no later evaluation is of an earlier step.
     """
     pytest.importorskip("tensorboard")
     _run(tmp_path / "run", range(10), eval_every=3)
-    _run(tmp_path / "run", range(6, 14), resume_step=6, eval_every=eval_every)
+    _run(tmp_path / "run", range(6, 14), resume_step=6, eval_every=14)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -209,8 +208,7 @@ def test_tensorboard_shows_the_tags_of_the_original(tmp_path: Path, reader: str,
         for tag in tags["run"]:
             _check_scalars(base, "run", tag, {step: _train_row(step)[tag] for step in range(14)})
         for tag in tags["run/eval"]:
-            steps = sorted({3, 6, eval_every, 14})
-            _check_scalars(base, "run/eval", tag, {step: _eval_row(step)[tag] for step in steps})
+            _check_scalars(base, "run/eval", tag, {step: _eval_row(step)[tag] for step in (3, 6, 14)})
     finally:
         server.terminate()
         server.wait(timeout=30)

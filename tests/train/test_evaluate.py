@@ -13,7 +13,7 @@ import pytest
 from resnet_tpu import distributed
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
-from resnet_tpu.data.source import open_source
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
@@ -60,6 +60,25 @@ def test_the_newest_checkpoint_is_evaluated_and_recorded(trained_dir: Path, tmp_
     np.testing.assert_allclose(metrics["loss"], before[last]["loss"], rtol=1e-5)
     tags = {(scalar.tag, scalar.step) for scalar in read_events(str(tmp_path / "eval"))}
     assert {("top_1_accuracy", last), ("top_5_accuracy", last), ("loss", last)} <= tags
+
+
+def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(
+    trained_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest = Path(store.find(str(trained_dir)))
+    alone = tmp_path / newest.name
+    shutil.copytree(newest, alone)
+    files = sorted(alone.rglob("*"))
+    row = next(
+        row for row in read_metrics(str(trained_dir)) if (row["split"], row["step"]) == ("eval", int(alone.name))
+    )
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        for watch in (False, True):  # there is nothing to wait for
+            metrics = evaluate_run(Config().replace(model_dir=str(alone), num_cores=1, eval_batch_size=5), watch=watch)
+            assert metrics["top_1_accuracy"] == row["top_1_accuracy"]
+    assert f"The result is not recorded: {alone} is a checkpoint" in caplog.text
+    assert sorted(alone.rglob("*")) == files
+    assert sorted(tmp_path.iterdir()) == [alone]
 
 
 def test_watching_evaluates_what_appears_and_ends_with_the_last_step(

@@ -23,7 +23,8 @@ import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_names
 from resnet_tpu.config import Config
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 from resnet_tpu.train.loss import cross_entropy, l2
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.schedule import constant

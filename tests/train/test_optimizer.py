@@ -8,8 +8,9 @@ import numpy as np
 import optax
 import pytest
 
-from resnet_tpu.checkpoints.tf1_names import leaf_at, tf_names
+from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.config import Config
+from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.train.optimizer import make_optimizer
 

@@ -11,10 +11,11 @@ import cv2
 import numpy as np
 import pytest
 
-from resnet_tpu import resnet_main
+from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.overrides import read_run
 from resnet_tpu.reports.predictions import accuracy
 from resnet_tpu.train.predict import predict
 
@@ -81,6 +82,30 @@ def test_files_and_folders_need_one_path_only(
     assert predictions.labels is not None
     assert predictions.labels.tolist() == [0] * 30 + [-1]
     assert not (moved / "report").exists()
+
+
+def test_a_checkpoint_alone_is_read_with_the_options_of_its_run(
+    trained_dir: Path, coloured_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_dir, run)
+    newest = store.find(str(run))
+    for place in (run / "config.json", Path(newest) / "meta" / "data.json"):  # as if trained so
+        place.write_text(place.read_text().replace('"resize_method": "bicubic"', '"resize_method": "bilinear"'))
+    (Path(newest) / "checksums.json").unlink(missing_ok=True)  # which would tell
+    of_run, alone = read_run(str(run)), read_run(newest)
+    assert of_run is not None
+    assert alone is not None
+    assert alone.values == of_run.values
+    assert alone.values["resize_method"] == "bilinear"
+
+    def shown(path: str, *options: str) -> str:
+        arguments = ["predict", path, str(coloured_photos / "red"), "--format=csv", "--num_cores=1", *options]
+        assert cli.main(arguments) == 0
+        return capsys.readouterr().out
+
+    assert shown(newest) == shown(str(run))
+    assert shown(newest) != shown(newest, "--resize_method=bicubic")
 
 
 def test_predictions_as_json_and_as_a_table(

@@ -1,7 +1,6 @@
 """One step: the same on one device and on eight, and exact in what it counts."""
 
 import functools
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -11,20 +10,14 @@ import pytest
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config, ModelConfig, OptimizerConfig
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.distributed import DeviceBatch
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 from resnet_tpu.train.loss import cross_entropy, l2
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.schedule import standard_boundaries, step_decay
 from resnet_tpu.train.state import TrainState, create_state
-from resnet_tpu.train.step import (
-    DeviceBatch,
-    make_eval_step,
-    make_predict_step,
-    make_train_step,
-    normalize,
-)
-
-TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, dict[str, jax.Array]]]
+from resnet_tpu.train.step import TrainStep, make_eval_step, make_predict_step, make_train_step, normalize
 
 NUM_CLASSES, SIZE, BATCH = 7, 16, 16
 CONFIG = Config().replace(resnet_depth=18, resnet_width=4, precision="float32", label_smoothing=0.1, weight_decay=0.01)

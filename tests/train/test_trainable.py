@@ -9,7 +9,8 @@ import pytest
 
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.schedule import constant
 from resnet_tpu.train.state import TrainState, create_state

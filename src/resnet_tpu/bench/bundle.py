@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import distributed
+from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.config import Config
 from resnet_tpu.export.export import export_run
-from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.train.convert import write_model_dir
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 
 
 def make_bundle(config: Config, folder: Path, class_names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from resnet_tpu.bench.dawnbench_results import RESULTS, START, follow, verdict
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config
-from resnet_tpu.data.source import open_source
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.program import exit_code
 from resnet_tpu.train.loop import train

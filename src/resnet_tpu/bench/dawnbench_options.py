@@ -5,12 +5,12 @@ import json
 from dataclasses import dataclass
 
 from resnet_tpu import storage
-from resnet_tpu.config import Config
+from resnet_tpu.config import OF_ONE_START, Config
 from resnet_tpu.options import option
 from resnet_tpu.overrides import Layer
 
 _FILE = "dawnbench.json"
-_OF_A_PROCESS = ("model_dir", "mode", "coordinator_address", "num_processes", "process_id")
+_OF_A_PROCESS = ("model_dir", "mode", *OF_ONE_START)
 
 
 @dataclass(frozen=True)

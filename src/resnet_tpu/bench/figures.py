@@ -1,11 +1,11 @@
 """Figures as people read them: tables on a terminal, in Markdown and CSV, and bars in a picture."""
 
-import csv
-import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from resnet_tpu.reports.csv_text import to_csv
 
 _WIDE = 120  # columns of what goes into a file or a pipe
 
@@ -35,7 +35,7 @@ class Bar:
 def show(grid: Grid, output_format: Format) -> None:
     """Prints the grid; its title and notes are left out in CSV."""
     if output_format == "csv":
-        sys.stdout.write(_csv(grid))
+        sys.stdout.write(to_csv(grid.header, grid.rows))
     elif output_format == "markdown":
         print(markdown(grid))
     else:
@@ -47,12 +47,6 @@ def markdown(grid: Grid) -> str:
     lines = [f"| {' | '.join(grid.header)} |", "|---" * len(grid.header) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in grid.rows]
     return "\n".join([*lines, *(f"\n{note}" for note in grid.notes)])
-
-
-def _csv(grid: Grid) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([grid.header, *grid.rows])
-    return text.getvalue()
 
 
 def _show_table(grid: Grid) -> None:

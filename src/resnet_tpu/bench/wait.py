@@ -30,12 +30,13 @@ from resnet_tpu.bench.input import our_task, run_alone
 from resnet_tpu.bench.options import BenchOptions
 from resnet_tpu.bench.photos import write_photos
 from resnet_tpu.config import Config
+from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.options import option
 from resnet_tpu.program import exit_code
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.train.loop import TrainStep, train
+from resnet_tpu.train.loop import train
 from resnet_tpu.train.state import TrainState
-from resnet_tpu.train.step import DeviceBatch
+from resnet_tpu.train.step import TrainStep
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import TRAVELLING, Kind, Weights, describe, locate
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Network
+from resnet_tpu.models.arrays import leaves
+from resnet_tpu.models.network import Network, network_of
 
 _VARIANT = (
     "stem",
@@ -78,12 +79,6 @@ def inspect(path: str) -> Inspection:
     return Inspection(place, entries, summary)
 
 
-def network_of(config: Config) -> Network:
-    """The network of a config. Raises UserError when there is none such."""
-    num_classes = config.data.num_label_classes or 0  # a file may lack the classifier
-    return Network.create(config.model, num_classes=num_classes, image_size=config.data.image_size)
-
-
 def summarize(weights: Weights, network: Network) -> str:
     """One sentence on what the weights are and what is kept with them."""
     model, options = network.model, weights.options
@@ -138,7 +133,7 @@ def _kept(weights: Weights) -> list[str]:
 def _outline(kind: Kind, place: str) -> dict[str, np.ndarray]:
     """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
     if kind == "ours":
-        return {name: _stand_in(leaf.shape, leaf.dtype) for name, leaf in store.leaves(store.stored_shapes(place))}
+        return {name: _stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(store.stored_shapes(place))}
     if kind == "tf1":
         index = tf1_bundle.read_index(place)
         arrays = {name: _stand_in(variable.shape, variable.dtype) for name, variable in index.items()}

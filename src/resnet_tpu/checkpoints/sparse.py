@@ -6,13 +6,13 @@ of which nothing is kept, for Orbax stores no empty arrays.
 
 import functools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays, Path, leaves, put
 
 Shapes = Mapping[str, Sequence[int]]
 """Shape of each array that is stored in this form, by name: `params/stem/conv/kernel`, `masks/stem/conv/kernel`."""
@@ -27,16 +27,16 @@ def pack(arrays: Arrays) -> tuple[Arrays, dict[str, list[int]]]:
     """`arrays` in the form in which they are stored, and the shapes to unpack them with."""
     packed = jax.tree.map(lambda leaf: leaf, arrays)  # new dicts, to be changed
     shapes: dict[str, list[int]] = {}
-    for path, given in _leaves(arrays[_MASKS]):
-        mask = np.asarray(given)
+    for name, given in leaves(arrays[_MASKS]):
+        path, mask = tuple(name.split("/")), np.asarray(given)
         shapes["/".join((_MASKS, *path))] = list(mask.shape)
-        _put(packed, (_MASKS, *path), np.packbits(mask))
+        put(packed, (_MASKS, *path), np.packbits(mask))
         for collection in _MASKED:
             place = (*collection, *path)
             values = _find(arrays, place)
             if values is not None and mask.any() and not np.asarray(values).view(np.uint32)[~mask].any():
                 shapes["/".join(place)] = list(mask.shape)
-                _put(packed, place, np.asarray(values)[mask])
+                put(packed, place, np.asarray(values)[mask])
     return packed, shapes
 
 
@@ -51,7 +51,7 @@ def described(stored: Arrays, shapes: Shapes) -> Arrays:
     for name, shape in shapes.items():
         place = tuple(name.split("/"))
         dtype = np.bool_ if place[0] == _MASKS else _find(stored, place).dtype
-        _put(found, place, jax.ShapeDtypeStruct(tuple(shape), dtype))
+        put(found, place, jax.ShapeDtypeStruct(tuple(shape), dtype))
     return found
 
 
@@ -63,7 +63,7 @@ def to_load(wanted: Arrays, stored: Arrays, shapes: Shapes) -> Arrays:
         if _find(wanted, place) is not None:
             for one in (place, _mask_of(place)):
                 leaf = _find(stored, one)
-                _put(found, one, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()))
+                put(found, one, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()))
     return found
 
 
@@ -92,29 +92,15 @@ def _here() -> jax.sharding.Sharding:
     return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
-def _mask_of(place: tuple[str, ...]) -> tuple[str, ...]:
+def _mask_of(place: Path) -> Path:
     """Where the mask of the array at `place` is."""
     inside = next((place[len(collection) :] for collection in _MASKED if place[: len(collection)] == collection), None)
     return place if inside is None else (_MASKS, *inside)
 
 
-def _leaves(tree: Arrays, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, (*path, name))
-        else:
-            yield (*path, name), value
-
-
-def _find(tree: Arrays, place: tuple[str, ...]) -> Any:
+def _find(tree: Arrays, place: Path) -> Any:
     """The array at `place`; None where there is none."""
     try:
         return functools.reduce(operator.getitem, place, tree)
     except KeyError:
         return None
-
-
-def _put(tree: Arrays, place: tuple[str, ...], leaf: Any) -> None:
-    for name in place[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[place[-1]] = leaf

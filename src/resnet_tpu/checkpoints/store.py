@@ -9,8 +9,10 @@ import dataclasses
 import gc
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +21,10 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from resnet_tpu import buckets, hosts, storage
-from resnet_tpu.checkpoints import sparse
-from resnet_tpu.checkpoints.folders import delete, delete_unfinished, is_checkpoint, put_aside, steps_in
+from resnet_tpu.checkpoints import checksums, sparse
+from resnet_tpu.checkpoints.folders import MARK, delete, delete_unfinished, is_checkpoint, put_aside, steps_in
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays, leaves
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class CheckpointStore:
         self.directory = storage.absolute(directory)  # Orbax takes no other
         self.scores: dict[int, float] = {}
         self._keep, self._always = keep, always
-        self._writes: tuple[int, Any] | None = None  # step, and what waits for the write
+        self._writes: tuple[int, Future[None]] | None = None  # step, and what waits for the write
         storage.make_dir(directory)
         delete_unfinished(self.directory)
         self._steps = steps_in(self.directory)
@@ -81,7 +83,8 @@ class CheckpointStore:
     def save(self, step: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         """Starts writing a checkpoint and returns; the arrays may be overwritten at once.
 
-        Does nothing when `step` is there already. Raises UserError when the one before could not be written.
+        Does nothing when `step` is there already. Raises UserError when the one before could not be written, or this
+        one cannot be for want of a permission or of room.
         """
         if step in self.steps():
             return
@@ -89,9 +92,13 @@ class CheckpointStore:
         items: dict[str, Any] = {"arrays": arrays, _META: dict(meta)}
         if "masks" in arrays:
             items["arrays"], items[_SPARSE] = sparse.pack(arrays)
+        if not storage.is_remote(self.directory):
+            storage.check_writable(self.directory)  # Orbax would wait 300 s for its folder
+            # on a full disk TensorStore's threads print a trace for each array that they could not write
+            storage.check_room(self.directory, sum(leaf.nbytes for leaf in jax.tree.leaves(items["arrays"])))
         with self._writing(), _context():
             path = storage.join(self.directory, str(step))
-            self._writes = step, ocp.save_checkpointables_async(path, items)
+            self._writes = step, _with_checksums(ocp.save_checkpointables_async(path, items), path)
 
     def wait(self) -> None:
         """Returns when everything saved is on disk. Raises UserError when it could not be written."""
@@ -99,7 +106,10 @@ class CheckpointStore:
             return
         (step, write), self._writes = self._writes, None
         with self._writing():
-            write.result()
+            try:
+                write.result()
+            finally:
+                del write  # which would keep its error, see `_writing`
         self._steps = sorted([*self._steps, step])
         kept = {*self._steps[-self._keep :], *self._always}
         if scored := [step for step in self._steps if step in self.scores]:
@@ -109,16 +119,22 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError, RuntimeError) as error:  # a disk that is full comes as any of them
-            if hosts.is_loss(error):
-                raise
+        got = ""
+        with _quiet("absl", "asyncio"):
+            try:
+                yield
+            except (OSError, ValueError, RuntimeError) as error:  # a disk that is full comes as any of them
+                if hosts.is_loss(error):
+                    raise
+                got = _first_line(error)
+            if got:
+                gc.collect()  # Orbax's tasks log their errors when they are collected, now that nobody keeps them
+        if got:
             storage.check_writable(self.directory)  # which knows more of buckets
             raise UserError(
-                f"Writing a checkpoint to {self.directory}", _first_line(error), "to write there",
+                f"Writing a checkpoint to {self.directory}", got, "to write there",
                 "Check the free space and the permissions; the checkpoints before it are whole.",
-            ) from error  # fmt: skip
+            )  # fmt: skip
 
     def shapes_of(self, collection: str) -> Arrays | None:
         """Shape and dtype of each array in a collection that not every run has; None where the newest has none."""
@@ -156,6 +172,24 @@ class CheckpointStore:
                 "Checkpoints", f"{len(damaged)} damaged ({damaged[-1]})", "one that can be read", "Restore a copy."
             )
         return None
+
+
+def _with_checksums(write: Any, path: str) -> "Future[None]":
+    """Ends as `write` does, once the checkpoint that it writes has its checksums as well."""
+    done: Future[None] = Future()
+
+    def finish() -> None:
+        try:
+            write.result()
+            if hosts.is_first():
+                checksums.write(path)
+        except BaseException as error:  # noqa: BLE001  raised again in whoever waits
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=finish, daemon=True, name="resnet_tpu checksums").start()
+    return done
 
 
 def find(path: str) -> str:
@@ -202,13 +236,15 @@ def read_meta(path: str) -> dict[str, Any]:
 
 def _read_json(path: str, name: str) -> dict[str, Any]:
     with _reading(path), _alone(_context()):
-        return ocp.load_checkpointables(path, {name: None})[name]
+        checksums.check(path, name)
+        return ocp.load_checkpointables(storage.absolute(path), {name: None})[name]
 
 
 def written_at(path: str) -> float:
     """When the checkpoint at `path` was whole, in unix seconds. Raises DamagedCheckpointError."""
     with _reading(path), _context():
-        nanoseconds = ocp.metadata(path, "arrays").commit_timestamp_nsecs
+        checksums.check(path, MARK)
+        nanoseconds = ocp.metadata(storage.absolute(path), "arrays").commit_timestamp_nsecs
         if nanoseconds is None:
             raise OSError("it does not say when it was written")
         return nanoseconds / 1e9
@@ -225,7 +261,8 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     wanted = sparse.to_load(shapes, stored, packed)
     with _reading(path), _alone(_context()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
-        loaded = ocp.load_checkpointables(path, {"arrays": wanted, _META: None})
+        checksums.check(path, _META)
+        loaded = ocp.load_checkpointables(storage.absolute(path), {"arrays": wanted, _META: None})
         arrays = sparse.unpack(loaded["arrays"], shapes, packed)
     return Checkpoint(step_of(path), arrays, loaded[_META])
 
@@ -255,7 +292,8 @@ def stored_shapes(path: str) -> Arrays:
 def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
     """Descriptions of the arrays as they lie on disk, and the shapes of those that are packed."""
     with _reading(path), _context():
-        metadata: Any = ocp.metadata(path, "arrays").metadata
+        checksums.check(path, "arrays")
+        metadata: Any = ocp.metadata(storage.absolute(path), "arrays").metadata
         if metadata is None:  # Orbax logs what is wrong and goes on
             raise OSError("the description of its arrays cannot be read")
     return metadata, _read_json(path, _SPARSE) if sparse.is_packed(metadata) else {}
@@ -303,12 +341,6 @@ def _check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
                 f"{tuple(leaf.shape)}",
                 "Use the options it was trained with (resnet_depth, resnet_width, classes), or another model_dir.",
             )
-
-
-def leaves(arrays: Arrays) -> list[tuple[str, Any]]:
-    """Each array with its name, `group1/block1/conv1/conv/kernel`."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(arrays)
-    return [("/".join(str(getattr(key, "key", key)) for key in path), leaf) for path, leaf in flat]
 
 
 def _check_bucket(path: str, error: Exception) -> None:

@@ -12,9 +12,10 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle, write_bundle
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, check_original, contents
 from resnet_tpu.checkpoints.tf1_lottery import apply_masks
-from resnet_tpu.checkpoints.tf1_names import Leaf, leaf_at, tf_names
+from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at
+from resnet_tpu.models.network import Network
 
 _STATE = "checkpoint"
 _STATE_PATH = re.compile(r'^\s*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)

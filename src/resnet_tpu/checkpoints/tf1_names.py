@@ -1,15 +1,10 @@
 """What the variables of the original program are called, and where they are in a network."""
 
-import functools
-import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from resnet_tpu.models.network import Arrays, Network
-
-Leaf = tuple[str, tuple[str, ...]]
-"""Where an array of a network is: 'params' or 'batch_stats', and the keys down to it."""
+from resnet_tpu.models.arrays import Arrays, Leaf
+from resnet_tpu.models.network import Network
 
 # TensorFlow's name of each kind of layer, and its variables in order of creation with their place here
 _CONV = ("conv2d", (("kernel", "params", "kernel"), ("bias", "params", "bias")))
@@ -38,12 +33,6 @@ _CREATION_ORDER = (
     "stem", "pool", "group", "block", "norm_in", "projection", "conv", "norm", "squeeze_excite", "reduce", "expand",
     "norm_out", "dense",
 )  # fmt: skip
-
-
-def leaf_at(trees: Mapping[str, Arrays], place: Leaf) -> Any:
-    """The array at `place` in `trees`: {"params": ..., "batch_stats": ...}."""
-    collection, path = place
-    return functools.reduce(operator.getitem, path, trees[collection])
 
 
 def tf_names(network: Network) -> dict[str, Leaf]:

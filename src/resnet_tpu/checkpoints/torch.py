@@ -1,7 +1,8 @@
 """Files of weights of torchvision's and timm's ResNets: reading them, what they tell, and writing them.
 
-PyTorch is not needed, and nothing that is in a file is run. A `.safetensors` file has no checksums: its header and the
-sizes are checked, but a flipped bit in an array is not noticed. For `.pth` files see `torch_pickle`.
+PyTorch is not needed, and nothing that is in a file is run. The format of `.safetensors` files has no checksums. Those
+that are written here have one of all that is in them; of others the header and the sizes are checked, but a flipped bit
+in an array is not noticed. For `.pth` files see `torch_pickle`.
 """
 
 import json
@@ -10,19 +11,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import google_crc32c
 import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints.tf1_names import leaf_at
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
 from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
 from resnet_tpu.config import ModelConfig, find_option
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays, leaf_at
+from resnet_tpu.models.network import Network
 from resnet_tpu.models.registry import find_architecture
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,7 @@ COUNTER = "num_batches_tracked"
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
 _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
 _PREFIXES = ("module.", "_orig_mod.", "model.")  # of DataParallel, torch.compile, Lightning
-_OWN_KEY = "resnet_tpu"  # in the metadata of our .safetensors files
+_OWN_KEY, _CHECKSUM_KEY = "resnet_tpu", "resnet_tpu_crc32c"  # in the metadata of our .safetensors files
 _NOTED = (
     "resnet_depth", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool", "se_ratio", "pool_padding",
     "mean_rgb", "stddev_rgb",
@@ -115,9 +117,20 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     for name, entry in entries:
         if entry["dtype"] not in _DTYPES:
             raise UserError(f"Weights {path}, {name}", f"type {entry['dtype']}", f"one of {', '.join(_DTYPES)}", _DO)
-    return {
+    arrays = {
         name: np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"]) for name, entry in entries
     }
+    metadata = _parse(data[8 : 8 + int.from_bytes(data[:8], "little")], path).get("__metadata__", {})
+    expected = metadata.get(_CHECKSUM_KEY)
+    if expected is not None and (got := _checksum(metadata.get(_OWN_KEY), arrays)) != expected:
+        raise UserError(f"Weights {path}", f"content with checksum {got}", f"{expected}, as when it was written", _DO)
+    return arrays
+
+
+def _checksum(notes: str | None, arrays: Mapping[str, np.ndarray]) -> str:
+    """Of names, types, shapes and values, and of the notes beside them."""
+    rows = [(name, array.dtype.str, array.shape, google_crc32c.value(array)) for name, array in sorted(arrays.items())]
+    return f"{google_crc32c.value(repr((notes, rows)).encode()):08x}"
 
 
 def _read_header(path: str) -> dict[str, np.ndarray]:
@@ -259,7 +272,9 @@ def write_safetensors(
     notes: dict[str, Any] = {name: getattr(model, name) for name in _NOTED}
     if class_names is not None:
         notes["class_names"] = list(class_names)
-    data = safetensors.numpy.save(arrays, {"format": "pt", _OWN_KEY: json.dumps(notes)})
+    told = json.dumps(notes)
+    metadata = {"format": "pt", _OWN_KEY: told, _CHECKSUM_KEY: _checksum(told, arrays)}
+    data = safetensors.numpy.save(arrays, metadata)
     with storage.write_whole(path) as file:
         file.write(data)
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from resnet_tpu.checkpoints import store
-from resnet_tpu.checkpoints.tf1_names import Leaf
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import Leaf, leaves
 from resnet_tpu.models.network import Network
 
 # Modules outside the groups; torchvision has only the 7x7 stem and the classifier, the others are timm's
@@ -35,7 +34,7 @@ def torch_names(network: Network) -> dict[str, Leaf]:
         raise UserError("pre_activation", True, "False for the names of torchvision and timm", do)
     names: dict[str, Leaf] = {}
     for collection, shapes in zip(("params", "batch_stats"), network.shapes(), strict=True):
-        for name, _ in store.leaves(shapes):
+        for name, _ in leaves(shapes):
             *module, variable = name.split("/")
             prefix = _module_name(tuple(module), pools_shortcut=network.model.resnetd_shortcut)
             names[f"{prefix}.{_VARIABLES[variable]}"] = (collection, (*module, variable))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -290,6 +290,5 @@ def _reading(path: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001  pickle, zipfile and NumPy each raise their own, OSError among it
-        got = (str(error).splitlines() or [type(error).__name__])[0][:300]
         expected = "a whole, undamaged file of torch.save"
-        raise UserError(f"Weights {path}", got, expected, "Copy or download it again.") from None
+        raise UserError(f"Weights {path}", first_line(error), expected, "Copy or download it again.") from None

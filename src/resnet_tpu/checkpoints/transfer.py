@@ -13,7 +13,8 @@ from resnet_tpu.checkpoints.torch import COUNTER
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, travelling
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 from resnet_tpu.models.registry import find_architecture
 
 log = logging.getLogger(__name__)

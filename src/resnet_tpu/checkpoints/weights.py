@@ -10,11 +10,13 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store, tf1, tf1_describe, torch
+from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.tf1_describe import STEP
 from resnet_tpu.checkpoints.tf1_lottery import apply_masks
-from resnet_tpu.checkpoints.tf1_names import Leaf, tf_names
-from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.config import OPTIONS
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.models.arrays import Leaf, leaves
 from resnet_tpu.models.network import Network
 
 Kind = Literal["ours", "tf1", "torch"]
@@ -68,7 +70,7 @@ class Weights:
         if self.kind == "torch":
             return torch.torch_names(network)
         params, batch_stats = network.shapes()
-        names = (name for name, _ in store.leaves({"params": params, "batch_stats": batch_stats}))
+        names = (name for name, _ in leaves({"params": params, "batch_stats": batch_stats}))
         return {name: (name.split("/")[0], tuple(name.split("/")[1:])) for name in names}
 
 
@@ -145,8 +147,7 @@ def describe(kind: Kind, place: str, variables: Mapping[str, np.ndarray]) -> Wei
     """
     if kind == "ours":
         meta = store.read_meta(place)
-        known = {name: value for name, value in meta["config"].items() if name in OPTIONS}
-        options = Config().replace(**known).flat()
+        options = config_of(meta).flat()
         return Weights(place, kind, variables, options, meta["class_names"], store.step_of(place))
     if kind == "tf1":
         step = int(variables[STEP]) if STEP in variables else None

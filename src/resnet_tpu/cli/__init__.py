@@ -10,6 +10,7 @@ from resnet_tpu import __version__
 from resnet_tpu.cli import (
     bench,
     compact,
+    completion,
     convert,
     demo,
     doctor,
@@ -45,11 +46,12 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "bench": bench.bench,
     "demo": demo.demo,
     "doctor": doctor.doctor,
+    "completion": completion.completion,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `resnet-tpu`. Returns the exit code: 0 done, 2 the user's to mend, 130 interrupted."""
+    """The command `resnet-tpu`. Returns the exit code: 0 done, 2 for the user to mend, 130 or 143 when stopped."""
     return exit_code(_dispatch, sys.argv[1:] if arguments is None else arguments)
 
 
@@ -66,7 +68,7 @@ def _dispatch(arguments: Sequence[str]) -> None:
 
 
 def _overview() -> str:
-    verbs = "\n".join(f"  {name:9}{function.__doc__}" for name, function in VERBS.items())
+    verbs = "\n".join(f"  {name:12}{function.__doc__}" for name, function in VERBS.items())
     return (
         "usage: resnet-tpu VERB [options]\n\nImage classification with ResNets on TPU, GPU and CPU.\n\n"
         f"verbs:\n{verbs}\n\nexamples:\n  resnet-tpu demo\n"

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from resnet_tpu.arguments import Parser
+from resnet_tpu.cli.arguments import Parser, dispatch, fill
 from resnet_tpu.cli.dawnbench import dawnbench
-from resnet_tpu.cli.options import configure, dispatch, fill
+from resnet_tpu.cli.run_options import configure
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.options import options_of
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import fill
+from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.options import option, options_of
 
 

@@ -1,13 +1,13 @@
 """`resnet-tpu convert`: weights from elsewhere, and back."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import WIDE, BulkOptions, fill
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.console import make_console
+from resnet_tpu.cli.run_options import BulkOptions
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
@@ -66,7 +66,7 @@ def convert(arguments: Sequence[str]) -> None:
     layers = [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
     merge(Config(), layers)  # mistakes show before the weights are read
 
-    from resnet_tpu.train.convert import convert as convert_weights
+    from resnet_tpu.checkpoints.convert import convert as convert_weights
 
     convert_weights(
         source,
@@ -80,9 +80,8 @@ def convert(arguments: Sequence[str]) -> None:
 
 def _show_weights(path: str) -> None:
     """Prints what is in the weights at `path`."""
-    from rich.console import Console
 
     from resnet_tpu.checkpoints.inspection import inspect, render
 
     shown = render(inspect(path))
-    Console(width=None if sys.stdout.isatty() else WIDE).print(shown)
+    make_console().print(shown)

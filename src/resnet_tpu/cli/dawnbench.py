@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from resnet_tpu.arguments import Parser
 from resnet_tpu.bench.dawnbench_options import DawnbenchOptions, read_job
-from resnet_tpu.cli.options import add_training_options, configure_training, fill
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.run_options import add_training_options, configure_training
 from resnet_tpu.config import OPTIONS
 from resnet_tpu.options import options_of
 from resnet_tpu.overrides import Layer

@@ -3,13 +3,12 @@
 import dataclasses
 import itertools
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import WIDE, fill
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.console import make_console
 from resnet_tpu.options import option, options_of
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ def doctor(arguments: Sequence[str]) -> None:
 
 def _print(findings: Sequence["Finding"]) -> None:
     """A line for each finding, those of a topic below its name, and below what is not well what would help."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -59,4 +57,4 @@ def _print(findings: Sequence["Finding"]) -> None:
         for finding in group:
             found = "\n".join(filter(None, (finding.found, finding.do)))
             table.add_row(f"  {escape(finding.name)}", f"[{_COLOURS[finding.state]}]{finding.state}[/]", escape(found))
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    make_console().print(table)

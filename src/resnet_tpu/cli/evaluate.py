@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import add_run_options, configure, fill
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.run_options import add_run_options, configure
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
 
@@ -17,18 +17,23 @@ class EvalOptions:
 
 
 def evaluate(arguments: Sequence[str]) -> None:
-    """Evaluate the newest checkpoint of a run on the validation images."""
+    """Evaluate a checkpoint, or the newest of a run, on the validation images."""
     parser = Parser(
         "resnet-tpu eval",
         f"{evaluate.__doc__} Options that are not given are the run's own.",
-        usage="MODEL_DIR [options]",
+        usage="CHECKPOINT [options]",
         examples=(
             "resnet-tpu eval runs/flowers",
             "resnet-tpu eval runs/flowers --watch --eval_timeout=3600      # beside a training",
             "resnet-tpu eval runs/flowers --data_dir=data/other_flowers",
+            "resnet-tpu eval runs/flowers/checkpoints/1000                # recorded nowhere",
         ),
     )
-    parser.add_argument("model_dir", metavar="MODEL_DIR", help="Folder of the run.")
+    parser.add_argument(
+        "model_dir",
+        metavar="CHECKPOINT",
+        help="A model_dir: its newest, with the result recorded there. Or a checkpoint: the result is only shown.",
+    )
     parser.add_options("what to do", options_of("eval", EvalOptions).values())
     add_run_options(parser, "data", "eval", "run")
     given = parser.parse(arguments)

@@ -1,12 +1,12 @@
 """`resnet-tpu export`."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import WIDE, add_run_options, configure, fill
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.console import make_console
+from resnet_tpu.cli.run_options import add_run_options, configure
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
 
@@ -53,14 +53,12 @@ def export(arguments: Sequence[str]) -> None:
     layers = [found] if (found := read_run(places["model_dir"])) else []
     config = configure({**given, **places}, layers)
 
-    from rich.console import Console
-
     from resnet_tpu.export.bundle import open_bundle
     from resnet_tpu.export.export import export_run
     from resnet_tpu.export.verify import comparisons_table, files_table, verify_run
 
     bundle = open_bundle(export_run(config))
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console = make_console()
     console.print(files_table(bundle))
     if options.verify or images or "int8" in bundle.forms:
         compared = verify_run(bundle, config, images, split=options.split, num_images=options.verify_images)

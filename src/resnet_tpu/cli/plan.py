@@ -5,12 +5,16 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import WIDE, add_training_options, configure_training, fill
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.console import make_console
+from resnet_tpu.cli.run_options import add_training_options, configure_training
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
+
+if TYPE_CHECKING:
+    from resnet_tpu.plan.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,6 @@ def plan(arguments: Sequence[str]) -> None:
 
     os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU that is here is left to those who train on it
 
-    from resnet_tpu.plan import table
     from resnet_tpu.plan.compiler import check_installed
     from resnet_tpu.plan.plan import check_plan
     from resnet_tpu.plan.plan import plan as plan_run
@@ -80,12 +83,17 @@ def plan(arguments: Sequence[str]) -> None:
         )
         for found in slices
     ]  # fmt: skip
+    _show(plans, options)
+
+
+def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:
+    """Prints the plans, and draws them where that is asked for."""
+    from resnet_tpu.plan import table
+
     if options.format == "json":
         sys.stdout.write(table.to_json(plans, top=options.top))
     else:
-        from rich.console import Console
-
-        Console(width=None if sys.stdout.isatty() else WIDE).print(table.render(plans, top=options.top))
+        make_console().print(table.render(plans, top=options.top))
     if options.picture:
         from resnet_tpu.plan.picture import draw_plans
         from resnet_tpu.reports.style import write_png

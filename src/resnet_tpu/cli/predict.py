@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import add_run_options, configure, fill
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.run_options import add_run_options, configure
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import Layer, read_run

@@ -2,12 +2,19 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import fill
+from resnet_tpu.cli.arguments import Parser, cut_at_dashes, fill
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import options_of
+from resnet_tpu.options import option, options_of
+
+
+@dataclass(frozen=True)
+class _HowOptions:
+    """Who does the work."""
+
+    beam: bool = option(False, "Write the shards by a pipeline of Apache Beam. Its options come after --.")
 
 
 def prepare(arguments: Sequence[str]) -> None:
@@ -21,12 +28,13 @@ def prepare(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu prepare",
         f"{prepare.__doc__}",
-        usage="RAW OUT [options]",
+        usage="RAW OUT [options] [--beam -- options of Apache Beam]",
         examples=(
             "resnet-tpu prepare flower_photos data/flowers      # downloads them when there is no such folder",
             "resnet-tpu prepare my_photos data/mine --short_side=256 --workers=8",
             "resnet-tpu prepare photos.csv data/photos --split=0.9,0.1     # CSV: path,label[,split]",
             "resnet-tpu prepare data/flowers --bigtable_instance=INSTANCE --bigtable_table=flowers",
+            "resnet-tpu prepare gs://BUCKET/raw gs://BUCKET/data --beam -- --runner=DataflowRunner ...",
         ),
     )
     parser.add_argument(
@@ -38,16 +46,22 @@ def prepare(arguments: Sequence[str]) -> None:
         nargs="?",
         help="Folder for the shards and manifest.json. Left out, RAW is such a folder, to be copied to a table.",
     )
-    parser.add_options("options", options_of("prepare", PrepareOptions).values())
+    parser.add_options("what to do", options_of("prepare", PrepareOptions).values())
+    parser.add_options("Apache Beam", options_of("beam", _HowOptions).values())
     bigtable = {name: found for name, found in OPTIONS.items() if name.startswith("bigtable_") or name == "gcp_project"}
     where = "Copy the records to a table of this instance too."
     bigtable["bigtable_instance"] = dataclasses.replace(bigtable["bigtable_instance"], help=where)
     parser.add_options("Cloud Bigtable", bigtable.values())
-    given = parser.parse(arguments)
+    ours, for_beam = cut_at_dashes(arguments)
+    given = parser.parse(ours)
+    how = fill(_HowOptions, {"beam": given.pop("beam", "false")})
+    if for_beam and not how.beam:
+        expected = "nothing after -- without --beam"
+        raise UserError("resnet-tpu prepare", for_beam[0], expected, "Pass --beam before --, or leave it out.")
     table = Config().replace(**{name: given.pop(name) for name in bigtable if name in given}).data
     raw_dir, out_dir, options = given.pop("raw_dir"), given.pop("out_dir"), fill(PrepareOptions, given)
     if out_dir:
-        Console().print(render_report(prepare_images(raw_dir, out_dir, options)))
+        Console().print(render_report(prepare_images(raw_dir, out_dir, options, beam=for_beam if how.beam else None)))
     if table.bigtable_instance:
         from resnet_tpu.data.bigtable_writer import write_table
 

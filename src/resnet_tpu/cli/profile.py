@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import add_training_options, configure_training, dispatch, fill
+from resnet_tpu.cli.arguments import Parser, dispatch, fill
+from resnet_tpu.cli.console import make_console
+from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
@@ -50,7 +51,7 @@ def profile_input(arguments: Sequence[str]) -> None:
         ),
     )
     options, config = _parse(parser, InputOptions, arguments)
-    _check_data(config)
+    check_data(config, without="for a step without images")
 
     from resnet_tpu.profiling import input as found
     from resnet_tpu.profiling import report
@@ -89,7 +90,7 @@ def profile_train(arguments: Sequence[str]) -> None:
     if options.trace:
         profile = training.read_profile(options.trace)
     else:
-        _check_data(config)
+        check_data(config, without="for a step without images")
         if not config.run.model_dir:
             do = "Give --model_dir=FOLDER; of a run that is there, nothing is changed."
             raise UserError("model_dir", "nothing", "a folder for the trace", do)
@@ -125,16 +126,9 @@ def _parse(parser: Parser, owner: type[Any], arguments: Sequence[str]) -> tuple[
     return options, configure_training(given, [run] if run else [])
 
 
-def _check_data(config: Config) -> None:
-    if not config.data.place:
-        do = "Give --data_dir=FOLDER, or --data_dir=null for a step without images."
-        raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)
-
-
 def _print(output_format: str, as_json: Callable[[], str], as_tables: Callable[[], Any]) -> None:
     if output_format == "json":
         sys.stdout.write(as_json() + "\n")
         return
-    from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 120).print(as_tables())
+    make_console(120).print(as_tables())

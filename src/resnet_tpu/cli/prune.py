@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import fill
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.run_options import CONCERNS
+from resnet_tpu.config import OPTIONS
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
 
@@ -16,6 +18,9 @@ class ReportOptions:
     output_dir: str = option("", "Folder of levels, table and pictures. Default: MODEL_DIR/pruning.")
     combine: bool = option(
         False, "Prune nothing: one table and curve of several output_dirs, given in place of MODEL_DIR."
+    )
+    paper_network: Literal["same", "resnet20", "resnet34", "resnet50", "resnet56", "resnet110"] = option(
+        "same", "Whose curves in the paper are drawn beside; `same` are those of the same network, if it has it."
     )
 
 
@@ -43,6 +48,9 @@ def prune(arguments: Sequence[str]) -> None:
     what, where = options_of("prune", Experiment), options_of("report", ReportOptions)
     parser.add_options("what to do", what.values())
     parser.add_options("where to show it", where.values())
+    run_options = {name: found for name, found in OPTIONS.items() if found.group == "run"}
+    del run_options["model_dir"], run_options["mode"]
+    parser.add_options(CONCERNS["run"], run_options.values())
     given = parser.parse(arguments)
     folders = given.pop("folders")
     asked = fill(Experiment, {name: given[name] for name in what if name in given})
@@ -53,15 +61,19 @@ def prune(arguments: Sequence[str]) -> None:
         do = "Prune one after the other; --combine puts their results together."
         raise UserError("MODEL_DIR", " ".join(folders), "one folder", do)
 
+    from resnet_tpu import hosts
     from resnet_tpu.prune.experiment import run
     from resnet_tpu.prune.outcome import read_outcomes
     from resnet_tpu.prune.report import report_experiment
 
     if shown.combine:
-        report_experiment(read_outcomes(folders), shown.output_dir)
+        report_experiment(read_outcomes(folders), shown.output_dir, shown.paper_network)
         return
     output_dir = shown.output_dir or f"{folders[0].rstrip('/')}/pruning"
-    report_experiment(run(folders[0], output_dir, asked), output_dir)
+    devices = {name: given[name] for name in run_options if name in given}
+    outcomes = run(folders[0], output_dir, asked, devices=devices)
+    if hosts.is_first():
+        report_experiment(outcomes, output_dir, shown.paper_network)
 
 
 def _check_combining(others: Sequence[str], output_dir: str) -> None:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import fill
+from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.options import option, options_of
 
 
@@ -14,7 +13,9 @@ from resnet_tpu.options import option, options_of
 class ResultsOptions:
     """What `results` shows."""
 
-    metric: str = option("top_1_accuracy", "Tag of the event files.")
+    metric: str = option(
+        "top_1_accuracy", "What to show, by its name in TensorBoard: also top_5_accuracy, loss, learning_rate."
+    )
     split: Literal["eval", "train"] = option("eval", "Values of the evaluations or of the training steps.")
     format: Literal["table", "csv"] = option("table", "How to print the values.")
     picture: str = option("", "Also draw them into this PNG file.")

@@ -3,8 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import fill
+from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.errors import missing_extra
 from resnet_tpu.options import options_of
 from resnet_tpu.serve.options import ServeOptions

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import add_training_options, configure_training, dispatch, fill
+from resnet_tpu.cli.arguments import Parser, cut_at_dashes, dispatch, fill
+from resnet_tpu.cli.run_options import add_training_options, configure_training
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import options_of
@@ -82,8 +82,7 @@ def _parse(name: str, service: Any, owner: type[T], arguments: Sequence[str], ex
     """The options of the service and the training's."""
     from resnet_tpu.cloud.job import JobOptions
 
-    cut = list(arguments).index("--") if "--" in arguments else len(arguments)
-    ours, training = arguments[:cut], tuple(arguments[cut + 1 :])
+    ours, training = cut_at_dashes(arguments)
     program = f"resnet-tpu submit {name}"
     about = f"{service.__doc__}\n\nAfter -- come the arguments of `resnet-tpu train`, as they are."
     parser = Parser(

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from resnet_tpu.arguments import Parser
-from resnet_tpu.cli.options import add_training_options, configure_training
-from resnet_tpu.config import Config
+from resnet_tpu.cli.arguments import Parser
+from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
+from resnet_tpu.config import Config, LotteryConfig
 from resnet_tpu.errors import UserError
 
 
@@ -14,6 +14,7 @@ def train(arguments: Sequence[str]) -> None:
         "resnet-tpu train",
         f"{train.__doc__}\n\nOptions add up, later over earlier: defaults, --recipe, --config_file, "
         "--params_override, single options.",
+        usage="--data_dir=FOLDER --model_dir=FOLDER [options]",
         examples=(
             "resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers",
             "resnet-tpu train --recipe=flowers --data_dir=data/flowers --model_dir=runs/flowers --train_steps=90epochs",
@@ -26,9 +27,7 @@ def train(arguments: Sequence[str]) -> None:
     config = configure_training(parser.parse(arguments))
     if config.run.mode not in ("train", "train_and_eval"):
         raise UserError("mode", config.run.mode, "train or train_and_eval", f"See resnet-tpu {config.run.mode} --help.")
-    if not config.data.place:
-        do = "Give --data_dir=FOLDER, or --data_dir=null to measure speed without images."
-        raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)
+    check_data(config, without="to measure speed without images")
     run(config)
 
 
@@ -46,10 +45,21 @@ def run(config: Config) -> None:
         predict_images(config, split="validation" if config.lottery.lth_prediction_result_dir else "test")
     else:
         from resnet_tpu.export.export import check_export, export_run
-        from resnet_tpu.prune.lottery import train_lottery
 
         if config.eval.export_dir:
             check_export(config.eval)  # mistakes show before the training, not after it
-        train_lottery(config)
+        _train(config)
         if config.eval.export_dir:
             export_run(config)
+
+
+def _train(config: Config) -> None:
+    """Trains; with flags of the pruning fork as they say."""
+    if config.lottery == LotteryConfig():
+        from resnet_tpu.train.loop import train as train_run
+
+        train_run(config)
+    else:
+        from resnet_tpu.prune.lottery import train_lottery
+
+        train_lottery(config)

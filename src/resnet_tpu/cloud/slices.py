@@ -39,8 +39,10 @@ _RENTED = {
     "v5p": _Rented("v5p", 2, "v2-alpha-tpuv5", "tpu-v5p-slice", "", 4, _V5P, _V5P),
     "v6e": _Rented("v6e", 1, "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard", 8, _V6E, _V6E),
 }  # fmt: skip
-"""Sources: Cloud TPU's documentation, "TPU regions and zones" and "TPU software versions"; Google Kubernetes Engine's,
-"Plan TPUs in GKE"; Vertex AI's, "Configure compute resources"; all as of 2026."""
+"""Sources, as of 2026: Cloud TPU's documentation, "TPU regions and zones" and "TPU software versions", for
+asia-northeast1-b "Request Cloud TPUs using Flex-start"; Google Kubernetes Engine's, "Plan TPUs in GKE"; Vertex AI's,
+"Configure compute resources". Zones that Google keeps for single customers are left out. Two zones are here without a
+source that could be read: europe-west4-b for v5e, and southamerica-west1-a for v6e."""
 
 _CHIPS_ON_A_HOST = 4  # of slices with several
 

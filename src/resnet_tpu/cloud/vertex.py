@@ -30,7 +30,12 @@ class VertexOptions:
 
 
 def request(job: Job, options: VertexOptions) -> dict[str, Any]:
-    """The `CustomJob` of aiplatform.googleapis.com v1, as JSON: the body of a POST to `path`."""
+    """The `CustomJob` of aiplatform.googleapis.com v1, as JSON: the body of a POST to `path`.
+
+    Machine types and the field for the topology are those of Vertex AI's documentation and client library, whose own
+    example has one replica for one host. That a larger slice has one for each of its hosts is taken over from GKE, to
+    whose topologies the library refers; no source says so, and no slice was there to try it.
+    """
     is_old = job.slice.vertex_family == "cloud-tpu"
     pool = {
         "machineSpec": _machine(job),

@@ -12,7 +12,7 @@ from resnet_tpu.data.source import DistantSource, Sample, Source
 from resnet_tpu.data.tfrecord import RecordError
 
 THREADS = 16  # requests under way at a time
-_CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
+CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
 _MOST_BYTES = 256_000_000  # that wait for their use, about
 
 Fetched = Mapping[int, Sample | RecordError]
@@ -89,12 +89,12 @@ class ReadAhead:
     def _distance(self) -> int:
         """Of how many chunks to be ahead: for all threads to have work, unless images are too large for that."""
         if not self._num_bytes:
-            return 2 * _CHUNKS_PER_REQUEST
+            return 2 * CHUNKS_PER_REQUEST
         requests = min(THREADS, _MOST_BYTES * self._num_requests // self._num_bytes)
-        return max(1, requests) * _CHUNKS_PER_REQUEST
+        return max(1, requests) * CHUNKS_PER_REQUEST
 
     def _ask(self) -> None:
-        chunks = range(self._next, min(self._next + _CHUNKS_PER_REQUEST, self._num_chunks))
+        chunks = range(self._next, min(self._next + CHUNKS_PER_REQUEST, self._num_chunks))
         future: Future[Fetched] = Future()
         self._coming.update((chunk, future) for chunk in chunks)
         self._unfinished.add(future)

@@ -14,8 +14,7 @@ import resnet_tpu
 from resnet_tpu import storage
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings
-from resnet_tpu.data.manifest import Manifest, read_manifest
-from resnet_tpu.data.source import read_class_names
+from resnet_tpu.data.manifest import Manifest, read_class_names, read_manifest
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.data.tfrecord import RecordFile, read_records
 from resnet_tpu.errors import UserError

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.data.manifest import MANIFEST
+from resnet_tpu.data.manifest import LABELS, MANIFEST
 from resnet_tpu.data.plan import Plan
 from resnet_tpu.data.shards import STATE_FOLDER
 from resnet_tpu.data.split import SPLITS
 from resnet_tpu.errors import UserError
 
 STATE_FILE = "prepare.json"
-LABELS = "labels.txt"
 REPORT = "report.txt"
 _PREFIXES = tuple(f"{split}-" for split in SPLITS)
 _SUMMARIES = (MANIFEST, LABELS, REPORT)
@@ -37,7 +36,7 @@ def claim(out_dir: str, plan: Plan, options: dict[str, Any], *, overwrite: bool)
             )
         _refuse_foreign(out_dir, [] if before is None or overwrite else [*before["shards"], *_SUMMARIES])
         storage.make_dir(storage.join(out_dir, STATE_FOLDER))
-        _sweep(out_dir)
+        sweep(out_dir)
         storage.write_text(storage.join(out_dir, STATE_FOLDER, STATE_FILE), json.dumps(state))
     except OSError as error:
         got, do = error.strerror or error, "Choose another folder or mend its permissions."
@@ -92,8 +91,11 @@ def _refuse_foreign(out_dir: str, known: list[str]) -> None:
         raise UserError(f"Output folder {out_dir}", got, expected, "Choose another folder or move them away.")
 
 
-def _sweep(out_dir: str) -> None:
-    """Deletes what a killed run was writing: halves of files under the names that `storage.write_whole` gives them."""
+def sweep(out_dir: str) -> None:
+    """Deletes what a killed run was writing: halves of files under the names that `storage.write_whole` gives them.
+
+    Its workers, which outlive it by a moment, may still add some afterwards.
+    """
     if storage.is_remote(out_dir):
         return
     for folder in (out_dir, f"{out_dir}/_index", f"{out_dir}/{STATE_FOLDER}"):

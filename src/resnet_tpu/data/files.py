@@ -1,13 +1,74 @@
-"""Image files named one by one, as a source."""
+"""Image files as a source: those of a data set, by class, or such as are named one by one."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from resnet_tpu import storage
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.findings import Kind
+from resnet_tpu.data.folders import Found, Photo, find_photos
 from resnet_tpu.data.images import IMAGE_SUFFIXES
-from resnet_tpu.data.labels import UNKNOWN_LABEL
+from resnet_tpu.data.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.source import Sample
+from resnet_tpu.data.split import SPLITS, Split, split_files
 from resnet_tpu.data.tfrecord import RecordError
 from resnet_tpu.errors import UserError
+
+
+class FolderSource:
+    """Image files in class folders, with or without split folders above, or listed in a CSV file.
+
+    Found, numbered and shared out by the rules of `prepare`.
+    """
+
+    honour_exif = True
+    damage: Sequence[RecordError] = ()
+
+    def __init__(self, data: DataConfig, split: Split) -> None:
+        found = find_photos(data.data_dir)
+        names = sorted({photo.class_name for photo in found.photos}, key=os.fsencode)
+        empty = [
+            item.path for item in found.findings if item.kind is Kind.NO_IMAGES and Path(item.path).name not in names
+        ]
+        if empty:
+            do = "Add images or remove the folder."
+            raise UserError(f"Class folder {storage.join(data.data_dir, empty[0])}", "no images", "at least one", do)
+        classes = make_labels(data, names)
+        self.class_names, self.num_classes = classes.names, classes.num_classes
+        stored = {name: number for number, name in enumerate(names, 1)}
+        photos = [photo for photo in found.photos if photo.split == split] if found.has_splits else _share(found, split)
+        if not photos:
+            do = f"Add {split} images, or choose another split."
+            raise UserError(
+                f"data_dir {data.data_dir}", f"none of its {len(found.photos)} images", f"{split} images", do
+            )
+        self._photos = [
+            (photo.path, photo.name, classes.of(stored[photo.class_name], photo.name, lambda: data.data_dir))
+            for photo in photos
+        ]
+
+    def __len__(self) -> int:
+        return len(self._photos)
+
+    def __getitem__(self, i: int) -> Sample:
+        path, name, label = self._photos[i]
+        try:
+            return Sample(Path(path).read_bytes(), label, name)
+        except OSError as error:
+            raise UserError(f"Image {path}", error.strerror, "a readable file", "Check path and permissions.") from None
+
+    def where(self, i: int) -> str:
+        return self._photos[i][0]
+
+
+def _share(found: Found, split: Split) -> list[Photo]:
+    """The photos of `split`, each class shared out on its own, in the order found."""
+    classes: dict[str, list[str]] = {}
+    for photo in found.photos:
+        classes.setdefault(photo.class_name, []).append(photo.name)
+    chosen = {name for names in classes.values() for name in split_files(names)[SPLITS.index(split)]}
+    return [photo for photo in found.photos if photo.name in chosen]
 
 
 class FileSource:

@@ -8,6 +8,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps
 
+from resnet_tpu.data import jpeg
 from resnet_tpu.data.findings import Kind
 
 _SUFFIXES = {
@@ -128,6 +129,8 @@ def _clean_jpeg(data: bytes, image: Image.Image, notes: list[tuple[Kind, str]], 
     full = (width, height) if orientation < 5 else (height, width)
     size = limits.size(*full)
     if orientation == 1 and size == full:
+        if (header := jpeg.read_header(data)) and not header.is_whole:  # which training refuses, decodable or not
+            raise BadImageError(Kind.TRUNCATED, "no end marker")
         _decode_jpeg(data, notes, 1, 1)  # at 1/8: reads every byte, skips most of the arithmetic
         return CleanImage(data, full[1], full[0], notes)
     width, height = size if orientation < 5 else size[::-1]

@@ -28,7 +28,7 @@ from resnet_tpu.machine import num_cores
 Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
-_CHUNK = 16  # images a thread decodes at a time: Grain's 0.1 ms per element is spread over them
+CHUNK = 16  # images a thread decodes at a time: Grain's 0.1 ms per element is spread over them
 _ENDLESS = 1 << 62
 
 Records = Callable[[int], int | None]
@@ -52,7 +52,7 @@ class _Plan:
     @property
     def parts(self) -> int:
         """Chunks in a batch of one host."""
-        return -(-self.per_host // _CHUNK)
+        return -(-self.per_host // CHUNK)
 
     @property
     def num_chunks(self) -> int:

@@ -1,18 +1,19 @@
 """`manifest.json`: what is in a prepared data set. Written last: a folder without it is known to be unfinished."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.data.findings import Summary
 from resnet_tpu.errors import UserError
 
 MANIFEST = "manifest.json"
+LABELS = "labels.txt"
+"""Class names alone, one on a line: for people, and for data that has no manifest."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of `manifest.json`."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        return checked_json.dumps(dataclasses.asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Reads what `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
-        values = json.loads(text)
+        """Reads what `to_json` wrote, or would have without its checksum. Raises ValueError, KeyError or TypeError."""
+        values = checked_json.loads(text)
         for name, split in values["splits"].items():
             files = {shard: ShardEntry(**entry) for shard, entry in split["files"].items()}
             values["splits"][name] = SplitEntry(**(split | {"files": files}))
@@ -93,3 +94,13 @@ def read_manifest(data_dir: str) -> Manifest | None:
         raise UserError(
             path, got, "what `prepare` wrote", "Run prepare again with --overwrite, or delete it."
         ) from None
+
+
+def read_class_names(data_dir: str) -> list[str] | None:
+    """The names beside the records, by label from 1: `manifest.json`, or else `labels.txt`; None where neither is."""
+    labels = storage.join(data_dir, LABELS)
+    if manifest := read_manifest(data_dir):
+        return manifest.class_names
+    if storage.exists(labels):
+        return [line.strip() for line in storage.read_text(labels).splitlines() if line.strip()]
+    return None

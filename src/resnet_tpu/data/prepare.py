@@ -1,6 +1,7 @@
 """Photos to TFRecord shards in the original's format: split, checked, mended, counted."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from rich.console import Console
 
 import resnet_tpu
 from resnet_tpu import storage
+from resnet_tpu.data import beam as on_beam
 from resnet_tpu.data.boxes import digest_of, read_boxes
-from resnet_tpu.data.claim import LABELS, REPORT, claim
+from resnet_tpu.data.claim import REPORT, claim, sweep
 from resnet_tpu.data.findings import Finding, Kind, summarize
 from resnet_tpu.data.flowers import FLOWER_PHOTOS, fetch_flower_photos
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.images import Limits
-from resnet_tpu.data.manifest import MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
+from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
 from resnet_tpu.data.plan import Plan, make_plan
 from resnet_tpu.data.report import report_text
 from resnet_tpu.data.shards import Shard, ShardResult, StoredImage, finished_shard
@@ -88,14 +90,21 @@ class PrepareOptions:
 
 
 def prepare(
-    raw_dir: str, out_dir: str, options: PrepareOptions | None = None, *, console: Console | None = None
+    raw_dir: str,
+    out_dir: str,
+    options: PrepareOptions | None = None,
+    *,
+    beam: Sequence[str] | None = None,
+    console: Console | None = None,
 ) -> Manifest:
     """Writes the photos of `raw_dir` as TFRecord shards, with manifest, labels and report, to `out_dir`.
 
     raw_dir: here or in a bucket: folder of class folders; or of train/ validation/ test/ with class folders; or a CSV
     `path,label[,split]`; or 'flower_photos', which is downloaded.
+    beam: options of Apache Beam, such as `--runner=DataflowRunner`, whose pipeline then writes the shards; none of them
+    for processes here.
     A run that was interrupted is continued by the same call; finished shards are not written again. The same photos and
-    options give the same bytes for any number of workers.
+    options give the same bytes for any number of workers, with Beam and without.
     Raises UserError for photos, folders or options that cannot be used, and when too many images are bad.
     """
     options = options or PrepareOptions()
@@ -105,6 +114,10 @@ def prepare(
     _check_places(raw_dir, out_dir)
     boxes = read_boxes(options.bounding_boxes)
     plan = make_plan(find_photos(raw_dir, boxes), parse_ratios(options.split), options.seed, options.num_shards())
+    pipeline = None
+    if beam is not None:
+        most = _num_workers(plan.shards)
+        pipeline = on_beam.make_pipeline(beam, raw_dir, out_dir, workers=options.workers, most_workers=most)
     deciding = options.deciding() | ({"bounding_boxes": digest_of(boxes)} if boxes else {})
     claim(out_dir, plan, deciding, overwrite=options.overwrite)
     results = {shard.name: result for shard in plan.shards if (result := finished_shard(shard, out_dir))}
@@ -118,7 +131,10 @@ def prepare(
             f"{len(results)} of {len(plan.shards)} shards are finished already.", highlight=False, markup=False
         )
     limits = Limits(options.max_side, options.short_side, options.quality)
-    results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
+    if pipeline is None or not missing:
+        results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
+    else:
+        results |= on_beam.write_shards(pipeline, plan.shards, missing, out_dir, limits, console)
     return _conclude(raw_dir, out_dir, plan, results, options)
 
 
@@ -151,6 +167,7 @@ def _conclude(
     try:
         _check_bad(raw_dir, out_dir, findings, options, sum(len(shard.photos) for shard in plan.shards))
         manifest = _summary(plan, results, options, findings, counts)
+        sweep(out_dir)
         storage.write_text(storage.join(out_dir, REPORT), report_text(manifest, findings, counts))
         storage.write_text(storage.join(out_dir, LABELS), "".join(f"{name}\n" for name in plan.class_names))
         storage.write_text(storage.join(out_dir, MANIFEST), manifest.to_json())

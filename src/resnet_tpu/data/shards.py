@@ -3,13 +3,12 @@
 import collections
 import dataclasses
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.example import Feature, encode_example
 from resnet_tpu.data.findings import Finding, Kind
@@ -71,7 +70,7 @@ def write_shard(shard: Shard, out_dir: str, limits: Limits, after_photo: Callabl
         counts = collections.Counter(finding.kind for finding in findings if not finding.kind.is_listed)
         listed = [finding for finding in findings if finding.kind.is_listed]
         result = ShardResult(writer.num_bytes, writer.sha256.hexdigest(), images, listed, dict(counts))
-        storage.write_text(_result_path(out_dir, shard.name), _to_json(result))
+        storage.write_text(result_path(out_dir, shard.name), _to_json(result))
     except OSError as error:
         got = error.strerror or error
         do = "Free space or mend permissions, then run the same command again: finished shards are kept."
@@ -98,14 +97,15 @@ def _store(
 def finished_shard(shard: Shard, out_dir: str) -> ShardResult | None:
     """The result of a shard that an earlier run finished; None when it must be written."""
     try:
-        result = _from_json(storage.read_text(_result_path(out_dir, shard.name)))
+        result = _from_json(storage.read_text(result_path(out_dir, shard.name)))
         size, _ = storage.file_state(storage.join(out_dir, shard.name))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return result if size == result.num_bytes and len(result.images) == len(shard.photos) else None
 
 
-def _result_path(out_dir: str, name: str) -> str:
+def result_path(out_dir: str, name: str) -> str:
+    """Where the result of a finished shard is kept."""
     return storage.join(out_dir, STATE_FOLDER, f"{name}.json")
 
 
@@ -143,11 +143,11 @@ def _to_json(result: ShardResult) -> str:
     values: dict[str, Any] = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     values["findings"] = [(finding.kind.name, finding.path, finding.detail) for finding in result.findings]
     values["counts"] = {kind.name: count for kind, count in result.counts.items()}
-    return json.dumps(values)
+    return checked_json.dumps(values)
 
 
 def _from_json(text: str) -> ShardResult:
-    values = json.loads(text)
+    values = checked_json.loads(text)
     values["images"] = [image and StoredImage(*image) for image in values["images"]]
     values["findings"] = [Finding(Kind[kind], path, detail) for kind, path, detail in values["findings"]]
     values["counts"] = {Kind[kind]: count for kind, count in values["counts"].items()}

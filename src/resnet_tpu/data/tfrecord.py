@@ -7,7 +7,6 @@ little endian; a checksum is a masked CRC32C.
 import contextlib
 import functools
 import hashlib
-import io
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -18,11 +17,10 @@ import google_crc32c
 import numpy as np
 
 from resnet_tpu import storage
+from resnet_tpu.data.record_index import CHECKSUM, HEADER, read_index, save_index
 from resnet_tpu.errors import UserError
 
-_HEADER = struct.Struct("<QI")
-_CHECKSUM = struct.Struct("<I")
-_OVERHEAD = _HEADER.size + _CHECKSUM.size
+_OVERHEAD = HEADER.size + CHECKSUM.size
 _DO = "Write the file again, or pass --skip_bad_records to count damaged records and go on."
 
 
@@ -41,6 +39,12 @@ def masked_crc(data: bytes | np.ndarray) -> int:
     """The CRC32C of `data`, rotated and shifted as TFRecord files store it."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def framed(payload: bytes) -> tuple[bytes, ...]:
+    """A record in a TFRecord file, in parts: the payload between its length and its checksums."""
+    length = struct.pack("<Q", len(payload))
+    return length, CHECKSUM.pack(masked_crc(length)), payload, CHECKSUM.pack(masked_crc(payload))
 
 
 class RecordWriter:
@@ -62,11 +66,10 @@ class RecordWriter:
         """Appends one record."""
         if self._file is None:
             raise ValueError("write outside of the with block")
-        length = struct.pack("<Q", len(payload))
-        for part in (length, _CHECKSUM.pack(masked_crc(length)), payload, _CHECKSUM.pack(masked_crc(payload))):
+        for part in framed(payload):
             self._file.write(part)
             self.sha256.update(part)
-        self._rows.append((self.num_bytes + _HEADER.size, len(payload)))
+        self._rows.append((self.num_bytes + HEADER.size, len(payload)))
         self.num_bytes += len(payload) + _OVERHEAD
 
     def __exit__(
@@ -90,7 +93,7 @@ def read_records(
         for record, step in enumerate(_walk(file, path)):
             if not isinstance(step, RecordError):
                 start, length = step
-                data = file.read(length + _CHECKSUM.size)
+                data = file.read(length + CHECKSUM.size)
                 payload = data[:length]
                 step = _payload_error(path, record, start, length, payload, data[length:])
                 if step is None:
@@ -132,7 +135,7 @@ class RecordFile:
     def span(self, i: int) -> tuple[int, int]:
         """Where the payload of record `i` and its checksum lie in the file: bytes [start, stop)."""
         start, length = self._index[i].tolist()
-        return start, start + length + _CHECKSUM.size
+        return start, start + length + CHECKSUM.size
 
     def check(self, i: int, data: bytes) -> bytes:
         """The payload in what was read of the span of record `i`. Raises RecordError when its checksum is wrong."""
@@ -145,7 +148,7 @@ class RecordFile:
 
     def offset(self, i: int) -> int:
         """Where record `i` begins in the file, its header included, in bytes."""
-        return int(self._index[i, 0]) - _HEADER.size
+        return int(self._index[i, 0]) - HEADER.size
 
     def __iter__(self) -> Iterator[bytes]:
         return (self[i] for i in range(len(self)))
@@ -190,13 +193,8 @@ def load_index(
     next record that can be found; such an index is not kept. Raises UserError when the file cannot be read.
     """
     state = state or _state(path)
-    for place in _index_places(path):
-        with contextlib.suppress(OSError):
-            index = _parse_index(storage.read_bytes(place), state)
-            if index is not None:
-                if storage.is_remote(place):
-                    save_index(path, index, state)  # on this machine
-                return index
+    if (kept := read_index(path, state)) is not None:
+        return kept
     rows: list[tuple[int, int]] = []
     damaged = False
     with _open(path) as file:
@@ -214,49 +212,8 @@ def load_index(
     return index
 
 
-def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = None) -> None:
-    """Keeps the index of the file at `path` where `load_index` looks.
-
-    state: what the file's was when it was read; None for a file that was just written, whose index goes with it.
-    """
-    data = _npy(np.concatenate([np.array([state or storage.file_state(path)], np.int64), index]))
-    for place in _index_places(path) if state else sorted(_index_places(path), key=storage.is_remote, reverse=True):
-        with contextlib.suppress(OSError):
-            storage.make_dir(os.path.dirname(place))  # noqa: PTH120
-            with storage.write_whole(place) as file:
-                file.write(data)
-            return
-
-
-def _index_places(path: str) -> list[str]:
-    """Beside the file and in the user's cache, that on this machine first."""
-    full = path if storage.is_remote(path) else os.path.realpath(path)
-    name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]
-    folder, base = os.path.split(path)
-    places = [storage.join(folder, "_index", f"{base}.npy"), storage.join(storage.cache_dir(), "index", f"{name}.npy")]
-    return sorted(places, key=storage.is_remote)
-
-
-def _npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array.astype("<i8"), allow_pickle=False)
-    return file.getvalue()
-
-
 def _as_index(rows: list[tuple[int, int]]) -> np.ndarray:
     return np.array(rows, np.int64).reshape(-1, 2)
-
-
-def _parse_index(data: bytes, state: tuple[int, int]) -> np.ndarray | None:
-    """The index in a file of ours; None when it is damaged or belongs to another state of the shard."""
-    body = data[-(len(data) // 16 * 16 - 128) :] if len(data) >= 128 + 16 else b""
-    table = np.frombuffer(body, "<i8").reshape(-1, 2).astype(np.int64)
-    if not len(table) or _npy(table) != data or tuple(table[0].tolist()) != state:
-        return None
-    starts, lengths = table[1:, 0], table[1:, 1]
-    ends = np.concatenate([[0], starts + lengths + _CHECKSUM.size])
-    whole = np.array_equal(starts, ends[:-1] + _HEADER.size) and (lengths >= 0).all() and ends[-1] == state[0]
-    return table[1:] if whole else None
 
 
 def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]:
@@ -265,12 +222,12 @@ def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]
     position, record = 0, 0
     while position < size:
         file.seek(position)
-        header = file.read(_HEADER.size)
+        header = file.read(HEADER.size)
         length = _header_length(header)
         if length is not None and position + length + _OVERHEAD <= size:
-            yield position + _HEADER.size, length
+            yield position + HEADER.size, length
             position += length + _OVERHEAD
-        elif len(header) < _HEADER.size or length is not None:
+        elif len(header) < HEADER.size or length is not None:
             needed = f"{_OVERHEAD if length is None else length + _OVERHEAD} bytes"
             yield RecordError(path, record, position, f"a file that ends after {size - position} bytes", needed)
             return
@@ -283,9 +240,9 @@ def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]
 
 def _header_length(header: bytes) -> int | None:
     """The payload length in a header, or None when it is short or its checksum is wrong."""
-    if len(header) < _HEADER.size:
+    if len(header) < HEADER.size:
         return None
-    length, checksum = _HEADER.unpack(header)
+    length, checksum = HEADER.unpack(header)
     return length if masked_crc(header[:8]) == checksum else None
 
 
@@ -293,7 +250,7 @@ def _find_header(file: IO[bytes], position: int, size: int, chunk: int = 1 << 24
     """The offset of the first whole record at or after `position`, or `size`."""
     while position < size:
         file.seek(position)
-        data = file.read(chunk + _HEADER.size - 1)
+        data = file.read(chunk + HEADER.size - 1)
         found = data.find(b"\0\0\0\0")  # the upper half of any length below 4 GiB
         while found >= 0:
             length = _header_length(data[found - 4 : found + 8]) if found >= 4 else None
@@ -308,10 +265,10 @@ def _payload_error(
     path: str, record: int, start: int, length: int, payload: bytes, checksum: bytes
 ) -> RecordError | None:
     """What is wrong with what was read of the payload at `start` and its checksum; None when nothing is."""
-    offset, size = start - _HEADER.size, len(payload) + len(checksum)
-    if size < length + _CHECKSUM.size:
-        return RecordError(path, record, offset, f"{size} bytes after its header", f"{length + _CHECKSUM.size}")
-    (expected,) = _CHECKSUM.unpack(checksum)
+    offset, size = start - HEADER.size, len(payload) + len(checksum)
+    if size < length + CHECKSUM.size:
+        return RecordError(path, record, offset, f"{size} bytes after its header", f"{length + CHECKSUM.size}")
+    (expected,) = CHECKSUM.unpack(checksum)
     if (got := masked_crc(payload)) == expected:
         return None
     return RecordError(path, record, offset, f"a payload with checksum {got:#010x}", f"{expected:#010x}")

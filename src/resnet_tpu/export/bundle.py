@@ -7,9 +7,7 @@ that file is written last.
 
 import hashlib
 import importlib.util
-import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,8 +16,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from resnet_tpu import storage
-from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu import checked_json, storage
+from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError, first_line
 
 DESCRIPTION, LABELS = "bundle.json", "labels.txt"
@@ -106,7 +105,7 @@ def open_bundle(path: str) -> Bundle:
     path = newest_bundle(path).rstrip("/")
     place = storage.join(path, DESCRIPTION)
     try:
-        found = json.loads(storage.read_text(place))
+        found = checked_json.loads(storage.read_text(place))
         if found["format"] > FORMAT:
             do = f"Use resnet_tpu {found['description']['package_version']} or later."
             raise UserError(f"Bundle {path}", f"format {found['format']}", f"at most {FORMAT}", do)
@@ -124,7 +123,6 @@ def open_bundle(path: str) -> Bundle:
 
 def _parse(path: str, found: Mapping[str, Any]) -> Bundle:
     card, folder = found["description"], path.rsplit("/", 1)[-1]
-    options = {name: value for name, value in found["config"].items() if name in OPTIONS}
     return Bundle(
         path=path,
         name=card["name"],
@@ -134,7 +132,7 @@ def _parse(path: str, found: Mapping[str, Any]) -> Bundle:
         resize_method=card["resize_method"],
         description=card,
         forms=tuple(found["forms"]),
-        config=Config().replace(**options),
+        config=config_of(found),
         files={name: (entry["bytes"], entry["sha256"]) for name, entry in found["files"].items()},
     )
 
@@ -149,10 +147,21 @@ def write_bundle(
 
     description: the model card. forms: each with what makes its files, by path in the bundle.
     """
-    storage.make_dir(export_dir)
-    remote = storage.is_remote(export_dir)
-    # in a bucket a folder cannot be renamed: there it is its description that makes it a bundle
-    folder = _free_place(export_dir) if remote else storage.join(export_dir, f".partial-{os.getpid()}-{time.time_ns()}")
+    if storage.is_remote(export_dir):  # no folder can be renamed there: its description makes it a bundle
+        folder = _free_place(export_dir)
+        _write_files(folder, description, config, forms)
+        return folder
+    with storage.folder_aside(export_dir, "bundle") as folder:
+        _write_files(folder, description, config, forms)
+        return _publish(folder, export_dir)
+
+
+def _write_files(
+    folder: str,
+    description: Mapping[str, Any],
+    config: Config,
+    forms: Iterable[tuple[Form, Callable[[], Mapping[str, bytes]]]],
+) -> None:
     files: dict[str, dict[str, Any]] = {}
     written: list[Form] = []
 
@@ -163,22 +172,16 @@ def write_bundle(
             file.write(content)
         files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
-    try:
-        write(LABELS, "".join(f"{name}\n" for name in description["class_names"]).encode())
-        for form, make in forms:
-            for name, content in make().items():
-                write(name, content)
-            written.append(form)
-        whole = {
-            "format": FORMAT, "written": int(time.time()), "description": dict(description), "forms": written,
-            "files": files, "config": config.flat(),
-        }  # fmt: skip
-        write(DESCRIPTION, (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode())
-        return folder if remote else _publish(folder, export_dir)
-    except BaseException:
-        if not remote:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+    write(LABELS, "".join(f"{name}\n" for name in description["class_names"]).encode())
+    for form, make in forms:
+        for name, content in make().items():
+            write(name, content)
+        written.append(form)
+    whole = {
+        "format": FORMAT, "written": int(time.time()), "description": dict(description), "forms": written,
+        "files": files, "config": config.flat(),
+    }  # fmt: skip
+    write(DESCRIPTION, checked_json.dumps(whole, indent=2, ensure_ascii=False).encode())
 
 
 def _free_place(export_dir: str) -> str:

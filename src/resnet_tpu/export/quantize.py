@@ -12,8 +12,9 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
 from resnet_tpu.config import DataConfig
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.loader import eval_batches
-from resnet_tpu.data.source import Sample, Source, open_source
+from resnet_tpu.data.source import Sample, Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.fold import Folded
 from resnet_tpu.export.onnx import make_model

@@ -17,7 +17,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import Bundle
 from resnet_tpu.export.export import network_data
 from resnet_tpu.export.predict import BATCH_SIZE, run_source
-from resnet_tpu.models.network import Network
+from resnet_tpu.models.network import network_of
 from resnet_tpu.train.predict import open_images
 from resnet_tpu.train.step import normalize
 from resnet_tpu.train.trained import Trained, load_trained
@@ -112,9 +112,7 @@ def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Run]]:
 
 def _live(trained: Trained, precision: str) -> Run:
     config = trained.config.replace(precision=precision)
-    network = Network.create(
-        config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
-    )
+    network = network_of(config)
     apply = jax.jit(lambda *arrays: network.apply(*arrays, train=False)[0])
 
     def run(images: np.ndarray) -> np.ndarray:

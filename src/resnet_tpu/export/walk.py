@@ -6,6 +6,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from resnet_tpu.export.fold import Folded
+from resnet_tpu.models.architecture import evonorm_groups
 
 T = TypeVar("T")
 
@@ -145,7 +146,7 @@ class _Walk(Generic[T]):
             return self.ops.evonorm_b0(x, name)
         if self.has(f"{name}/v"):
             features = self.folded.weights[f"{name}/v"].size
-            return self.ops.evonorm_s0(x, name, next(count for count in range(32, 0, -1) if features % count == 0))
+            return self.ops.evonorm_s0(x, name, evonorm_groups(features))
         return self.ops.scale_shift(x, name)
 
 

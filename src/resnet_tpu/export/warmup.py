@@ -1,12 +1,11 @@
 """Requests with which TensorFlow Serving warms a SavedModel up before it answers."""
 
-import struct
 from collections.abc import Sequence
 
 import cv2
 import numpy as np
 
-from resnet_tpu.data.tfrecord import masked_crc
+from resnet_tpu.data.tfrecord import framed
 
 REQUESTS = "assets.extra/tf_serving_warmup_requests"
 """Where TensorFlow Serving looks for them, beside the SavedModel."""
@@ -25,11 +24,11 @@ _DT_STRING = 7
 def warmup_requests(model_name: str, batch_sizes: Sequence[int], image_size: int) -> bytes:
     """A TFRecord file of serialized PredictionLogs: for each batch size eight requests of one random JPEG repeated."""
     rng = np.random.default_rng(0)
-    records = []
+    records: list[bytes] = []
     for size in batch_sizes:
         for _ in range(_PER_SIZE):
             _, jpeg = cv2.imencode(".jpg", rng.integers(0, 256, (image_size, image_size, 3), np.uint8))
-            records.append(_record(_prediction_log(model_name, [jpeg.tobytes()] * size)))
+            records += framed(_prediction_log(model_name, [jpeg.tobytes()] * size))
     return b"".join(records)
 
 
@@ -61,9 +60,3 @@ def _varint(value: int) -> bytes:
         groups.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*groups, value])
-
-
-def _record(payload: bytes) -> bytes:
-    """One record of a TFRecord file."""
-    length = struct.pack("<Q", len(payload))
-    return length + struct.pack("<I", masked_crc(length)) + payload + struct.pack("<I", masked_crc(payload))

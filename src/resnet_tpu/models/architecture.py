@@ -12,6 +12,11 @@ EPSILON = 1e-5
 """What every norm adds to a variance."""
 
 
+def evonorm_groups(features: int) -> int:
+    """Groups of channels of EvoNorm S0: 32, or the next smaller number that divides the channels."""
+    return next(count for count in range(32, 0, -1) if features % count == 0)
+
+
 @dataclass(frozen=True)
 class Architecture:
     """The network in full: fields that an option decides are called like it, and 0 or 1.0 stands for 'none'."""

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
-from resnet_tpu.config import ModelConfig
+from resnet_tpu import distributed
+from resnet_tpu.config import Config, ModelConfig
+from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.models.resnet import ResNet
 from resnet_tpu.models.training import Training
-
-Arrays = dict[str, Any]
-"""Nested dicts of arrays by module name: `arrays["group1"]["block1"]["conv1"]["conv"]["kernel"]`."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,26 @@ class Network:
         module = nnx.merge(self._graph, *states, copy=True)
         logits = module(images, Training(key, progress) if train else None)
         return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+
+
+def network_of(config: Config, mesh: Mesh | None = None) -> Network:
+    """The network of a run whose counts are resolved, as it trains on the devices of `mesh`, if there is one.
+
+    Weights without a classifier are of a network with 0 classes. Raises UserError when there is no such network.
+    """
+    on_devices: dict[str, Any] = {}
+    if mesh is not None:
+        on_devices = {
+            "batch_norm_groups": distributed.batch_norm_groups(config.model, mesh),
+            "device_kind": mesh.devices.flat[0].device_kind,
+            "num_devices": mesh.devices.size,
+        }
+    return Network.create(
+        config.model,
+        num_classes=config.data.num_label_classes or 0,
+        image_size=config.data.image_size,
+        **on_devices,
+    )
 
 
 def build_model(

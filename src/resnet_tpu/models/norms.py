@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from resnet_tpu.models import cpu
-from resnet_tpu.models.architecture import EPSILON, Form, PoolPadding
+from resnet_tpu.models.architecture import EPSILON, Form, PoolPadding, evonorm_groups
 from resnet_tpu.models.fused import conv_norm, norm_relu_pool
 from resnet_tpu.models.layers import Conv
 from resnet_tpu.models.training import Training
@@ -127,16 +127,13 @@ class _EvoNorm(nnx.Module):
 
 
 class EvoNormS0(_EvoNorm):
-    """x * sigmoid(v x) / (deviation of the image's channel group), scaled and shifted.
-
-    There are 32 groups of channels, or the next smaller number that divides the channels.
-    """
+    """x * sigmoid(v x) / (deviation of the image's channel group), scaled and shifted; see `evonorm_groups`."""
 
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
         """x [n, h, w, features] -> the same shape and dtype. The same in training and evaluation."""
         del training
         n, height, width, features = x.shape
-        groups = next(count for count in range(32, 0, -1) if features % count == 0)
+        groups = evonorm_groups(features)
         grouped = x.reshape(n, height, width, groups, features // groups)
         var = grouped.astype(jnp.float32).var((1, 2, 4), keepdims=True)
         active = (x * nnx.sigmoid(self.v[...].astype(x.dtype) * x)).reshape(grouped.shape)

@@ -3,14 +3,10 @@
 import math
 from collections.abc import Iterator
 
-import jax
-
 from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.arrays import Path, leaves
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.registry import find_architecture
-
-Path = tuple[str, ...]
-"""The keys down to an array in `params`."""
 
 TRAINING = 3
 """Forward passes that a training step is worth: its backward pass computes two products for each of the forward's."""
@@ -40,8 +36,7 @@ def multiply_adds(network: Network) -> dict[Path, int]:
 
 def parameter_shapes(network: Network) -> dict[Path, tuple[int, ...]]:
     """The shape of each parameter by where it is."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(network.shapes()[0])
-    return {tuple(key.key for key in path): leaf.shape for path, leaf in leaves}
+    return {tuple(name.split("/")): leaf.shape for name, leaf in leaves(network.shapes()[0])}
 
 
 def _sides(architecture: Architecture, image_size: int) -> Iterator[int]:

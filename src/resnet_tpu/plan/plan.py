@@ -9,13 +9,14 @@ from typing import Any, Literal
 from resnet_tpu import distributed
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config
-from resnet_tpu.data.source import open_source
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import TRAINING, forward_flops
 from resnet_tpu.plan.compiler import OutOfMemory, compile_step, devices_of
+from resnet_tpu.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step, make_mesh
 from resnet_tpu.plan.memory import Memory
 from resnet_tpu.plan.operations import Operation, by_layer
-from resnet_tpu.plan.program import eval_batch_size, lower_eval_step, lower_train_step, make_mesh, make_network
 from resnet_tpu.plan.search import find_largest
 from resnet_tpu.plan.timing import Timing, time_step
 from resnet_tpu.plan.topology import Topology, smallest_like
@@ -150,7 +151,7 @@ class _Planner:
     def __init__(self, config: Config, topology: Topology, compiled_for: Topology, notice: Notice) -> None:
         self._config, self._topology, self._compiled_for, self._notice = config, topology, compiled_for, notice
         self.devices = devices_used(config, topology)
-        self._flops = forward_flops(make_network(config))
+        self._flops = forward_flops(network_of(config))
         self._trained: dict[int, Step] = {}
 
     def train(self, batch_size: int) -> Step:

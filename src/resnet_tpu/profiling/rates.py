@@ -19,7 +19,8 @@ from resnet_tpu.data.loader import train_batches
 from resnet_tpu.data.order import random_at
 from resnet_tpu.data.source import Source
 from resnet_tpu.machine import num_cores
-from resnet_tpu.plan.program import lower_train_step, make_network
+from resnet_tpu.models.network import network_of
+from resnet_tpu.plan.lowering import lower_train_step
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.state import create_state
@@ -93,7 +94,7 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
         config = config.replace(train_batch_size=min(config.train.train_batch_size, _MOST_PER_CPU * parts))
     step = lower_train_step(config, mesh).compile()
     average = config.optimizer.moving_average_decay > 0
-    state = create_state(make_network(config), make_optimizer(config.optimizer), config.train.seed, average=average)
+    state = create_state(network_of(config), make_optimizer(config.optimizer), config.train.seed, average=average)
     state = distributed.put_replicated(state, mesh)
     batch = distributed.put_batch(made_up_batch(config), mesh)
     durations: list[float] = []

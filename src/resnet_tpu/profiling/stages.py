@@ -6,7 +6,7 @@ import itertools
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,13 +16,16 @@ from jax.sharding import Mesh
 
 from resnet_tpu import distributed, storage
 from resnet_tpu.config import Config, DataConfig
+from resnet_tpu.data.ahead import CHUNKS_PER_REQUEST, THREADS, distant
 from resnet_tpu.data.augment import augment
 from resnet_tpu.data.crop import train_window
 from resnet_tpu.data.decode import DecodeError, decode, train_image
 from resnet_tpu.data.example import parse_image_example
 from resnet_tpu.data.images import Limits, shrink
+from resnet_tpu.data.loader import CHUNK
 from resnet_tpu.data.order import place_at, random_at
-from resnet_tpu.data.source import RecordSource, Sample, Source
+from resnet_tpu.data.record_source import RecordSource
+from resnet_tpu.data.source import DistantSource, Sample, Source
 from resnet_tpu.data.tfrecord import RecordError, RecordFile
 from resnet_tpu.profiling.advice import Stage
 from resnet_tpu.profiling.rates import made_up_batch
@@ -54,6 +57,10 @@ class Stopwatch:
         return result
 
 
+Reader = Callable[[Stopwatch, int], Sample]
+"""Gets the image at a position of the training, with the time that it takes."""
+
+
 @dataclass(frozen=True)
 class Sampled:
     """What a sample of the training images says.
@@ -72,13 +79,15 @@ def sample_stages(source: Source, data: DataConfig, *, seed: int, num_images: in
     """The stages from the order to augmentation, for the first `num_images` images of the training.
 
     Damaged ones are left out. Waiting for storage is seen only for what the operating system has not in memory yet.
+    A bucket and Bigtable are asked for as many images at once as a training asks for, which has more requests under
+    way at a time: the wait is divided by their number.
     """
-    read = _reader(source, data)
-    _walk(Stopwatch(), read, source, data, seed, min(num_images, _WARM_UP))
+    records = [place_at(position, num_records=len(source), seed=seed).record for position in range(num_images)]
+    _walk(Stopwatch(), _reader(source, data, records[:_WARM_UP]), source, data, seed, min(num_images, _WARM_UP))
     watch = Stopwatch()
-    photos = _walk(watch, read, source, data, seed, num_images)
+    photos = _walk(watch, _reader(source, data, records), source, data, seed, num_images)
     spent = _told_apart(watch)
-    waiting = _waiting(watch)
+    waiting = _waiting(watch) / (THREADS if _read_ahead(source, data) else 1)
     return Sampled(
         stages=tuple(Stage(name, ns / 1000 / num_images) for name, ns in spent.items()),
         storage_share=waiting / (waiting + sum(spent.values())),
@@ -88,16 +97,16 @@ def sample_stages(source: Source, data: DataConfig, *, seed: int, num_images: in
 
 
 def _walk(
-    watch: Stopwatch, read: Callable[[Stopwatch, int], Sample], source: Source, data: DataConfig, seed: int, count: int
+    watch: Stopwatch, read: Reader, source: Source, data: DataConfig, seed: int, count: int
 ) -> list[tuple[tuple[int, int], bytes]]:
     """Takes the first `count` images of the training through the stages; (sides, image file) of each that is one."""
     out, photos = np.empty((data.image_size, data.image_size, 3), np.uint8), []
     is_cached = data.cache == "decoded"  # from the second epoch on nothing is read
     for position in range(count):
-        place = watch.run(ORDER, lambda position=position: place_at(position, num_records=len(source), seed=seed))
+        watch.run(ORDER, lambda position=position: place_at(position, num_records=len(source), seed=seed))
         rng = watch.run(ORDER, lambda position=position: random_at(position, seed=seed))
         try:
-            encoded = read(Stopwatch() if is_cached else watch, place.record).encoded
+            encoded = read(Stopwatch() if is_cached else watch, position).encoded
             if isinstance(encoded, np.ndarray):
                 continue
             image = decode(encoded, honour_exif=source.honour_exif)
@@ -165,20 +174,44 @@ def needed_side(data: DataConfig) -> int:
     return data.cache_short_side or round(data.image_size * 8 / 7)
 
 
-def _reader(source: Source, data: DataConfig) -> Callable[[Stopwatch, int], Sample]:
-    """Gets a sample; of TFRecords, reading and parsing are told apart."""
+def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
+    """Gets the images of these records; of TFRecords on a disk, reading and parsing are told apart."""
+    if far := _read_ahead(source, data):
+        return _distant_reader(far, records)
     if not isinstance(source, RecordSource):
-        return lambda watch, record: watch.run(READ, lambda: source[record])
+        return lambda watch, position: watch.run(READ, lambda: source[records[position]])
     names = [name for name in storage.list_dir(data.data_dir) if name.startswith("train-")]
     files = [RecordFile(storage.join(data.data_dir, name), skip_bad=data.skip_bad_records) for name in names]
     ends = list(itertools.accumulate(len(file) for file in files))
 
-    def read(watch: Stopwatch, record: int) -> Sample:
+    def read(watch: Stopwatch, position: int) -> Sample:
+        record = records[position]
         number = bisect.bisect_right(ends, record)
         file, i = files[number], record - (ends[number - 1] if number else 0)
         payload = watch.run(READ, lambda: file[i])
         example = watch.run(PARSE, lambda: parse_image_example(payload))
         return Sample(example.encoded, example.label, example.filename)
+
+    return read
+
+
+def _read_ahead(source: Source, data: DataConfig) -> DistantSource | None:
+    """`source`, where a training would ask it for many images at once."""
+    return None if data.input_pipeline == "basic" else distant(source)
+
+
+def _distant_reader(source: DistantSource, records: Sequence[int]) -> Reader:
+    """Gets the images of these records, one after the other, by requests for as many as in a training."""
+    found: list[Sample | RecordError] = []
+
+    def read(watch: Stopwatch, position: int) -> Sample:
+        if position == len(found):
+            wanted = records[position : position + CHUNKS_PER_REQUEST * CHUNK]
+            found.extend(watch.run(READ, lambda: source.fetch(wanted)))
+        sample = found[position]
+        if isinstance(sample, RecordError):
+            raise sample
+        return sample
 
     return read
 

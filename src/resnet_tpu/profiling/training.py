@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config
-from resnet_tpu.data.source import open_source
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import TRAINING, forward_flops
-from resnet_tpu.plan.program import lower_train_step, make_network
+from resnet_tpu.plan.lowering import lower_train_step
 from resnet_tpu.profiling.labels import labels_of, read_labels, write_labels
 from resnet_tpu.profiling.peaks import find_peak
 from resnet_tpu.profiling.summary import StepSummary, summarise
@@ -77,7 +78,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     throughput = Throughput(
         device=f"{mesh.devices.size} x {device}",
         images_per_sec=1000 * run.train.train_batch_size / summary.mean_ms,
-        flops_per_image=TRAINING * forward_flops(make_network(run)),
+        flops_per_image=TRAINING * forward_flops(network_of(run)),
         peak_flops=None if peak is None else peak * mesh.devices.size,
     )
     return TrainProfile(path, summary, throughput)

@@ -15,16 +15,16 @@ from rich.table import Table
 
 from resnet_tpu import distributed
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.convert import check_target, write_model_dir
+from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.store import Checkpoint
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import EPSILON, Architecture
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import network_of
 from resnet_tpu.models.registry import find_architecture
-from resnet_tpu.prune.phase import network_of
 from resnet_tpu.prune.sizes import Size, bytes_in, size_of
-from resnet_tpu.train.convert import check_target, write_model_dir
-from resnet_tpu.train.run import config_of
 
 _IMAGES = 16
 """Random ones, on which the logits are compared."""

@@ -1,16 +1,21 @@
 """Pruning and re-training from start to end, in phases that are done once and for all.
 
 A phase is a `model_dir` of its own: what it starts from is written there as a checkpoint, then `train` goes on from it.
-So whatever stops a phase, the same command goes on with it; a finished one is only read.
+So whatever stops a phase, the same command goes on with it; a finished one is only read. Several processes go through
+the same phases side by side; whether one is done is for the first to see, as it writes.
 """
 
+import json
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from resnet_tpu import storage
+from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import Length, steps
+from resnet_tpu.overrides import Layer, merge, read_run
 from resnet_tpu.prune.levels import Level, plan_levels
 from resnet_tpu.prune.options import Experiment
 from resnet_tpu.prune.outcome import UNPRUNED, Outcome, read_outcome
@@ -20,7 +25,6 @@ from resnet_tpu.prune.phase import (
     config_at,
     is_done,
     last_checkpoint,
-    start_devices,
 )
 from resnet_tpu.prune.retrain import METHODS
 from resnet_tpu.train.loop import train
@@ -28,20 +32,30 @@ from resnet_tpu.train.loop import train
 log = logging.getLogger(__name__)
 
 
-def run(model_dir: str, output_dir: str, asked: Experiment) -> list[Outcome]:
+def run(
+    model_dir: str, output_dir: str, asked: Experiment, *, devices: Mapping[str, Any] | None = None
+) -> list[Outcome]:
     """Prunes the training in `model_dir` and trains it again, level by level, each way and seed; goes on if stopped.
 
     `output_dir/seed_<n>/<retrain>/<level>/` are the phases. Trainings with other seeds than that of `model_dir` begin
-    anew, in `output_dir/seed_<n>/unpruned/`. Returns every phase. Raises UserError for options that do not fit, and
-    when the rewind step has no checkpoint.
+    anew, in `output_dir/seed_<n>/unpruned/`. devices: options of `RunConfig` in place of the training's own, such as
+    `num_cores` and those of several processes, which all make the same call. Returns every phase. Raises UserError for
+    options that do not fit, and when the rewind step has no checkpoint.
     """
+    own = read_run(model_dir)
+    config = merge(Config(), [*([own] if own else []), Layer("devices", devices or {})])[0]
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        return _run(model_dir, output_dir, asked, {name: getattr(config.run, name) for name in devices or {}})
+
+
+def _run(model_dir: str, output_dir: str, asked: Experiment, devices: Mapping[str, Any]) -> list[Outcome]:
     retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
     outcomes: list[Outcome] = []
-    own = config_at(model_dir)
-    start_devices(own.run)
+    own = config_at(model_dir).replace(**devices)
     for seed in seeds or [own.train.seed]:
-        dense = _find_dense(model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
+        dense = _find_dense(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
         outcomes.append(read_outcome(dense.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
         for retrain in retrains:
             folder = storage.join(output_dir, f"seed_{seed}", retrain)
@@ -55,25 +69,32 @@ def _run_phase(folder: str, level: Level, retrain: str, dense: Dense, asked: Exp
     previous = storage.join(folder, level.follows.name) if level.follows else dense.model_dir
     phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, dense)
     seed = dense.config.train.seed
-    if not phase.is_done():
+    if not _first_sees(phase.is_done):
         phase.begin()
         log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
         train(phase.config())
+        hosts.wait_for_all()  # for what the first has written at the end
     return read_outcome(model_dir, seed, retrain, level.name, level.method)
 
 
-def _find_dense(model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Dense:
-    """The training of `seed` that is pruned: the one in `model_dir`, or else one like it in `own_dir`."""
-    config, last_step = config_at(model_dir), last_checkpoint(model_dir)
+def _first_sees(question: Callable[[], bool]) -> bool:
+    """The answer of the first process to `question`, in every process."""
+    return bool(json.loads(hosts.from_first(json.dumps(hosts.is_first() and question()))))
+
+
+def _find_dense(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Dense:
+    """The training of `seed` that is pruned: the one in `model_dir`, of these options, or one like it in `own_dir`."""
+    last_step = last_checkpoint(model_dir)
     rewind_step = _rewind_step(config, last_step, asked)
     if config.train.seed != seed:
         model_dir = own_dir
         config = config.replace(
             seed=seed, model_dir=own_dir, mode="train_and_eval", lottery_checkpoint_iters=str(rewind_step)
         )
-    if not is_done(model_dir, last_step):
+    if not _first_sees(lambda: is_done(model_dir, last_step)):
         log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
         train(config)
+        hosts.wait_for_all()
     kept = store.steps_in(storage.join(model_dir, store.FOLDER))
     if rewind_step not in kept and any(METHODS[name].weights == "early" for name in asked.retrains()):
         expected = f"one of the checkpoints in {model_dir}: {', '.join(map(str, kept))}"

@@ -1,8 +1,8 @@
 """Which layers of a network have masks, and what the original's pruning fork calls them."""
 
-from resnet_tpu.checkpoints.tf1_names import leaf_at, tf_names
-from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.models.work import Path
+from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at
+from resnet_tpu.models.network import Network
 from resnet_tpu.prune.masks import Weights
 
 

@@ -12,22 +12,24 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from resnet_tpu import storage
+from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_lottery import masks_by_layer
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.config import Config
-from resnet_tpu.data.source import open_source
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.prune.layers import maskable, weights_of
 from resnet_tpu.prune.masks import Masks, all_kept, density
 from resnet_tpu.prune.methods import find_method
-from resnet_tpu.prune.phase import fresh_arrays, masks_of, network_of, start_devices
+from resnet_tpu.prune.phase import fresh_arrays, masks_of
 from resnet_tpu.prune.start import start_with
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.run import lengths, make_meta, resolve
+from resnet_tpu.train.run import lengths, resolve
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +64,11 @@ def train_lottery(config: Config) -> None:
         if not all(asked):
             missing = "lottery_reset_to" if flags.lottery_prune_at else "lottery_prune_at"
             raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
-        _prune(config)
+        distributed.start(use_tpu=config.run.use_tpu)
+        with hosts.joined(config.run):
+            _prune(config)
     train(config)
-    if flags.lottery_results_dir:
+    if flags.lottery_results_dir and hosts.is_first():
         _name_checkpoints(config)
 
 
@@ -89,13 +93,12 @@ def _prune(config: Config) -> None:
     """Writes the checkpoint of the pruned network into `model_dir`, unless the network there has the same masks."""
     flags, model_dir = config.lottery, config.run.model_dir
     source = open_source(config.data, "train")
-    start_devices(config.run)
     config = resolve(config, source)
     network = network_of(config)
     layers = maskable(network)
     pruned = _open(flags.lottery_prune_at, network, config)
     masks = find_method(flags.lottery_pruning_method)(weights_of(pruned.arrays["params"], layers), pruned.masks)
-    if flags.lottery_results_dir:
+    if flags.lottery_results_dir and hosts.is_first():
         storage.make_dir(flags.lottery_results_dir)
         storage.write_text(storage.join(flags.lottery_results_dir, DENSITY), str(density(masks.values())))
     log.info("%s: %.2f %% of the weights kept", flags.lottery_pruning_method, 100 * density(masks.values()))
@@ -107,7 +110,10 @@ def _prune(config: Config) -> None:
     if flags.lottery_reset_global_step_to:
         step = _open(flags.lottery_reset_global_step_to, network, config).step
     arrays = start_with(reset.arrays, masks, layers, step=step, rewind_optimizer="restore")
-    _set_aside(model_dir)
+    hosts.wait_for_all()  # nobody still reads what is in the way
+    if hosts.is_first():
+        _set_aside(model_dir)
+    hosts.wait_for_all()
     position = step * config.train.train_batch_size
     with CheckpointStore(storage.join(model_dir, store.FOLDER), keep=1) as checkpoints:
         checkpoints.save(step, arrays, make_meta(config, source.class_names, position))

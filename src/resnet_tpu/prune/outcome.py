@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.prune.sizes import LayerSize, bytes_in, size_of
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.train.run import config_of
 
 UNPRUNED = "none"
 """Stands for the method, the re-training and the level of a network that was not pruned."""

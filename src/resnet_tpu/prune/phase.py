@@ -8,23 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from resnet_tpu import distributed, storage
+from resnet_tpu import hosts, storage
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.checkpoints.tf1_names import leaf_at
-from resnet_tpu.config import Config, RunConfig
+from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.models.work import Path
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at
+from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.prune.layers import maskable, weights_of
 from resnet_tpu.prune.masks import Masks, all_kept
 from resnet_tpu.prune.methods import find_method
 from resnet_tpu.prune.retrain import METHODS
 from resnet_tpu.prune.start import start_with
-from resnet_tpu.rendezvous import is_in_cluster
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.optimizer import make_optimizer
-from resnet_tpu.train.run import config_of, make_meta
 from resnet_tpu.train.schedule import make_schedule
 from resnet_tpu.train.state import create_state
 
@@ -87,9 +85,9 @@ class Phase:
         folder = storage.join(self.model_dir, store.FOLDER)
         with CheckpointStore(folder, keep=1) as checkpoints:
             if not checkpoints.steps():
-                storage.write_text(
-                    storage.join(self.model_dir, _DESCRIPTION), json.dumps(self._description(), indent=2)
-                )
+                if hosts.is_first():
+                    text = json.dumps(self._description(), indent=2)
+                    storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
                 arrays, meta = self._start()
                 checkpoints.save(int(arrays["step"]), arrays, meta)
 
@@ -116,24 +114,9 @@ class Phase:
         return arrays, make_meta(self.config(), pruned.meta["class_names"], position)
 
 
-def start_devices(run: RunConfig) -> None:
-    """Call before anything touches a device. Raises UserError where several processes train together."""
-    if (run.num_processes or 1) > 1 or is_in_cluster(run):
-        do = "Prune on one host; `train` goes on with the checkpoint on all."
-        raise UserError("Pruning", "several processes", "one process", do)
-    distributed.start(use_tpu=run.use_tpu)
-
-
 def config_at(model_dir: str) -> Config:
     """The resolved options of the training in `model_dir`."""
     return config_of(store.read_meta(store.find(model_dir)))
-
-
-def network_of(config: Config) -> Network:
-    """The network of a training whose options are resolved."""
-    return Network.create(
-        config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
-    )
 
 
 def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:

@@ -71,6 +71,6 @@ def _draw_paper(axes: Axes, network: str, pruning: str, retrain: str, colour: st
     points = paper_curve(network, pruning, retrain)
     if points:
         base = paper_curve(network, UNPRUNED, UNPRUNED)[0].median
-        label = f"{retrain}, arXiv:2003.02389"
+        label = f"{retrain}, {network} of arXiv:2003.02389"
         shown = [(point.density, point.median - base) for point in points]
         axes.plot(*zip(*shown, strict=True), "--", color=colour, linewidth=1.2, label=label)

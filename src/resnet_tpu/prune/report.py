@@ -1,7 +1,5 @@
 """What an experiment reached: a table, CSV files, and pictures of accuracy and of what is left of each layer."""
 
-import csv
-import io
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -18,6 +16,7 @@ from resnet_tpu.prune.outcome import PHASES, UNPRUNED, Outcome
 from resnet_tpu.prune.paper import paper_network
 from resnet_tpu.prune.phase import config_at
 from resnet_tpu.prune.sizes import LayerSize
+from resnet_tpu.reports.csv_text import to_csv
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,13 @@ def layer_densities(outcomes: Iterable[Outcome]) -> dict[str, list[list[float]]]
     return {retrain: sorted(levels, key=sum, reverse=True) for retrain, levels in found.items()}
 
 
-def report_experiment(outcomes: Sequence[Outcome], output_dir: str) -> None:
+def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str = "same") -> None:
     """Prints the table and writes it with its details and pictures into `output_dir`.
 
     `results.csv` is the table, `phases.csv` has a row for each outcome and `layers.csv` for each of its layers;
-    `curve.png` shows the accuracies, `layers.png` the densities. Raises UserError for outcomes that make no one curve.
+    `curve.png` shows the accuracies, `layers.png` the densities. network: that of the paper whose curves are drawn
+    beside; `same` is the one that was pruned, where the paper has it. Raises UserError for outcomes that make no one
+    curve.
     """
     from resnet_tpu.prune.picture import draw_curve, draw_layers  # matplotlib takes a while to load
     from resnet_tpu.reports.style import write_png
@@ -106,13 +107,12 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str) -> None:
     columns = [field.name for field in fields(Outcome) if field.name != "layers"]
     phases = [tuple(getattr(outcome, name) for name in columns) for outcome in outcomes]
     sizes = ["retrain", "level", "method", "seed", *(field.name for field in fields(LayerSize))]
-    _write_csv(storage.join(output_dir, PHASES), columns, phases)
-    _write_csv(
-        storage.join(output_dir, "results.csv"), [field.name for field in fields(Row)], [astuple(row) for row in rows]
-    )
-    _write_csv(storage.join(output_dir, "layers.csv"), sizes, layer_rows(outcomes))
-    network = paper_network(config_at(outcomes[0].model_dir))
-    write_png(draw_curve(rows, network=network, pruning=pruning), storage.join(output_dir, "curve.png"))
+    storage.write_text(storage.join(output_dir, PHASES), to_csv(columns, phases))
+    table = to_csv([field.name for field in fields(Row)], [astuple(row) for row in rows])
+    storage.write_text(storage.join(output_dir, "results.csv"), table)
+    storage.write_text(storage.join(output_dir, "layers.csv"), to_csv(sizes, layer_rows(outcomes)))
+    beside = paper_network(config_at(outcomes[0].model_dir)) if network == "same" else network
+    write_png(draw_curve(rows, network=beside, pruning=pruning), storage.join(output_dir, "curve.png"))
     names = [layer.layer for layer in outcomes[0].layers]
     write_png(draw_layers(layer_densities(outcomes), names), storage.join(output_dir, "layers.png"))
 
@@ -166,11 +166,3 @@ def _table(title: str, rows: Sequence[Row], columns: Sequence[str], cells: Seque
         name = "unpruned" if row.retrain == UNPRUNED else row.retrain
         table.add_row(name, f"{100 * row.density:.2f} %", *line)
     return table
-
-
-def _write_csv(path: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    storage.write_text(path, text.getvalue())

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints.tf1_names import leaf_at
+from resnet_tpu.checkpoints import checksums
 from resnet_tpu.config import Config, ModelConfig
-from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.models.work import Path, multiply_adds, parameter_shapes
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at
+from resnet_tpu.models.network import Network
+from resnet_tpu.models.work import multiply_adds, parameter_shapes
 from resnet_tpu.prune.layers import maskable
 
 
@@ -65,6 +66,6 @@ def _describe(
 
 
 def bytes_in(folder: str) -> int:
-    """The bytes of all files below `folder`."""
-    paths = [storage.join(folder, name) for name in storage.list_dir(folder)]
+    """The bytes of all files below `folder`, without checksums of them."""
+    paths = [storage.join(folder, name) for name in storage.list_dir(folder) if name != checksums.FILE]
     return sum(bytes_in(path) if storage.is_dir(path) else storage.file_state(path)[0] for path in paths)

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays
-from resnet_tpu.models.work import Path
+from resnet_tpu.models.arrays import Arrays, Path, put
 from resnet_tpu.prune.masks import Masks
 from resnet_tpu.train.masking import apply_masks
 
@@ -28,7 +27,7 @@ def start_with(
     """
     nested: Arrays = {}
     for name, path in layers.items():
-        _put(nested, path, masks[name])
+        put(nested, path, masks[name])
     _check_fit(arrays["params"], nested)
     momentum = arrays["momentum"]
     if rewind_optimizer == "reset":
@@ -41,13 +40,7 @@ def start_with(
     }
     if "ema" in arrays:
         started["ema"] = arrays["ema"] | {"params": apply_masks(arrays["ema"]["params"], nested)}
-    return started
-
-
-def _put(tree: Arrays, path: Path, leaf: np.ndarray) -> None:
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[path[-1]] = leaf
+    return jax.tree.map(np.asarray, started)  # several processes cannot save what lies on the device of one
 
 
 def _check_fit(params: Arrays, masks: Arrays, name: str = "") -> None:

@@ -63,6 +63,7 @@ class EventFile:
         storage.make_dir(folder)
         if storage.is_remote(folder):
             register_writer_factory(folder.split("://")[0], _RemoteFiles())
+        self._folder = folder
         self._file = EventsWriter(storage.join(folder, "events"), f".{os.getpid()}.{next(_FILE_NUMBER):06d}")
         if purge_step is not None:
             start = _events.SessionLog(status=_events.SessionLog.START)
@@ -75,7 +76,8 @@ class EventFile:
             values = [_summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in row.items()]
             summary = _summaries.Summary(value=values)
             self._file.write_event(_events.Event(wall_time=now, step=step, summary=summary))
-        self._file.flush()
+        with storage.naming_full(self._folder):
+            self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""

@@ -50,7 +50,8 @@ class MetricsWriter:
         self._purge_steps = {} if resume_step is None else {"train": resume_step, "eval": resume_step + 1}
         self._event_files: dict[str, EventFile] = {}
         storage.make_dir(model_dir)
-        _mend(self._path, self._purge_steps)
+        if "eval" in _mend(self._path, self._purge_steps):
+            self._repeat_last_evaluation()
 
     def write(self, split: Split, rows: Mapping[int, Mapping[str, Any]]) -> None:
         """Adds the numbers of each step, by their names, which are also the tags in TensorBoard.
@@ -76,12 +77,25 @@ class MetricsWriter:
     ) -> None:
         self.close()
 
+    def _repeat_last_evaluation(self) -> None:
+        """Writes the last evaluation that still holds once more into TensorBoard's file, in its own place.
+
+        Its fast reader forgets later points of a tag only when one for an earlier step follows, and until the next
+        evaluation none would.
+        """
+        rows = [row for row in read_metrics(self.model_dir) if row["split"] == "eval"]
+        if rows:
+            last = max(rows, key=lambda row: row["step"])
+            self._purge_steps["eval"] = last["step"]
+            numbers = {name: value for name, value in last.items() if name not in ("step", "split", "time")}
+            self._event_file("eval").write({last["step"]: numbers}, now=last["time"])
+
     def _append(self, text: str) -> None:
         if storage.is_remote(self._path):  # objects cannot grow
             before = storage.read_text(self._path) if storage.exists(self._path) else ""
             storage.write_text(self._path, before + text)
             return
-        with Path(self._path).open("ab") as file:
+        with storage.naming_full(self._path), Path(self._path).open("ab") as file:
             file.write(text.encode())
 
     def _event_file(self, split: Split) -> EventFile:
@@ -137,10 +151,17 @@ def _parse(text: str, path: str) -> Iterable[tuple[str, dict[str, Any]]]:
             raise UserError(f"{path} line {number}", got, expected, "Remove that line and run again.")
 
 
-def _mend(path: str, first_dropped: Mapping[str, int]) -> None:
+def _mend(path: str, first_dropped: Mapping[str, int]) -> set[str]:
+    """Drops the rows from these steps on, and a half-written last line; the splits that lost rows."""
     if not storage.exists(path):
-        return
+        return set()
     text = storage.read_text(path)
-    kept = "".join(line for line, row in _parse(text, path) if row["step"] < first_dropped.get(row["split"], math.inf))
+    kept, losing = "", set()
+    for line, row in _parse(text, path):
+        if row["step"] < first_dropped.get(row["split"], math.inf):
+            kept += line
+        else:
+            losing.add(row["split"])
     if kept != text:
         storage.write_text(path, kept)
+    return losing

@@ -1,7 +1,5 @@
 """What runs reached: the values of a metric in their event files, as (model_dir, step, value) rows."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,6 +9,7 @@ from rich.table import Table
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import Split
 
@@ -65,11 +64,7 @@ def results_table(rows: Sequence[Result], metric: str) -> Table:
 
 def results_csv(rows: Sequence[Result], metric: str) -> str:
     """The rows as CSV with the header `model_dir,step,<metric>`, the values in full."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["model_dir", "step", metric])
-    writer.writerows(rows)
-    return text.getvalue()
+    return to_csv(["model_dir", "step", metric], rows)
 
 
 def _results_of(model_dir: str, metric: str, split: Split) -> list[Result]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.errors import UserError, describe
 from resnet_tpu.export import bundle as bundles
 from resnet_tpu.export.bundle import Bundle, Form
 from resnet_tpu.serve.batching import Answer, Batcher
@@ -75,7 +75,7 @@ class Model:
             if path != self._refused:
                 self._refused = path
                 loader.metrics.reloads.labels(self.name, "refused").inc()
-                log.warning("%s: version %d stays. %s", self.name, self.current.bundle.version, _describe(error))
+                log.warning("%s: version %d stays. %s", self.name, self.current.bundle.version, describe(error))
 
 
 class Loader:
@@ -142,7 +142,3 @@ async def keep_reloading(models: Sequence[Model], loader: Loader) -> None:
         await asyncio.sleep(seconds)
         for model in models:
             await asyncio.to_thread(model.reload, loader)
-
-
-def _describe(error: Exception) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"

@@ -3,24 +3,25 @@
 import json
 import logging
 import time
-from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh
 
 from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.folders import is_checkpoint
 from resnet_tpu.config import Config
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.loader import eval_batches
-from resnet_tpu.data.source import Source, open_source
+from resnet_tpu.data.source import Source
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.loss import l2
 from resnet_tpu.train.run import check_classes, lengths
-from resnet_tpu.train.step import DeviceBatch, make_eval_step
+from resnet_tpu.train.step import EvalStep, make_eval_step
 from resnet_tpu.train.trained import Trained, load_trained
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 POLL_SECS = 1.0
 
 _l2 = jax.jit(l2)
-
-EvalStep = Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]
 
 
 def evaluate(
@@ -63,15 +62,17 @@ def padded_batch_size(batch_size: int, num_images: int, mesh: Mesh) -> int:
 def evaluate_run(config: Config, *, watch: bool = False) -> dict[str, float]:
     """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
 
-    With `watch` goes on with every checkpoint that appears, until the one of the run's last step, or until none came
-    for `eval_timeout` seconds. Returns the last result, empty when there was none to wait for.
-    Raises UserError when there is no checkpoint and `watch` is off.
+    That of a `model_dir` which is itself a checkpoint is not recorded. With `watch` goes on with every checkpoint that
+    appears, until the one of the run's last step, or until none came for `eval_timeout` seconds. Returns the last
+    result, empty when there was none to wait for. Raises UserError when there is no checkpoint and `watch` is off.
     """
-    storage.check_writable(config.run.model_dir)
+    is_alone = is_checkpoint(config.run.model_dir)
+    if not is_alone:
+        storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
-        if not watch:
+        if is_alone or not watch:
             return evaluate_checkpoint(load_trained(config.run.model_dir, mesh), config)
         return _follow(config, mesh)
 
@@ -105,7 +106,10 @@ def _newest(model_dir: str) -> str | None:
 
 
 def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
-    """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does."""
+    """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does.
+
+    One that was named itself belongs to no `model_dir` known; its result is not recorded.
+    """
     start = time.monotonic()
     data = trained.data_config(config.data)
     source = open_source(data, "validation")
@@ -116,7 +120,9 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     )
     eval_step = make_eval_step(trained.network, trained.config.optimizer)
     metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh)
-    if hosts.is_first():
+    if not trained.is_newest_of(config.run.model_dir):
+        log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
+    elif hosts.is_first():
         with MetricsWriter(config.run.model_dir) as writer:
             writer.write("eval", {trained.step: metrics})
     log_metrics(trained.step, metrics, time.monotonic() - start)

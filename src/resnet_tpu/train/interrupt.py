@@ -8,8 +8,7 @@ import threading
 from types import FrameType
 
 from resnet_tpu import hosts
-
-_EXIT_TERMINATED = 128 + signal.SIGTERM
+from resnet_tpu.program import EXIT_TERMINATED
 
 
 class Interruption:
@@ -51,4 +50,4 @@ class Interruption:
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if number is not None:
-            raise SystemExit(_EXIT_TERMINATED)
+            raise SystemExit(EXIT_TERMINATED)

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,35 +21,30 @@ from jax.sharding import Mesh
 
 from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.weights import Weights
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.loader import Batches, train_batches
-from resnet_tpu.data.source import Source, open_source
+from resnet_tpu.data.source import Source
+from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.errors import NonFiniteLossError, UserError
-from resnet_tpu.models.network import Network
+from resnet_tpu.models.network import network_of
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.train.agreement import agree_on
-from resnet_tpu.train.evaluate import EvalStep, evaluate, log_metrics
+from resnet_tpu.train.evaluate import evaluate, log_metrics
 from resnet_tpu.train.flight import StepsInFlight
 from resnet_tpu.train.interrupt import Interruption
-from resnet_tpu.train.loops import LoopReports
+from resnet_tpu.train.loop_reports import LoopReports
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.profile import Profiler
-from resnet_tpu.train.run import (
-    Lengths,
-    check_classes,
-    lengths,
-    make_meta,
-    resolve,
-    write_description,
-)
+from resnet_tpu.train.run import Lengths, check_classes, lengths, resolve
 from resnet_tpu.train.schedule import make_schedule
 from resnet_tpu.train.start import find_start, settle_start
-from resnet_tpu.train.state import TrainState
-from resnet_tpu.train.step import DeviceBatch, make_eval_step, make_train_step
+from resnet_tpu.train.step import EvalStep, TrainStep, make_eval_step, make_train_step
 from resnet_tpu.train.waiting import InputWait
 
 log = logging.getLogger(__name__)
@@ -64,10 +59,6 @@ class Summary:
 
     step: int
     evaluation: dict[str, float] | None
-
-
-TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, dict[str, jax.Array]]]
-"""(state, batch) -> (next state, metrics), see `make_train_step`."""
 
 
 def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
@@ -145,14 +136,7 @@ class Trainer:
         """`weights` are what a new training starts from, if not from random ones."""
         self.config, self.plan, self.source, self.validation = config, plan, source, validation
         self.class_names, self.mesh, self.checkpoints = class_names, mesh, checkpoints
-        self.network = Network.create(
-            config.model,
-            num_classes=config.data.num_label_classes or 0,
-            image_size=config.data.image_size,
-            batch_norm_groups=distributed.batch_norm_groups(config.model, mesh),
-            device_kind=mesh.devices.flat[0].device_kind,
-            num_devices=mesh.devices.size,
-        )
+        self.network = network_of(config, mesh)
         self.optimizer = make_optimizer(config.optimizer)
         self.train_step: TrainStep = make_train_step(
             self.network,

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float = 0.0) -> jax.Array:

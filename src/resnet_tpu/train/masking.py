@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays
 
 
 def apply_masks(params: Arrays, masks: Arrays) -> Arrays:

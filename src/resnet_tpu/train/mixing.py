@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 
 from resnet_tpu.config import OptimizerConfig
+from resnet_tpu.distributed import DeviceBatch
 
-Batch = dict[str, jax.Array]
 
-
-def mix(batch: Batch, key: jax.Array, config: OptimizerConfig) -> Batch:
+def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBatch:
     """The batch with every image mixed with the one as far from the end as it is from the start.
 
     batch: `image` [n, s, s, 3], `label` int32 [n]. Adds `partner` int32 [n], the label of the other image, and `share`

@@ -11,11 +11,12 @@ from rich.console import Console
 
 from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.config import Config, DataConfig
+from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.files import FileSource
 from resnet_tpu.data.loader import eval_batches
-from resnet_tpu.data.source import Source, open_source
+from resnet_tpu.data.source import Source
 from resnet_tpu.data.split import Split
-from resnet_tpu.reports import report
+from resnet_tpu.reports import prediction_report as report
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
@@ -62,7 +63,7 @@ def _predict(
     )
     data = trained.data_config(config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
-    if not images and trained.path.startswith(storage.absolute(config.run.model_dir) + "/"):
+    if not images and trained.is_newest_of(config.run.model_dir):
         output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
     agree_on(config, writes=False, **{"image" if images else split: source})

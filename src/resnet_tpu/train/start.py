@@ -13,13 +13,14 @@ from jax.sharding import Mesh
 
 from resnet_tpu import distributed, hosts
 from resnet_tpu.checkpoints import tf1
+from resnet_tpu.checkpoints.meta import changed_options, config_of
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
 from resnet_tpu.config import Config
 from resnet_tpu.models.network import Network
 from resnet_tpu.overrides import read_run
-from resnet_tpu.train.run import changed_options, check_classes, config_of
+from resnet_tpu.train.run import check_classes
 from resnet_tpu.train.state import TrainState, create_state, start_state
 
 log = logging.getLogger(__name__)

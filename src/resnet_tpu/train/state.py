@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 
 
 @jax.tree_util.register_dataclass

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import optax
 
 from resnet_tpu.config import ModelConfig, OptimizerConfig
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.distributed import DeviceBatch
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
 from resnet_tpu.train.loss import cross_entropy, l2
 from resnet_tpu.train.masking import apply_masks
 from resnet_tpu.train.mixing import mix
@@ -16,8 +18,11 @@ from resnet_tpu.train.schedule import Schedule
 from resnet_tpu.train.state import TrainState, move_average
 from resnet_tpu.train.trainable import learning_rate_factors
 
-DeviceBatch = dict[str, jax.Array]
-"""image uint8 [n, s, s, 3], label int32 [n], weight float32 [n] (0 for padding)."""
+TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, dict[str, jax.Array]]]
+"""(state, batch) -> (next state, metrics), see `make_train_step`."""
+
+EvalStep = Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]
+"""(params, batch_stats, batch) -> sums over the batch, see `make_eval_step`."""
 
 
 def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
@@ -37,7 +42,7 @@ def make_train_step(
     seed: int = 0,
     total_steps: int = 1,
     num_devices: int = 1,
-) -> Callable[[TrainState, DeviceBatch], tuple[TrainState, dict[str, jax.Array]]]:
+) -> TrainStep:
     """(state, batch) -> (next state, metrics), jitted; the given state's memory is reused.
 
     Metrics, float32 []: `loss` (cross-entropy and L2 of the whole batch, before the update), `learning_rate` of this
@@ -48,27 +53,7 @@ def make_train_step(
     """
     factors = learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
-    gradient_of = jax.value_and_grad(_make_loss(network, config, factors), has_aux=True)
-    num_parts = config.gradient_accumulation_steps
-
-    def compute(state: TrainState, batch: DeviceBatch, key: jax.Array) -> Any:
-        """((loss, (batch statistics, share of correct predictions)), gradients) of the whole batch."""
-        progress = state.step / total_steps
-        if num_parts == 1:
-            return gradient_of(state.params, state.batch_stats, batch, key, progress)
-
-        def add(total: Any, part: tuple[jax.Array, DeviceBatch]) -> tuple[Any, None]:
-            number, images = part
-            own_key = jax.random.fold_in(key, number)
-            found = gradient_of(state.params, state.batch_stats, images, own_key, progress)
-            return jax.tree.map(jnp.add, total, found), None
-
-        parts = jax.tree.map(lambda rows: _split(rows, num_parts, num_devices), batch)
-        first = jax.tree.map(lambda rows: rows[0], parts)
-        shapes = jax.eval_shape(gradient_of, state.params, state.batch_stats, first, key, progress)
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
-        return jax.tree.map(lambda leaf: leaf / num_parts, total)
+    compute = _make_gradients(network, config, factors, total_steps=total_steps, num_devices=num_devices)
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
         key, mixing_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step))
@@ -89,6 +74,34 @@ def make_train_step(
         return TrainState(state.step + 1, params, batch_stats, opt_state, ema, state.masks), metrics
 
     return jax.jit(train_step, donate_argnums=0)
+
+
+def _make_gradients(
+    network: Network, config: OptimizerConfig, factors: Arrays, *, total_steps: int, num_devices: int
+) -> Callable[[TrainState, DeviceBatch, jax.Array], Any]:
+    """(state, batch, key) -> ((loss, (batch statistics, share correct)), gradients) of the whole batch."""
+    gradient_of = jax.value_and_grad(_make_loss(network, config, factors), has_aux=True)
+    num_parts = config.gradient_accumulation_steps
+
+    def compute(state: TrainState, batch: DeviceBatch, key: jax.Array) -> Any:
+        progress = state.step / total_steps
+        if num_parts == 1:
+            return gradient_of(state.params, state.batch_stats, batch, key, progress)
+
+        def add(total: Any, part: tuple[jax.Array, DeviceBatch]) -> tuple[Any, None]:
+            number, images = part
+            own_key = jax.random.fold_in(key, number)
+            found = gradient_of(state.params, state.batch_stats, images, own_key, progress)
+            return jax.tree.map(jnp.add, total, found), None
+
+        parts = jax.tree.map(lambda rows: _split(rows, num_parts, num_devices), batch)
+        first = jax.tree.map(lambda rows: rows[0], parts)
+        shapes = jax.eval_shape(gradient_of, state.params, state.batch_stats, first, key, progress)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
+        return jax.tree.map(lambda leaf: leaf / num_parts, total)
+
+    return compute
 
 
 def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Callable[..., Any]:
@@ -124,9 +137,7 @@ def _split(rows: jax.Array, num_parts: int, num_devices: int) -> jax.Array:
     return by_device.swapaxes(0, 1).reshape(num_parts, -1, *rows.shape[1:])
 
 
-def make_eval_step(
-    network: Network, config: OptimizerConfig
-) -> Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]:
+def make_eval_step(network: Network, config: OptimizerConfig) -> EvalStep:
     """(params, batch_stats, batch) -> sums over the examples of weight 1, float32 [], jitted.
 
     `examples`, `cross_entropy`, `top_1`, `top_5`; a label that ties with the fifth largest logit counts as in.

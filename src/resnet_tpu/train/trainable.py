@@ -6,7 +6,8 @@ import jax
 
 from resnet_tpu.config import OptimizerConfig
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.models.network import Arrays, Network
+from resnet_tpu.models.arrays import Arrays, leaves
+from resnet_tpu.models.network import Network
 
 HEAD = "dense"
 """Name of the classifier in a network."""
@@ -20,7 +21,7 @@ def learning_rate_factors(network: Network, config: OptimizerConfig) -> Arrays:
     """
     params, _ = network.shapes()
     patterns = [pattern.strip() for pattern in config.freeze.split(",") if pattern.strip()]
-    names = ["/".join(path) for path in _paths(params)]
+    names = [name for name, _ in leaves(params)]
     for pattern in patterns:
         if not any(_matches(name, pattern) for name in names):
             modules = sorted({name.split("/")[0] for name in names})
@@ -35,11 +36,6 @@ def learning_rate_factors(network: Network, config: OptimizerConfig) -> Arrays:
         return config.head_learning_rate_multiplier if path[0] == HEAD else 1.0
 
     return jax.tree_util.tree_map_with_path(lambda path, _: factor(tuple(str(key.key) for key in path)), params)
-
-
-def _paths(params: Arrays) -> list[tuple[str, ...]]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(params)
-    return [tuple(str(getattr(key, "key", key)) for key in path) for path, _ in flat]
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh
 
-from resnet_tpu import distributed, hosts
+from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.train.run import config_of
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network, network_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Trained:
     params: Arrays
     batch_stats: Arrays
     mesh: Mesh
+
+    def is_newest_of(self, model_dir: str) -> bool:
+        """Whether `model_dir` led to it; not, when that is the checkpoint itself, to which nothing may be added."""
+        return self.path.startswith(storage.absolute(model_dir) + "/")
 
     def data_config(self, asked: DataConfig) -> DataConfig:
         """The data options that were asked for, with the image size and classes that the network was trained on."""
@@ -50,9 +55,7 @@ def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Train
     path = hosts.from_first(store.find(path) if hosts.is_first() else "")
     meta = store.read_meta(path)
     config = config_of(meta)
-    network = Network.create(
-        config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
-    )
+    network = network_of(config)
     params, batch_stats = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=distributed.replicated(mesh)),
         network.shapes(),

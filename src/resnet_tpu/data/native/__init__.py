@@ -6,16 +6,15 @@ installed (build.py), and used unless the environment says RESNET_TPU_NATIVE=0.
 
 import ctypes
 import functools
-import os
 import threading
 from typing import NamedTuple
 
 import numpy as np
 
+from resnet_tpu.c_libraries import are_off
 from resnet_tpu.data.crop import Window
 from resnet_tpu.data.native.build import LIBRARY
 
-SWITCH = "RESNET_TPU_NATIVE"
 _INTERFACE = 1
 _METHODS = {"bicubic": 0, "bilinear": 1}
 
@@ -97,7 +96,7 @@ class _Decoder:
 @functools.cache
 def load() -> Library | None:
     """The library; None when it is not there, or not wanted."""
-    if os.environ.get(SWITCH) == "0":
+    if are_off():
         return None
     try:
         return Library(str(LIBRARY))

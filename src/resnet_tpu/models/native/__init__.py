@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from resnet_tpu.data.native import SWITCH
+from resnet_tpu.c_libraries import are_off
 from resnet_tpu.models.native.build import LIBRARY
 
 TARGETS = ("conv_forward", "conv_backward", "join_forward", "join_backward", "pool_forward", "pool_backward")
@@ -28,7 +28,7 @@ _ONEDNN = "libdnnl.so.3"
 @functools.cache
 def load() -> frozenset[str]:
     """Makes the library's functions known to XLA. The types of activations that it can do; none where it is not."""
-    if os.environ.get(SWITCH) == "0":
+    if are_off():
         return frozenset()
     try:
         library = ctypes.CDLL(str(LIBRARY))

@@ -5,7 +5,7 @@ Needs a C compiler, and nothing of oneDNN or JAX.
 
 from pathlib import Path
 
-from resnet_tpu.compiling import BuildError, compile_library
+from resnet_tpu.c_libraries import BuildError, compile_library
 
 __all__ = ["LIBRARY", "BuildError", "build"]
 

@@ -1,17 +1,15 @@
-"""What verbs share: options in bulk, the options of a run, how given values become a config, verbs of several parts."""
+"""The options of a run on the command lines of verbs, singly and in bulk, and how what was given becomes a config."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from resnet_tpu.arguments import Parser, convert_options
+from resnet_tpu.cli.arguments import Parser
 from resnet_tpu.config import OPTIONS, Config
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
-
-T = TypeVar("T")
 
 CONCERNS = {
     "data": "the images",
@@ -25,9 +23,6 @@ CONCERNS = {
 
 _OTHER_NAMES = {"init_from": "resnet_checkpoint"}
 """Names that also mean an option of a training."""
-
-WIDE = 1000
-"""Columns of a table that goes into a file or a pipe: no name is cut or folded there."""
 
 
 @dataclass(frozen=True)
@@ -86,28 +81,8 @@ def configure(given: Mapping[str, Any], below: Sequence[Layer]) -> Config:
     return merge(Config(), layers)[0]
 
 
-def fill(owner: type[T], values: Mapping[str, Any]) -> T:
-    """The dataclass `owner` with these values, given as text, in the types of its fields."""
-    return owner(**convert_options(values, options_of("", owner)))
-
-
-def dispatch(
-    verb: str,
-    about: str,
-    whats: Mapping[str, Callable[[Sequence[str]], None]],
-    arguments: Sequence[str],
-    *,
-    examples: Sequence[str],
-) -> None:
-    """Calls the one of `whats` that the first argument names with the others; without any, shows what there is."""
-    what, *others = arguments or ["--help"]
-    if what in ("--help", "-h", "help"):
-        lines = "\n".join(f"  {name:11}{function.__doc__}" for name, function in whats.items())
-        shown = "\n".join(f"  {example}" for example in examples)
-        print(f"usage: resnet-tpu {verb} WHAT [options]\n\n{about}\n\nwhat:\n{lines}\n\nexamples:\n{shown}\n")
-        print(f"`resnet-tpu {verb} WHAT --help` lists the options of each.")
-    elif what in whats:
-        whats[what](others)
-    else:
-        do = f"See resnet-tpu {verb} --help.{nearest(what, whats)}"
-        raise UserError(f"resnet-tpu {verb}", what, f"one of {', '.join(whats)}", do)
+def check_data(config: Config, *, without: str) -> None:
+    """Raises UserError when it is not said where the images are. `without`: what data_dir=null would be good for."""
+    if not config.data.place:
+        do = f"Give --data_dir=FOLDER, or --data_dir=null {without}."
+        raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)

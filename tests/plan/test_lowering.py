@@ -2,8 +2,8 @@ import jax
 import pytest
 
 from resnet_tpu.config import Config
+from resnet_tpu.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step, make_mesh
 from resnet_tpu.plan.plan import settle
-from resnet_tpu.plan.program import eval_batch_size, lower_eval_step, lower_train_step, make_mesh
 
 TINY = settle(
     Config().replace(

@@ -1,11 +1,13 @@
-"""Command lines: the spellings of options, help made from `config.Option`s, messages that name the nearest option."""
+"""Command lines: the spellings of options, help made from `Option`s, and what was given as a dataclass of options."""
 
 import argparse
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options import Option, Rgb
+from resnet_tpu.options import Option, Rgb, options_of
+
+T = TypeVar("T")
 
 Flags = Mapping[str, bool]
 """Names of options, with whether each is a bool, which needs no value."""
@@ -50,6 +52,12 @@ def split_arguments(
         yield name, value
 
 
+def cut_at_dashes(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
+    """The arguments before the first `--`, and those after it, which are another program's."""
+    cut = list(arguments).index("--") if "--" in arguments else len(arguments)
+    return arguments[:cut], tuple(arguments[cut + 1 :])
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with the spellings of `split_arguments`. What does not fit raises UserError."""
 
@@ -62,8 +70,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=110),
             allow_abbrev=False,
         )
-        self._flags = {"help": True}
-        self._other_names: dict[str, str] = {}
+        self._options: dict[str, Option] = {}  # by all their names
 
     def add_options(
         self,
@@ -81,8 +88,7 @@ class Parser(argparse.ArgumentParser):
         group = self.add_argument_group(title)
         for option in options:
             others = [other for other, name in (other_names or {}).items() if name == option.name]
-            self._flags |= dict.fromkeys((option.name, *others), bool in option.kinds)
-            self._other_names |= dict.fromkeys(others, option.name)
+            self._options |= dict.fromkeys((option.name, *others), option)
             text = " ".join([describe(option), *(f"Also --{other}." for other in others)])
             group.add_argument(
                 f"--{option.name}",
@@ -94,16 +100,19 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """The positional arguments and the given options by name. `--help` prints the help and exits."""
+        if list(arguments) == _QUESTION:
+            raise _Answer(self._options)
+        flags = {"help": True} | {name: bool in option.kinds for name, option in self._options.items()}
         options: list[str] = []
         others: list[str] = []
         arguments = ["--help" if argument == "-h" else argument for argument in arguments]
-        for name, value in split_arguments(arguments, self._flags, program=self.prog):
+        for name, value in split_arguments(arguments, flags, program=self.prog):
             if name == "help":
                 options.append("--help")
             elif name is None:
                 others.append(value)
             else:
-                options.append(f"--{self._other_names.get(name, name)}={value}")
+                options.append(f"--{self._options[name].name}={value}")
         separator = ["--"] if any(other.startswith("-") for other in others) else []
         return vars(self.parse_args([*options, *separator, *others]))
 
@@ -111,6 +120,26 @@ class Parser(argparse.ArgumentParser):
         """What argparse calls when positional arguments are missing or too many."""
         usage = self.format_usage().removeprefix("usage: ").strip()
         raise UserError(self.prog, f"arguments that do not fit ({message})", usage, f"See {self.prog} --help.")
+
+
+_QUESTION = ["\0"]
+"""Arguments that no command line can hold: `Parser.parse` answers with its options."""
+
+
+class _Answer(BaseException):
+    """Carries the options past everything that a verb would do with them."""
+
+    def __init__(self, options: Mapping[str, Option]) -> None:
+        self.options = options
+
+
+def options_of_verb(verb: Callable[[Sequence[str]], None]) -> Mapping[str, Option]:
+    """The options of a verb by all their names. Nothing else of it is done."""
+    try:
+        verb(_QUESTION)
+    except _Answer as answer:
+        return answer.options
+    return {}
 
 
 def metavar(option: Option) -> str:
@@ -130,6 +159,32 @@ def describe(option: Option) -> str:
     return f"{option.help} Default: {default}."
 
 
-def convert_options(values: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
-    """The values in the types of their options. Raises UserError for one that does not fit."""
-    return {name: options[name].convert(value) for name, value in values.items()}
+def fill(owner: type[T], values: Mapping[str, Any]) -> T:
+    """The dataclass `owner` with these values, given as text, in the types of its fields.
+
+    Raises UserError for one that does not fit.
+    """
+    options = options_of("", owner)
+    return owner(**{name: options[name].convert(value) for name, value in values.items()})
+
+
+def dispatch(
+    verb: str,
+    about: str,
+    whats: Mapping[str, Callable[[Sequence[str]], None]],
+    arguments: Sequence[str],
+    *,
+    examples: Sequence[str],
+) -> None:
+    """Calls the one of `whats` that the first argument names with the others; without any, shows what there is."""
+    what, *others = arguments or ["--help"]
+    if what in ("--help", "-h", "help"):
+        lines = "\n".join(f"  {name:11}{function.__doc__}" for name, function in whats.items())
+        shown = "\n".join(f"  {example}" for example in examples)
+        print(f"usage: resnet-tpu {verb} WHAT [options]\n\n{about}\n\nwhat:\n{lines}\n\nexamples:\n{shown}\n")
+        print(f"`resnet-tpu {verb} WHAT --help` lists the options of each.")
+    elif what in whats:
+        whats[what](others)
+    else:
+        do = f"See resnet-tpu {verb} --help.{nearest(what, whats)}"
+        raise UserError(f"resnet-tpu {verb}", what, f"one of {', '.join(whats)}", do)

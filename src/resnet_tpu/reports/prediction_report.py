@@ -1,19 +1,17 @@
 """Predictions for people and programs: tables, CSV, JSON, and a folder with pictures."""
 
-import csv
-import io
 import itertools
 import json
 import math
 import pickle
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
 from resnet_tpu import storage
+from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.predictions import (
     UNKNOWN,
     Predictions,
@@ -55,7 +53,7 @@ def predictions_csv(predictions: Predictions, *, k: int = 5) -> str:
         (name, predictions.true_name(i) or "", correct[predictions.is_right(i)], *itertools.chain(*ranked))
         for i, (name, ranked) in enumerate(zip(predictions.names, _rank(predictions, k), strict=True))
     )
-    return _to_csv(header, rows)
+    return to_csv(header, rows)
 
 
 def predictions_json(predictions: Predictions, *, k: int = 5) -> str:
@@ -125,7 +123,7 @@ def accuracy_text(predictions: Predictions) -> str:
 def class_csv(predictions: Predictions) -> str:
     """One line per class: `class,support,predicted,precision,recall,f1`; empty where a share is undefined."""
     rows = (["" if value != value else value for value in score] for score in class_scores(predictions))
-    return _to_csv(["class", "support", "predicted", "precision", "recall", "f1"], rows)
+    return to_csv(["class", "support", "predicted", "precision", "recall", "f1"], rows)
 
 
 def write_report(
@@ -175,11 +173,3 @@ def _rank(predictions: Predictions, k: int) -> list[list[tuple[str, float]]]:
         [(predictions.class_names[c], float(f"{probability:.6g}")) for c, probability in zip(*pair, strict=True)]
         for pair in zip(classes.tolist(), probabilities.tolist(), strict=True)
     ]
-
-
-def _to_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()

@@ -13,8 +13,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from resnet_tpu.reports.predictions import Predictions, accuracy, class_scores, top_k
-from resnet_tpu.reports.report import (
+from resnet_tpu.reports.prediction_report import (
     accuracy_text,
     class_csv,
     class_table,
@@ -24,6 +23,7 @@ from resnet_tpu.reports.report import (
     write_pickle,
     write_report,
 )
+from resnet_tpu.reports.predictions import Predictions, accuracy, class_scores, top_k
 
 NAMES = ["daisy", 'dandelion, "wild"', "[red]roses", "花", "tulips", "sunflowers"]
 

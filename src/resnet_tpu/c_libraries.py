@@ -1,4 +1,7 @@
-"""Compiles the optional libraries in C. The build hook (hatch_build.py) does so before the package is installed."""
+"""The optional libraries in C: how they are compiled, and what turns them off.
+
+The build hook (hatch_build.py) compiles them before the package and what it needs are installed: no imports of those.
+"""
 
 import ctypes
 import os
@@ -7,6 +10,14 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+SWITCH = "RESNET_TPU_NATIVE"
+"""Of the environment: 0 leaves all of them alone."""
+
+
+def are_off() -> bool:
+    """Whether the user wants none of them."""
+    return os.environ.get(SWITCH) == "0"
 
 
 class BuildError(Exception):

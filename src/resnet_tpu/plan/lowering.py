@@ -10,12 +10,13 @@ from jax.sharding import Mesh, Sharding
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config
-from resnet_tpu.models.network import Network
+from resnet_tpu.distributed import DeviceBatch
+from resnet_tpu.models.network import network_of
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.run import lengths
 from resnet_tpu.train.schedule import make_schedule
 from resnet_tpu.train.state import start_state
-from resnet_tpu.train.step import DeviceBatch, make_eval_step, make_train_step
+from resnet_tpu.train.step import make_eval_step, make_train_step
 
 
 def make_mesh(devices: Sequence[Any]) -> Mesh:
@@ -25,7 +26,7 @@ def make_mesh(devices: Sequence[Any]) -> Mesh:
 
 def lower_train_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One optimizer step of the whole batch. Counts of images and classes must be resolved, and the batch divide."""
-    network = make_network(config, mesh)
+    network = network_of(config, mesh)
     optimizer = make_optimizer(config.optimizer)
     step = make_train_step(
         network,
@@ -46,7 +47,7 @@ def lower_train_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
 
 def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One step of evaluation."""
-    network = make_network(config, mesh)
+    network = network_of(config, mesh)
     step: Any = make_eval_step(network, config.optimizer)
     params, batch_stats = _place(network.shapes(), distributed.replicated(mesh))
     return step.lower(params, batch_stats, _batch(config, eval_batch_size(config, mesh.devices.size), mesh))
@@ -55,18 +56,6 @@ def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
 def eval_batch_size(config: Config, devices: int) -> int:
     """Images of one step of evaluation: `eval_batch_size`, rounded up to a multiple of the devices."""
     return -(-config.eval.eval_batch_size // devices) * devices
-
-
-def make_network(config: Config, mesh: Mesh | None = None) -> Network:
-    """The network of a run whose counts are resolved, as it trains on the devices of `mesh`."""
-    return Network.create(
-        config.model,
-        num_classes=config.data.num_label_classes or 0,
-        image_size=config.data.image_size,
-        batch_norm_groups=1 if mesh is None else distributed.batch_norm_groups(config.model, mesh),
-        device_kind="" if mesh is None else mesh.devices.flat[0].device_kind,
-        num_devices=1 if mesh is None else mesh.devices.size,
-    )
 
 
 def _place(shapes: Any, sharding: Sharding) -> Any:

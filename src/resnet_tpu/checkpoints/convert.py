@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +12,8 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store, tf1, torch
-from resnet_tpu.checkpoints.inspection import network_of, summarize
+from resnet_tpu.checkpoints.inspection import summarize
+from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
 from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
@@ -22,8 +21,8 @@ from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.train.run import make_meta, write_description
+from resnet_tpu.models.arrays import Arrays, nest
+from resnet_tpu.models.network import Network, network_of
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ def _arrays(weights: Weights, network: Network) -> Arrays:
         do = "Give the whole network, and options that do not contradict it."
         raise UserError(f"Weights {weights.source}", str(report.skipped[0]), "every array of the network", do)
     if weights.kind == "ours":
-        return _nest(weights.variables)
+        return nest(weights.variables)
     used = (MOMENTUM, LARS, AVERAGE, STEP) if weights.kind == "tf1" else ()
     left_over = [name for name in report.left_over if not name.endswith(used)]
     for line in describe_left_over(left_over, report.loaded):
@@ -158,18 +157,6 @@ def _arrays(weights: Weights, network: Network) -> Arrays:
         momentum = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
     arrays = {"step": weights.step or 0, "params": params, "batch_stats": batch_stats, "momentum": momentum}
     return arrays if ema is None else arrays | {"ema": ema}
-
-
-def _nest(variables: Mapping[str, Any]) -> Arrays:
-    """{"a/b": 1} -> {"a": {"b": 1}}"""
-    arrays: Arrays = {}
-    for name, array in variables.items():
-        *parents, last = name.split("/")
-        node = arrays
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = array
-    return arrays
 
 
 def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:
@@ -218,11 +205,6 @@ def _new_folder(target: str) -> Iterator[str]:
         yield target
         return
     place = Path(storage.absolute(target))
-    aside = place.with_name(f".{place.name}.partial-{os.getpid()}")
-    aside.mkdir(parents=True)
-    try:
-        yield str(aside)
-        aside.rename(place)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    with storage.folder_aside(str(place.parent), place.name) as aside:
+        yield aside
+        Path(aside).rename(place)

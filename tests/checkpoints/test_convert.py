@@ -16,10 +16,11 @@ import safetensors.numpy
 
 from resnet_tpu import cli, distributed
 from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.config import Config
-from resnet_tpu.models.network import Arrays, Network
-from resnet_tpu.train.run import make_meta, write_description
+from resnet_tpu.models.arrays import Arrays, leaves
+from resnet_tpu.models.network import Network
 from resnet_tpu.train.step import normalize
 from resnet_tpu.train.trained import load_trained
 
@@ -52,7 +53,7 @@ def convert(*arguments: str) -> None:
 def assert_same_arrays(actual: str, expected: Arrays) -> None:
     """`actual`: a model_dir."""
     found = store.load_named(store.find(actual))
-    named = dict(store.leaves(expected))
+    named = dict(leaves(expected))
     assert found.keys() == named.keys()
     for name, array in named.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)

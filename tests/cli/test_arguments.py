@@ -2,7 +2,7 @@
 
 import pytest
 
-from resnet_tpu.arguments import Parser, describe, metavar, split_arguments
+from resnet_tpu.cli.arguments import Parser, describe, metavar, split_arguments
 from resnet_tpu.config import OPTIONS
 from resnet_tpu.errors import UserError
 

@@ -1,0 +1,61 @@
+"""The checksums of the files of a checkpoint: Orbax and TensorStore keep none of the arrays, nor of JSON.
+
+`<step>/checksums.json` holds the size and the CRC32C of every other file. In a bucket there is none: a bucket keeps
+checksums itself.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import google_crc32c
+
+from resnet_tpu import storage
+
+FILE = "checksums.json"
+"""Not there where the writer was killed before it."""
+
+_READ_BYTES = 1 << 22
+
+
+def write(path: str) -> None:
+    """Writes the checksums of the checkpoint at `path`, which is whole."""
+    if not storage.is_remote(path):
+        found = {name: _describe(file) for name, file in sorted(_files(path, ""))}
+        storage.write_text(storage.join(path, FILE), json.dumps(found, indent=1) + "\n")
+
+
+def check(path: str, part: str) -> None:
+    """Raises ValueError when the folder or file `part` of the checkpoint at `path` is not what was written.
+
+    Nothing is known of a checkpoint without checksums: an old one, or one whose writer was killed just then.
+    """
+    if storage.is_remote(path) or not storage.exists(place := storage.join(path, FILE)):
+        return
+    written = json.loads(storage.read_text(place))
+    files = dict(_files(path, part))
+    with ThreadPoolExecutor() as pool:
+        found = dict(zip(files, pool.map(_describe, files.values()), strict=True))
+    for name in sorted(found.keys() | {name for name in written if name.split("/")[0] == part}):
+        if found.get(name) != written.get(name):
+            raise ValueError(f"{name} of another content than was written")
+
+
+def _files(path: str, part: str) -> Iterator[tuple[str, Path]]:
+    """The files of a part of a checkpoint, of all of it for '', by their names in it."""
+    folder = Path(path)
+    found = folder / part
+    for file in [found] if found.is_file() else found.rglob("*"):
+        if file.is_file() and file.name != FILE:
+            yield file.relative_to(folder).as_posix(), file
+
+
+def _describe(file: Path) -> list[int]:
+    """[size, CRC32C]"""
+    checksum, size = google_crc32c.Checksum(), 0
+    with file.open("rb") as opened:
+        while data := opened.read(_READ_BYTES):
+            checksum.update(data)
+            size += len(data)
+    return [size, int.from_bytes(checksum.digest(), "big")]

@@ -1,0 +1,51 @@
+"""What a checkpoint and a model_dir say of themselves besides arrays: options, class names, how far they are."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from resnet_tpu import __version__, storage
+from resnet_tpu.config import OF_ONE_START, OPTIONS, Config
+
+
+def make_meta(config: Config, class_names: list[str] | None, position: int) -> dict[str, Any]:
+    """What a checkpoint says of itself besides its arrays: all that prediction and going on need.
+
+    position: training images consumed, over all epochs.
+    """
+    return {
+        "version": __version__,
+        "config": config.flat(),
+        "class_names": class_names or [str(label) for label in range(config.data.num_label_classes or 0)],
+        "preprocessing": {
+            "image_size": config.data.image_size,
+            "mean_rgb": [255 * value for value in config.model.mean_rgb],
+            "stddev_rgb": [255 * value for value in config.model.stddev_rgb],
+        },
+        "position": position,
+    }
+
+
+def config_of(meta: Mapping[str, Any]) -> Config:
+    """The options that a checkpoint was written with, but for those of one start and of later versions."""
+    return Config().replace(
+        **{name: value for name, value in meta["config"].items() if name in OPTIONS.keys() - OF_ONE_START}
+    )
+
+
+def changed_options(before: Config, now: Config) -> list[str]:
+    """`name old -> new` for each option that is not as it was."""
+    old, new = before.flat(), now.flat()
+    places = {"model_dir", "mode", "export_dir", "cache_folder", "export_forms", "model_name"}
+    hosts = {*OF_ONE_START, "coordinator_timeout", "heartbeat_timeout"}
+    serving = {"inference_batch_sizes", "add_warmup_requests"}
+    aside = places | hosts | serving  # which say nothing of the training itself
+    return [f"{name} {old[name]} -> {new[name]}" for name in new if name not in aside and old[name] != new[name]]
+
+
+def write_description(model_dir: str, config: Config, class_names: list[str]) -> None:
+    """Writes `config.json` and `labels.txt`."""
+    storage.make_dir(model_dir)
+    text = json.dumps({"version": __version__, **config.flat()}, indent=2)
+    storage.write_text(storage.join(model_dir, "config.json"), text + "\n")
+    storage.write_text(storage.join(model_dir, "labels.txt"), "".join(f"{name}\n" for name in class_names))

@@ -1,0 +1,140 @@
+"""`resnet-tpu completion`: what the Tab key completes."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from resnet_tpu import __version__
+from resnet_tpu.cli.arguments import Parser, options_of_verb
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options import Option
+
+Verb = Callable[[Sequence[str]], None]
+
+_BASH = r"""# What the Tab key completes after resnet-tpu {version}, in bash and zsh.
+[[ -n $ZSH_VERSION ]] && autoload -U +X bashcompinit && bashcompinit
+_resnet_tpu_words() {{  # what may follow a verb, or VERB __OPTION
+    case $1 in
+{words}
+    esac
+}}
+_resnet_tpu() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} option=${{COMP_WORDS[COMP_CWORD - 1]}} verb= start= assigned= words=
+    [[ $COMP_CWORD -gt 1 ]] && verb=${{COMP_WORDS[1]}}
+    case $verb in {parted}) [[ $COMP_CWORD -gt 2 ]] && verb="$verb ${{COMP_WORDS[2]}}" ;; esac
+    [[ $verb == "submit "* && " ${{COMP_WORDS[*]:0:$COMP_CWORD}} " == *" -- "* ]] && verb=train
+    case $word in  # bash splits --name=value in three, zsh does not
+        --*=*) assigned=1 option=${{word%%=*}} start=${{word%%=*}}= word=${{word#*=}} ;;
+        =) assigned=1 word= ;;
+        *) [[ $option == "=" ]] && assigned=1 option=${{COMP_WORDS[COMP_CWORD - 2]}} ;;
+    esac
+    [[ $option == --* ]] && words=$(_resnet_tpu_words "$verb ${{option//-/_}}")
+    [[ -z $assigned && $words == "true false" ]] && words=  # a switch: what follows need not be its value
+    if [[ -z $assigned && -z $words ]]; then
+        case $verb in
+            ""|{parted}) words=$(_resnet_tpu_words "$verb") ;;
+            *) [[ $word == -* ]] && words=$(_resnet_tpu_words "$verb") ;;
+        esac
+    fi
+    COMPREPLY=($(compgen -P "$start" -W "$words" -- "$word"))
+}}
+complete -o default -F _resnet_tpu resnet-tpu
+"""
+
+_FISH = r"""# What the Tab key completes after resnet-tpu {version}, in fish.
+function __resnet_tpu_is  # whether these are the first words after the command
+    set -l words (commandline -opc)
+    set -l last (math 1 + (count $argv))
+    test "$argv" = "$words[2..$last]"
+end
+complete -c resnet-tpu -n 'test (count (commandline -opc)) -eq 1' -f
+{lines}
+"""
+
+
+def completion(arguments: Sequence[str]) -> None:
+    """Print what makes the Tab key complete verbs, options and their values: for bash, zsh or fish."""
+    parser = Parser(
+        "resnet-tpu completion",
+        f"{completion.__doc__}\n\nIt stays right until another version is installed.",
+        usage="SHELL",
+        examples=(
+            "resnet-tpu completion bash > ~/.local/share/bash-completion/completions/resnet-tpu",
+            "resnet-tpu completion zsh >> ~/.zshrc                  # below the line with compinit",
+            "resnet-tpu completion fish > ~/.config/fish/completions/resnet-tpu.fish",
+            'eval "$(resnet-tpu completion bash)"                   # for this terminal alone',
+        ),
+    )
+    parser.add_argument("shell", metavar="SHELL", help=f"One of {', '.join(SHELLS)}.")
+    shell = parser.parse(arguments)["shell"]
+    if shell not in SHELLS:
+        do = f"Name the one in use.{nearest(shell, SHELLS)}"
+        raise UserError("SHELL", shell, f"one of {', '.join(SHELLS)}", do)
+    sys.stdout.write(SHELLS[shell]())
+
+
+def bash() -> str:
+    """The script for bash, which zsh understands as well."""
+    found = {"": [*_verbs(), "--help", "--version"]}
+    for verb, options in _leaves().items():
+        found[verb] = [*(f"--{name}" for name in options), "--help"]
+        found |= {f"{verb} __{name}": _values(option) for name, option in options.items()}
+    parted = {verb: list(parts) for verb, parts in _parted().items()}
+    keys: dict[str, list[str]] = {}
+    for key, words in {**found, **parted}.items():
+        if words:
+            keys.setdefault(" ".join(words), []).append(f'"{key}"')
+    words = "\n".join(f"        {'|'.join(same)}) echo '{words}' ;;" for words, same in keys.items())
+    return _BASH.format(version=__version__, words=words, parted="|".join(parted))
+
+
+def fish() -> str:
+    """The script for fish, with what verbs and options are for."""
+    lines = [_fish("", verb, "-a", function.__doc__) for verb, function in _verbs().items()]
+    for verb, parts in _parted().items():
+        lines += [_fish(verb, part, "-f -a", function.__doc__) for part, function in parts.items()]
+    for verb, options in _leaves().items():
+        for name, option in options.items():
+            values = " ".join(_values(option))
+            takes = "" if bool in option.kinds else f"-x -a '{values}'" if values else "-r"
+            lines.append(_fish(verb, name, f"{takes} -l".strip(), option.help))
+    return _FISH.format(version=__version__, lines="\n".join(lines))
+
+
+SHELLS = {"bash": bash, "zsh": bash, "fish": fish}
+"""What makes the script for each shell."""
+
+
+def _fish(verb: str, word: str, how: str, help_text: str | None) -> str:
+    """The line that completes `word` after `verb`, with the first sentence of its help."""
+    after = f"__resnet_tpu_is {verb}" if verb else "test (count (commandline -opc)) -eq 1"
+    about = str(help_text).partition(". ")[0].replace("\\", "\\\\").replace("'", "\\'")
+    return f"complete -c resnet-tpu -n '{after}' {how} {word} -d '{about}'"
+
+
+def _verbs() -> Mapping[str, Verb]:
+    from resnet_tpu.cli import VERBS
+
+    return VERBS
+
+
+def _parted() -> dict[str, Mapping[str, Verb]]:
+    """The verbs of several parts, with these."""
+    modules = {name: sys.modules[verb.__module__] for name, verb in _verbs().items()}
+    return {name: module.WHATS for name, module in modules.items() if hasattr(module, "WHATS")}
+
+
+def _leaves() -> dict[str, Mapping[str, Option]]:
+    """The options of everything that has some, such as `train` and `bench input`."""
+    parted = _parted()
+    whole = {name: verb for name, verb in _verbs().items() if name not in parted}
+    parts = {f"{name} {part}": verb for name, verbs in parted.items() for part, verb in verbs.items()}
+    return {name: options_of_verb(verb) for name, verb in {**whole, **parts}.items()}
+
+
+def _values(option: Option) -> list[str]:
+    """The values that an option can have; none where these are any text or number."""
+    from resnet_tpu.recipes import RECIPES
+
+    if option.name == "recipe":
+        return list(RECIPES)
+    return ["true", "false"] if bool in option.kinds else list(option.choices)

@@ -1,0 +1,16 @@
+"""Where tables are printed."""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDE = 1000
+
+
+def make_console(wide: int = _WIDE) -> "Console":
+    """The terminal; a file or a pipe in its place has `wide` columns, by default so many that no name is cut there."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else wide)

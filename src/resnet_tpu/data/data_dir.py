@@ -1,0 +1,69 @@
+"""What `data_dir` means: TFRecords, folders of images, nothing but made-up pixels, or a Bigtable in its place."""
+
+import logging
+from collections.abc import Mapping
+
+from resnet_tpu import storage
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.files import FolderSource
+from resnet_tpu.data.made_up import NoiseSource, ZeroSource
+from resnet_tpu.data.manifest import MANIFEST, read_manifest
+from resnet_tpu.data.record_source import DistantRecordSource, RecordSource
+from resnet_tpu.data.shards import STATE_FOLDER
+from resnet_tpu.data.source import Source
+from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+def open_source(data: DataConfig, split: Split) -> Source:
+    """The examples of `split` in `data.data_dir`, or in the Bigtable of `data.bigtable_instance`.
+
+    A folder with files named train-*, validation-* or test-* is read as TFRecords. Anything else is what `prepare`
+    takes: class folders, split folders of class folders, or a CSV file. Empty or 'null': zeros. 'synthetic': coloured
+    noise.
+    Raises UserError when there is no such folder, split, class or image, or fewer classes are asked for than found.
+    """
+    if data.bigtable_instance:
+        from resnet_tpu.data.bigtable import BigtableSource  # its library takes two seconds
+
+        if data.data_dir:
+            log.warning("data_dir %s is not read: bigtable_instance is given, and takes its place.", data.data_dir)
+        return BigtableSource(data, split)
+    if data.data_dir in ("", "null"):
+        return ZeroSource(data, split)
+    if data.data_dir == "synthetic":
+        return NoiseSource(data, split)
+    if not storage.exists(data.data_dir):
+        do = "Check the path; 'synthetic' needs no data."
+        raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
+    states = storage.states_in(data.data_dir) if storage.is_remote(data.data_dir) else {}
+    names = sorted(states) or storage.list_dir(data.data_dir)
+    shards: dict[Split, list[str]] = {name: [file for file in names if file.startswith(f"{name}-")] for name in SPLITS}
+    first = next((files[0] for files in shards.values() if files), None)
+    if first is None and storage.is_remote(data.data_dir):
+        got = ", ".join(names[:5]) or "no folder"
+        do = "Write them with `resnet-tpu prepare`."
+        raise UserError(f"data_dir {data.data_dir}", got, "TFRecords named train-*, validation-* or test-*", do)
+    if first is None or storage.is_dir(storage.join(data.data_dir, first)):
+        return FolderSource(data, split)
+    _check_shards(data.data_dir, split, shards, is_unfinished=STATE_FOLDER in names and MANIFEST not in names)
+    kind = DistantRecordSource if storage.is_remote(data.data_dir) else RecordSource
+    return kind(data, split, {storage.join(data.data_dir, name): states.get(name) for name in shards[split]})
+
+
+def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]], *, is_unfinished: bool) -> None:
+    what = f"data_dir {data_dir}"
+    if is_unfinished:
+        do = f"Run the same `resnet-tpu prepare` again; it goes on where it stopped. Or delete {STATE_FOLDER}/ in it."
+        raise UserError(what, "what an interrupted `prepare` left behind", "a finished data set", do)
+    manifest = read_manifest(data_dir)
+    listed = manifest.splits[split].files if manifest and split in manifest.splits else ()
+    if missing := sorted({*listed} - {*shards[split]}):
+        got = f"{len(listed) - len(missing)} of {len(listed)} {split} files ({missing[0]} is missing)"
+        raise UserError(what, got, f"all files that {MANIFEST} lists", "Copy the rest, or run `prepare` again.")
+    if not shards[split]:
+        found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
+        do = f"Make the {split} split with `resnet-tpu prepare`, or choose another split."
+        raise UserError(what, found, f"files named {split}-*", do)

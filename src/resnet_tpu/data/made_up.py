@@ -1,0 +1,69 @@
+"""Images that are nowhere: for measuring speed, and for tests."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.labels import DEFAULT_CLASSES
+from resnet_tpu.data.source import Sample
+from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.data.tfrecord import RecordError
+
+_IMAGENET_SIZES = {"train": 1_281_167, "validation": 50_000, "test": 50_000}
+
+
+class _MadeUp:
+    """As many images as `data` asks for of a split, or as ImageNet has."""
+
+    class_names = None
+    honour_exif = False
+    damage: Sequence[RecordError] = ()
+
+    def __init__(self, data: DataConfig, split: Split) -> None:
+        self.num_classes = data.num_label_classes or DEFAULT_CLASSES
+        asked = {"train": data.num_train_images, "validation": data.num_eval_images, "test": data.num_test_images}
+        self._len = asked[split] or _IMAGENET_SIZES[split]
+        self._shape = (data.image_size, data.image_size, 3)
+
+    def __len__(self) -> int:
+        return self._len
+
+
+class ZeroSource(_MadeUp):
+    """Black images with label 0: what is left of the time when input costs nothing."""
+
+    def __init__(self, data: DataConfig, split: Split) -> None:
+        super().__init__(data, split)
+        self._sample = Sample(np.zeros(self._shape, np.uint8), 0, "null")
+
+    def __getitem__(self, i: int) -> Sample:
+        return self._sample
+
+    def where(self, i: int) -> str:
+        """A name for image `i`."""
+        return f"zeros {i}"
+
+
+class NoiseSource(_MadeUp):
+    """Noise around a colour that belongs to the class: can be learned, needs no data. Labels go round the classes."""
+
+    def __init__(self, data: DataConfig, split: Split) -> None:
+        super().__init__(data, split)
+        self._split = SPLITS.index(split)
+
+    def __getitem__(self, i: int) -> Sample:
+        label = i % self.num_classes
+        rng = np.random.Generator(np.random.Philox(key=[self._split, i]))
+        noise = rng.integers(0, 128, self._shape, np.uint8)
+        return Sample(noise + _colour(label), label, self.where(i))
+
+    def where(self, i: int) -> str:
+        """A name for image `i`."""
+        return f"noise {i}"
+
+
+def _colour(label: int) -> np.ndarray:
+    """The colour of a class, uint8 [3] up to 127: the classes fill the colour cube evenly (Roberts' R3 sequence)."""
+    steps = np.array([0.8191725134, 0.6710436067, 0.5497004779])
+    return ((0.5 + label * steps) % 1 * 128).astype(np.uint8)

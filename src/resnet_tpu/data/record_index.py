@@ -1,0 +1,74 @@
+"""Where the records of a TFRecord file begin, kept in a file of its own: beside it, or in the user's cache.
+
+An index is int64 [n, 2]: offset and length in bytes of each payload. It is kept as an array of NumPy's, whose first row
+is the state of the file that it is of.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import struct
+
+import numpy as np
+
+from resnet_tpu import storage
+
+HEADER, CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
+"""What stands before and after a payload."""
+
+
+def read_index(path: str, state: tuple[int, int]) -> np.ndarray | None:
+    """The kept index of the file at `path`; None when there is none, or it is damaged or of another state of the file.
+
+    state: see `storage.file_state`.
+    """
+    for place in _places(path):
+        with contextlib.suppress(OSError):
+            index = _parse(storage.read_bytes(place), state)
+            if index is not None:
+                if storage.is_remote(place):
+                    save_index(path, index, state)  # on this machine
+                return index
+    return None
+
+
+def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = None) -> None:
+    """Keeps the index of the file at `path` where `read_index` looks.
+
+    state: what the file's was when it was read; None for a file that was just written, whose index goes with it.
+    """
+    data = _npy(np.concatenate([np.array([state or storage.file_state(path)], np.int64), index]))
+    for place in _places(path) if state else sorted(_places(path), key=storage.is_remote, reverse=True):
+        with contextlib.suppress(OSError):
+            storage.make_dir(os.path.dirname(place))  # noqa: PTH120
+            with storage.write_whole(place) as file:
+                file.write(data)
+            return
+
+
+def _places(path: str) -> list[str]:
+    """Beside the file and in the user's cache, that on this machine first."""
+    full = path if storage.is_remote(path) else os.path.realpath(path)
+    name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]
+    folder, base = os.path.split(path)
+    places = [storage.join(folder, "_index", f"{base}.npy"), storage.join(storage.cache_dir(), "index", f"{name}.npy")]
+    return sorted(places, key=storage.is_remote)
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array.astype("<i8"), allow_pickle=False)
+    return file.getvalue()
+
+
+def _parse(data: bytes, state: tuple[int, int]) -> np.ndarray | None:
+    """The index in a file of ours; None when it is damaged or belongs to another state of the shard."""
+    body = data[-(len(data) // 16 * 16 - 128) :] if len(data) >= 128 + 16 else b""
+    table = np.frombuffer(body, "<i8").reshape(-1, 2).astype(np.int64)
+    if not len(table) or _npy(table) != data or tuple(table[0].tolist()) != state:
+        return None
+    starts, lengths = table[1:, 0], table[1:, 1]
+    ends = np.concatenate([[0], starts + lengths + CHECKSUM.size])
+    whole = np.array_equal(starts, ends[:-1] + HEADER.size) and (lengths >= 0).all() and ends[-1] == state[0]
+    return table[1:] if whole else None

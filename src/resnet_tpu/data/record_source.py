@@ -1,0 +1,113 @@
+"""TFRecords in the original's format as a source, on this machine or in a bucket."""
+
+import bisect
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.blocks import Stretch, open_reader
+from resnet_tpu.data.example import parse_image_example
+from resnet_tpu.data.labels import make_labels
+from resnet_tpu.data.manifest import MANIFEST, read_class_names, read_manifest
+from resnet_tpu.data.source import Sample
+from resnet_tpu.data.split import Split
+from resnet_tpu.data.tfrecord import RecordError, RecordFile
+from resnet_tpu.errors import UserError
+
+_OPEN_FILES_AT_ONCE = 16
+
+
+class RecordSource:
+    """TFRecords of `tf.train.Example`s in the original's format."""
+
+    honour_exif = False  # the original does not, and what `prepare` writes is upright
+
+    def __init__(self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None]) -> None:
+        """`paths`: the files, with the state of each where that is known (see `storage.file_state`)."""
+        self._labels = make_labels(data, read_class_names(data.data_dir), allow_unknown=split == "test")
+        self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
+        with ThreadPoolExecutor(_OPEN_FILES_AT_ONCE) as pool:
+            open_file = functools.partial(RecordFile, skip_bad=data.skip_bad_records)
+            self._files = list(pool.map(lambda path: open_file(path, state=paths[path]), paths))
+        self._ends = list(itertools.accumulate(len(file) for file in self._files))
+        self.damage = [error for file in self._files for error in file.damage]
+        short = _cut_between_records(data.data_dir, split, self._files)
+        if short and not data.skip_bad_records:
+            raise short[0]
+        self.damage += short
+        if not len(self):
+            do = f"Write the {split} split again."
+            raise UserError(f"data_dir {data.data_dir}", f"{len(paths)} empty {split}-* files", "records in them", do)
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, i: int) -> Sample:
+        file, record = self._locate(i)
+        return self._parse(i, file[record])
+
+    def _parse(self, i: int, payload: bytes) -> Sample:
+        file, record = self._locate(i)
+        try:
+            example = parse_image_example(payload)
+        except UserError as error:
+            raise RecordError(file.path, record, file.offset(record), str(error.got), error.expected) from None
+        label = self._labels.of(example.label, example.filename, lambda: self.where(i))
+        return Sample(example.encoded, label, example.filename or f"{Path(file.path).name}:{record}")
+
+    def where(self, i: int) -> str:
+        file, record = self._locate(i)
+        return f"in record {record} of {file.path} at byte {file.offset(record)}"
+
+    def _locate(self, i: int) -> tuple[RecordFile, int]:
+        number = bisect.bisect_right(self._ends, i)
+        return self._files[number], i - (self._ends[number - 1] if number else 0)
+
+
+def _cut_between_records(data_dir: str, split: Split, files: Sequence[RecordFile]) -> list[RecordError]:
+    """An error for each file that is whole as far as its format can tell, but not as long as the manifest says."""
+    manifest = read_manifest(data_dir)
+    listed = manifest.splits[split].files if manifest and split in manifest.splits else {}
+    return [
+        RecordError(file.path, len(file), file.size, f"a file of {file.size} bytes", f"{entry.num_bytes} ({MANIFEST})")
+        for file in files
+        if not file.damage
+        and (entry := listed.get(file.path.replace("\\", "/").rpartition("/")[2]))
+        and entry.num_bytes != file.size
+    ]
+
+
+class DistantRecordSource(RecordSource):
+    """TFRecords in a bucket."""
+
+    def __init__(self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None]) -> None:
+        super().__init__(data, split, paths)
+        self._reader = open_reader(data.cache_folder, self._files)
+
+    def __getitem__(self, i: int) -> Sample:
+        (found,) = self.fetch([i])
+        if isinstance(found, RecordError):
+            raise found
+        return found
+
+    def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
+        """The examples of these numbers, read together; an error in the place of each damaged one."""
+        wanted = []
+        for file, record in map(self._locate, records):
+            wanted.append(Stretch(file, *file.span(record)))
+        return [self._example(*found) for found in zip(records, wanted, self._reader.read(wanted), strict=True)]
+
+    def _example(self, i: int, stretch: Stretch, data: bytes) -> Sample | RecordError:
+        _, record = self._locate(i)
+        try:
+            try:
+                payload = stretch.file.check(record, data)
+            except RecordError:  # of what is kept here, perhaps
+                self._reader.forget(stretch)
+                payload = stretch.file[record]
+            return self._parse(i, payload)
+        except RecordError as error:
+            return error

@@ -1,0 +1,44 @@
+"""Arrays of a network, nested as its modules are."""
+
+import functools
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+Arrays = dict[str, Any]
+"""Nested dicts of arrays by module name: `arrays["group1"]["block1"]["conv1"]["conv"]["kernel"]`."""
+
+Path = tuple[str, ...]
+"""The keys down to an array."""
+
+Leaf = tuple[str, Path]
+"""Where an array of a network is: 'params' or 'batch_stats', and the keys down to it."""
+
+
+def leaf_at(trees: Mapping[str, Arrays], place: Leaf) -> Any:
+    """The array at `place` in `trees`: {"params": ..., "batch_stats": ...}."""
+    collection, path = place
+    return functools.reduce(operator.getitem, path, trees[collection])
+
+
+def leaves(arrays: Arrays) -> list[tuple[str, Any]]:
+    """Each array with its name, `group1/block1/conv1/conv/kernel`, modules sorted by name."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(arrays)
+    return [("/".join(str(getattr(key, "key", key)) for key in path), leaf) for path, leaf in flat]
+
+
+def nest(named: Mapping[str, Any]) -> Arrays:
+    """The inverse of `leaves`: {"a/b": 1} -> {"a": {"b": 1}}."""
+    arrays: Arrays = {}
+    for name, array in named.items():
+        put(arrays, tuple(name.split("/")), array)
+    return arrays
+
+
+def put(arrays: Arrays, path: Path, leaf: Any) -> None:
+    """Makes `leaf` the array at `path`, in place; modules that are missing on the way are made."""
+    for name in path[:-1]:
+        arrays = arrays.setdefault(name, {})
+    arrays[path[-1]] = leaf
