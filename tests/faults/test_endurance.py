@@ -1,0 +1,95 @@
+"""Twenty epochs of a real training hold no more at their end than after five."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EPOCHS, SETTLED = 20, 5
+IMAGE_SIZE = 64
+IN_MEMORY = re.compile("/dev/shm/|/memfd:")
+GROWTH_MB = 8
+"""Of memory, from epoch 5 to 20, that pages of the allocator may come to. Kept images of every epoch (1.2 MB) would be
+18 MB more, kept arrays of every checkpoint (1.4 MB) 21 MB."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a process and all below it hold: memory in MB, and files in memory (/dev/shm and the like) in use."""
+
+    threads: int
+    descriptors: int
+    anonymous_mb: float
+    shared_mb: float
+    shared_files: int
+
+
+def family(pid: int) -> list[int]:
+    """The process and all that descend from it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(below for child in children for below in family(int(child)))]
+
+
+def holdings(pid: int) -> Holdings:
+    """At this moment. Raises OSError when one of them ends meanwhile."""
+    folders = [Path(f"/proc/{number}") for number in family(pid)]
+    status = [dict(line.split(":", 1) for line in (f / "status").read_text().splitlines()) for f in folders]
+    anonymous, shared = (sum(int(one[name].split()[0]) for one in status) / 1024 for name in ("RssAnon", "RssShmem"))
+    threads, descriptors = (sum(len(list((f / part).iterdir())) for f in folders) for part in ("task", "fd"))
+    mapped = {
+        line.split()[4] for f in folders for line in (f / "maps").read_text().splitlines() if IN_MEMORY.search(line)
+    }
+    return Holdings(threads, descriptors, anonymous, shared, len(mapped))
+
+
+def floors(process: "subprocess.Popen[bytes]", metrics: Path) -> dict[int, Holdings]:
+    """The least of each that was seen in each epoch: a leak raises it, what is held for a moment does not."""
+    seen: dict[int, list[Holdings]] = {}
+    while process.poll() is None:
+        epoch = metrics.read_text().count('"split": "eval"') if metrics.exists() else 0
+        try:
+            seen.setdefault(epoch, []).append(holdings(process.pid))
+        except (OSError, KeyError):  # one of them has just ended
+            continue
+        time.sleep(0.02)
+    return {epoch: merge(min, seen[epoch]) for epoch in sorted(seen) if 0 < epoch < EPOCHS}
+
+
+def merge(choose: Callable[..., Any], held: list[Holdings]) -> Holdings:
+    """The least or the most of each."""
+    return Holdings(*map(choose, zip(*map(astuple, held), strict=True)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for what is held in /proc")
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_twenty_epochs_hold_no_more_than_five(kind: str, program: Callable[..., Any], tmp_path: Path) -> None:
+    training = program(
+        "train", input_workers=kind, num_parallel_calls=2, image_size=IMAGE_SIZE, train_steps=f"{EPOCHS}epochs",
+        steps_per_eval="1epochs", save_checkpoints_steps="1epochs", lottery_checkpoint_iters="",
+    )  # fmt: skip
+    with (tmp_path / "log.txt").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "resnet_tpu", *training.words],
+            cwd=tmp_path, env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"}, stdout=log, stderr=log,
+        )  # fmt: skip
+        held = floors(process, tmp_path / "run" / "metrics.jsonl")
+    assert process.returncode == 0, (tmp_path / "log.txt").read_text()
+    print(f"\n{kind}: threads, descriptors, MB of memory, MB shared, files in memory, in epochs 2 to {EPOCHS}")
+    for epoch, one in held.items():
+        print(epoch + 1, *(round(value, 1) for value in astuple(one)))
+    most = merge(max, [held[epoch] for epoch in held if SETTLED <= epoch < 2 * SETTLED])
+    least = merge(min, [held[epoch] for epoch in held if epoch >= EPOCHS - SETTLED])
+    assert least.threads <= most.threads
+    assert least.descriptors <= most.descriptors
+    assert least.anonymous_mb <= most.anonymous_mb + GROWTH_MB
+    assert least.shared_mb <= most.shared_mb + 1
+    assert least.shared_files <= most.shared_files

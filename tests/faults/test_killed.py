@@ -1,0 +1,28 @@
+"""kill -9 at random moments, and the same command again: in the end nothing can be told of it."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KILLS = int(os.environ.get("KILLS", "50"))
+"""Of each program in the long form."""
+
+
+def test_prepare_killed_and_run_again(
+    program: Callable[..., Any], stopping: Callable[..., Any], tmp_path: Path
+) -> None:
+    stopping(program("prepare", workers=1), tmp_path, [signal.SIGKILL] * 3, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("verb", ["prepare", "train", "prune", "export"])
+def test_killed_at_random_moments(
+    verb: str, program: Callable[..., Any], stopping: Callable[..., Any], tmp_path: Path
+) -> None:
+    tally = stopping(program(verb), tmp_path, [signal.SIGKILL] * KILLS, seed=1)
+    assert tally.stages.total() == KILLS

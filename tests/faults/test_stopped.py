@@ -1,0 +1,22 @@
+"""Ctrl-C and SIGTERM at random moments, and the same command again: exit codes 130 and 143, a word, nothing lost."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STOPS = int(os.environ.get("STOPS", "20"))
+"""Of each program, half of them by either signal."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("verb", ["prepare", "train", "prune", "export"])
+def test_stopped_at_random_moments(
+    verb: str, program: Callable[..., Any], stopping: Callable[..., Any], tmp_path: Path
+) -> None:
+    tally = stopping(program(verb), tmp_path, [signal.SIGINT, signal.SIGTERM] * (STOPS // 2), seed=2)
+    assert tally.stages.total() == STOPS // 2 * 2
