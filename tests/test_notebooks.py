@@ -1,0 +1,84 @@
+"""The notebooks run in a kernel, small, and what is stored of a run is fit to be shown."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MOST_BYTES = 300_000
+MACHINE_PATHS = re.compile(r"/(?:work|root|tmp|home|opt|content)/(?!drive)")
+LINK = re.compile(r"\]\(([^)#]+)\)")
+
+SMALL = {
+    "photos": {
+        "PHOTOS": "photos",
+        "EPOCHS": "2",
+        "OPTIONS": "image_size=32,resnet_width=4,train_batch_size=8,iterations_per_loop=4",
+    },
+    "scale": {"NUM_IMAGES": "128", "EPOCHS": "4", "SLICE": ""},
+    "rewinding": {"PHOTOS": "photos", "EPOCHS": "1", "WIDTH": "4", "DENSITIES": "20"},
+}
+"""What the first cell of each takes from the environment here."""
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def draw_photos(folder: Path, count: int) -> None:
+    """`folder/<class>/<n>.jpg`, two kinds that differ in colour."""
+    rng = np.random.default_rng(0)
+    for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            photo = np.clip(np.array(colour) + rng.normal(0, 30, (40, 50, 3)), 0, 255)
+            cv2.imwrite(str(folder / name / f"{number}.jpg"), photo.astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    "name", ["photos", pytest.param("scale", marks=pytest.mark.slow), pytest.param("rewinding", marks=pytest.mark.slow)]
+)
+def test_every_cell_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_photos(tmp_path / "photos", 80 if name == "rewinding" else 20)
+    path = [str(Path(sys.executable).parent), os.environ["PATH"]]  # the command `resnet-tpu` of this Python
+    for variable, value in {**SMALL[name], "PATH": os.pathsep.join(path), "JAX_NUM_CPU_DEVICES": "1"}.items():
+        monkeypatch.setenv(variable, value)
+    notebook = read(ROOT / "notebooks" / f"{name}.ipynb")
+    cells = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute().cells
+    assert "Not in Colab" in json.dumps(cells) or name == "rewinding"
+    shown = [output for cell in cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]
+    assert len(shown) == {"photos": 5, "scale": 1, "rewinding": 2}[name]
+
+
+def test_all_are_run() -> None:
+    assert [path.stem for path in NOTEBOOKS] == sorted(SMALL)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_stored_is_fit_to_be_shown(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert path.stat().st_size < MOST_BYTES
+    pictures = 0
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            assert output.output_type != "error"
+            pictures += "image/png" in output.get("data", {})
+            text = json.dumps(
+                {kind: value for kind, value in output.get("data", output).items() if "image" not in kind}
+            )
+            assert not MACHINE_PATHS.search(text), text[:300]
+        if cell.cell_type == "markdown":
+            for target in LINK.findall(cell.source):
+                assert "://" in target or (path.parent / target).exists(), target
+    assert pictures
