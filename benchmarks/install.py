@@ -1,0 +1,92 @@
+"""What an installation takes: MB on disk, packages, and seconds of pip, beside TensorFlow and PyTorch.
+
+Each goes into an empty environment, with nothing that is not required. One installation of each, which is not counted,
+brings the packages to pip's cache; then they alternate. Ours is a wheel made of this checkout.
+
+    python -m benchmarks.install
+    python -m benchmarks.install --torch='torch==2.13.0+cpu torchvision'     # where pip's own choice is one for CUDA
+"""
+
+import argparse
+import json
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+from benchmarks import script
+from resnet_tpu.bench.compare import Contender
+
+
+def measure(requirements: list[str]) -> dict[str, Any]:
+    """Installs the requirements into a new environment. MB, number of packages, seconds and CPU seconds of pip."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=False)
+        python = Path(folder) / "bin" / "python"
+        start, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *requirements]
+        subprocess.run(pip, check=True, stdout=sys.stderr)
+        seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        files = [path for path in Path(folder).rglob("*") if path.is_file() and not path.is_symlink()]
+        return {
+            "MB": sum(path.stat().st_size for path in files) / 1e6,
+            "packages": sum(path.name == "METADATA" for path in files),
+            "seconds": seconds,
+            "cpu_seconds": after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime,
+        }
+
+
+def build_wheel(folder: str) -> Path:
+    """The wheel of this checkout."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(script.CHECKOUT)]
+    subprocess.run(pip, check=True, stdout=sys.stderr)
+    (wheel,) = Path(folder).glob("*.whl")
+    return wheel
+
+
+def render(measured: dict[str, list[dict[str, Any]]]) -> str:
+    """The medians as rows of a Markdown table."""
+    lines = ["| what | MB on disk | packages | seconds | CPU seconds |", "|---|---|---|---|---|"]
+    for name, rounds in measured.items():
+        middle = {key: statistics.median(found[key] for found in rounds) for key in rounds[0]}
+        row = (f"{middle['MB']:,.0f}", f"{middle['packages']:.0f}", *(f"{middle[key]:.0f}" for key in list(middle)[2:]))
+        lines.append(f"| `{name}` | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def program() -> None:
+    """Reads the command line, measures and reports."""
+    parser = script.make_parser("install", __doc__, rounds=3)
+    parser.add_argument(
+        "--torch", default="torch torchvision", help="What to install of PyTorch. Default: %(default)s."
+    )
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(shlex.split(options.measure))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = build_wheel(folder)
+        ours = {f"resnet-tpu{extras}": f"{wheel}{extras}" for extras in ("", "[cpu,onnx,serve]")}
+        peers = {} if options.quick else {"tensorflow-cpu": "tensorflow-cpu", options.torch: options.torch}
+        contenders = [
+            Contender(name, lambda _, what=what: script.worker("install", "--measure", what))
+            for name, what in (ours | peers).items()
+        ]
+        options.rounds += 1
+        if options.quick:
+            del contenders[1:]
+            options.rounds = 1
+        first = 0 if options.quick else 1
+        measured = {name: found[first:] for name, found in script.alternate(contenders, options).items()}
+    script.report("install", render(measured), {"installations": measured}, options)
+
+
+if __name__ == "__main__":
+    script.main(program)

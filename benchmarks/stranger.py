@@ -1,0 +1,106 @@
+"""A stranger's path: from `git clone` to the first prediction on one's own photos, in commands typed and minutes.
+
+Types the commands of the README into a shell with a clean home: those that install, then the block below "Your photos"
+up to the prediction for one photo. Python, git and the network are those of the machine; what is committed is cloned.
+
+    python -m benchmarks.stranger --photos=flower_photos --photo=flower_photos/roses/1.jpg
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from benchmarks import script
+from resnet_tpu.errors import UserError
+
+INSTALL = ("git clone --quiet {checkout} resnet_tpu", "python3 -m venv env", ". env/bin/activate", "{pip}")
+_BLOCK = re.compile(r"## Your photos.*?^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_DONE = "the command is done:"
+
+
+def commands(pip: str) -> list[str]:
+    """What is typed: the installation, and the README's commands."""
+    (block,) = _BLOCK.findall((script.CHECKOUT / "README.md").read_text())
+    install = [line.format(checkout=shlex.quote(str(script.CHECKOUT)), pip=pip) for line in INSTALL]
+    return install + [line for line in block.splitlines() if line]
+
+
+def type_all(lines: list[str], folder: str) -> list[float]:
+    """The seconds that each line takes in a shell in `folder`. Raises UserError for one that fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_"))}
+    shell = subprocess.Popen(
+        ["bash"], cwd=folder, env=environment | {"HOME": folder, "XDG_CACHE_HOME": f"{folder}/.cache"}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr,
+    )  # fmt: skip
+    assert shell.stdin and shell.stdout
+    seconds = []
+    for line in lines:
+        print(f"$ {line}", flush=True)
+        start = time.perf_counter()
+        shell.stdin.write(f"{line}\necho {_DONE} $?\n")
+        shell.stdin.flush()
+        for shown in shell.stdout:
+            if shown.startswith(_DONE):
+                break
+            print(shown, end="", flush=True)
+        else:
+            raise UserError(line, "the end of the shell", "it to go on", "Run the commands by hand.")
+        if not shown.endswith(" 0\n"):
+            raise UserError(line, f"exit code {shown.split()[-1]}", "0", "See what it said above.")
+        seconds.append(time.perf_counter() - start)
+    shell.stdin.close()
+    shell.wait()
+    return seconds
+
+
+def draw_photos(folder: Path) -> None:
+    """`folder/<class>/<n>.jpg`, two kinds that differ in colour."""
+    rng = np.random.default_rng(0)
+    for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
+        (folder / name).mkdir(parents=True)
+        for number in range(1, 21):
+            photo = np.clip(np.array(colour) + rng.normal(0, 30, (100, 120, 3)), 0, 255)
+            cv2.imwrite(str(folder / name / f"{number}.jpg"), photo.astype(np.uint8))
+
+
+def render(lines: list[str], seconds: list[float]) -> str:
+    """A Markdown table of the commands, and the sum."""
+    rows = [f"| `{line}` | {took:.0f} |" for line, took in zip(lines, seconds, strict=True)]
+    total = f"{len(lines)} commands, {sum(seconds) / 60:.1f} minutes."
+    return "\n".join(["| command | seconds |", "|---|---|", *rows, "", total])
+
+
+def program() -> None:
+    """Reads the command line, types and reports."""
+    parser = script.make_parser("stranger", __doc__, rounds=1)
+    parser.add_argument("--photos", type=Path, help="Folder with one folder per class. Default: 40 drawn photos.")
+    parser.add_argument("--photo", type=Path, help="The photo to predict. Default: the first of --photos.")
+    parser.add_argument("--pip", default="pip install --quiet './resnet_tpu[cpu]'", help="Default: %(default)s.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        photos = Path(folder) / "photos"
+        if options.photos:
+            photos.symlink_to(options.photos.resolve())
+        else:
+            draw_photos(photos)
+        photo = options.photo or min(photos.glob("*/*"))
+        (Path(folder) / "photo.jpg").write_bytes(photo.read_bytes())
+        lines = commands(options.pip)
+        if options.quick:
+            lines = [line + " --train_steps=2" * line.startswith("resnet-tpu train") for line in lines]
+        seconds = type_all(lines, folder)
+    shown = [line.replace(str(script.CHECKOUT), "URL") for line in lines]
+    steps = [{"command": line, "seconds": took} for line, took in zip(shown, seconds, strict=True)]
+    script.report("stranger", render(shown, seconds), {"commands": steps}, options)
+
+
+if __name__ == "__main__":
+    script.main(program)

@@ -1,0 +1,150 @@
+"""What would be published: the sdist, the wheel made of it, and its commands in clean environments of several Pythons.
+
+Packages come from where pip gets them. `make release-check` runs this and says which Pythons worked.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from resnet_tpu import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHONS = ("3.11", "3.12", "3.13")
+COMMANDS = (
+    "doctor",
+    "prepare photos data",
+    "train --config_file=small.yaml --data_dir=data --model_dir=model",
+    "eval model",
+    "predict model photos/rose/1.jpg --format=csv",
+    "export model exported --export_forms=stablehlo",
+    "predict exported photos/rose/1.jpg --format=csv",
+)
+SMALL = """
+resnet_depth: 18
+resnet_width: 4
+image_size: 32
+precision: float32
+train_batch_size: 8
+train_steps: 2
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def run(folder: Path, *command: object, **environment: str) -> str:
+    """What a command prints, run in `folder` and with nothing of this checkout in reach."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "JAX_", "VIRTUAL_"))}
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, env=clean | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def find_python(version: str) -> str | None:
+    """An interpreter of this version: on the PATH or among pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    on_path = shutil.which(f"python{version}")
+    for found in (on_path, *sorted(pyenv.glob(f"{version}.*/bin/python"))):
+        asked = [str(found), "-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+        if found and subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() == version:
+            return str(found)
+    return None
+
+
+def write_inputs(folder: Path) -> None:
+    """`photos/<class>/<n>.jpg`, two kinds that differ in colour, and the options of a small training."""
+    (folder / "small.yaml").write_text(SMALL)
+    rng = np.random.default_rng(0)
+    for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
+        (folder / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            photo = np.clip(np.array(colour) + rng.normal(0, 30, (40, 50, 3)), 0, 255)
+            cv2.imwrite(str(folder / "photos" / name / f"{number}.jpg"), photo.astype(np.uint8))
+
+
+def build_wheel(sdist: Path, folder: Path, python: str, **environment: str) -> Path:
+    """The wheel that pip makes of the sdist."""
+    run(folder, python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, sdist, **environment)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """That of a clean environment with nothing but hatchling."""
+    folder = tmp_path_factory.mktemp("builder")
+    venv.create(folder, with_pip=True)
+    run(folder, folder / "bin" / "python", "-m", "pip", "install", "--quiet", "hatchling")
+    return str(folder / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def sdist(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    run(ROOT, python, "-m", "hatchling", "build", "-t", "sdist", "-d", folder)
+    (sdist,) = folder.glob("*.tar.gz")
+    return sdist
+
+
+@pytest.fixture(scope="module")
+def wheel(python: str, sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(sdist, tmp_path_factory.mktemp("wheel"), python)
+
+
+def test_sdist_has_what_is_tracked(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    tracked = run(ROOT, "git", "ls-files").splitlines()
+    assert {name for name in tracked if (ROOT / name).exists()} <= files
+    assert not [name for name in files if name.endswith((".so", ".pyc"))]
+
+
+def test_wheel_is_for_this_system_where_it_holds_libraries(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = archive.namelist()
+    libraries = [name for name in files if name.endswith(".so")]
+    assert wheel.name.startswith(f"resnet_tpu-{__version__}-py3-none-")
+    assert wheel.name.endswith("-any.whl") == (not libraries)
+    assert "resnet_tpu/py.typed" in files
+    assert {name.partition("/")[0] for name in files} == {"resnet_tpu", f"resnet_tpu-{__version__}.dist-info"}
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+@pytest.mark.timeout(1800)
+def test_installs_and_runs(version: str, wheel: Path, tmp_path: Path) -> None:
+    if not (interpreter := find_python(version)):
+        pytest.skip(f"no Python {version} here")
+    run(tmp_path, interpreter, "-m", "venv", "env")
+    run(tmp_path, "env/bin/python", "-m", "pip", "install", "--quiet", wheel)
+    command = tmp_path / "env" / "bin" / "resnet-tpu"
+    assert run(tmp_path, command, "--version") == f"resnet-tpu {__version__}\n"
+    write_inputs(tmp_path)
+    shown = [run(tmp_path, command, *line.split()) for line in COMMANDS]
+    assert version in shown[0]
+    assert shown[-3] == shown[-1].replace("exported", "model"), "the bundle says what the checkpoint says"
+
+
+@pytest.mark.timeout(1800)
+def test_without_a_compiler_it_is_for_any_system_and_runs(sdist: Path, python: str, tmp_path: Path) -> None:
+    wheel = build_wheel(sdist, tmp_path, python, CC="false")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    run(tmp_path, sys.executable, "-m", "venv", "env")
+    run(tmp_path, "env/bin/python", "-m", "pip", "install", "--quiet", wheel)
+    write_inputs(tmp_path)
+    found = run(tmp_path, "env/bin/resnet-tpu", "doctor", "--format=json")
+    assert '"name": "window decoder in C",\n    "state": "missing"' in found
+    run(tmp_path, "env/bin/resnet-tpu", "prepare", "photos", "data")
+    run(tmp_path, "env/bin/resnet-tpu", *COMMANDS[2].split())
