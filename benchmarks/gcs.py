@@ -27,7 +27,8 @@ from resnet_tpu import storage
 from resnet_tpu.bench import compare
 from resnet_tpu.bench.photos import write_photos
 from resnet_tpu.bench.task import Task
-from resnet_tpu.data.source import DistantRecordSource, open_source
+from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.record_source import DistantRecordSource
 from resnet_tpu.data.tfrecord import RecordWriter, read_records
 from resnet_tpu.machine import num_cores
 

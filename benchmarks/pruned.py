@@ -22,9 +22,10 @@ import numpy as np
 
 from benchmarks import script
 from resnet_tpu.bench.compare import Comparison
+from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import Checkpoint, CheckpointStore
 from resnet_tpu.config import Config
-from resnet_tpu.models.network import Arrays
+from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.prune.compact import compact
 from resnet_tpu.prune.layers import maskable, weights_of
 from resnet_tpu.prune.masks import all_kept
@@ -33,7 +34,6 @@ from resnet_tpu.prune.phase import network_of
 from resnet_tpu.prune.sizes import bytes_in, size_of
 from resnet_tpu.prune.start import start_with
 from resnet_tpu.train.optimizer import make_optimizer
-from resnet_tpu.train.run import make_meta
 from resnet_tpu.train.schedule import make_schedule
 from resnet_tpu.train.state import create_state
 from resnet_tpu.train.step import make_predict_step, make_train_step

@@ -35,8 +35,9 @@ Reader = Callable[[str], dict[str, np.ndarray]]
 
 def make_variables(width: int) -> dict[str, np.ndarray]:
     """The variables of a training of ResNet-50 by the original's names, random."""
-    from resnet_tpu.checkpoints.tf1_names import leaf_at, tf_names
+    from resnet_tpu.checkpoints.tf1_names import tf_names
     from resnet_tpu.config import Config
+    from resnet_tpu.models.arrays import leaf_at
     from resnet_tpu.models.network import Network
 
     config = Config().replace(resnet_depth=50, resnet_width=width)

@@ -49,7 +49,7 @@ def estimate(name: str, images: int) -> dict[str, object]:
     from benchmarks import flax_step
     from resnet_tpu.config import Config
     from resnet_tpu.plan.compiler import compile_step, devices_of
-    from resnet_tpu.plan.program import lower_train_step, make_mesh
+    from resnet_tpu.plan.lowering import lower_train_step, make_mesh
     from resnet_tpu.plan.topology import find_topology
 
     topology = find_topology(name)
