@@ -47,13 +47,14 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
         print("Terminated.", file=sys.stderr)
         return EXIT_TERMINATED
     except BrokenPipeError:  # the reader of our output has seen enough: `resnet-tpu results ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _EXIT_BROKEN_PIPE
     except OSError as error:
         if error.errno not in _NOT_OUR_BUG:
             raise
         do = "Check the path, its permissions and the free space."
         print(UserError(str(error.filename or "Files"), error.strerror, "to read and write there", do), file=sys.stderr)
+        _drop_output()
         return 2
     except Exception as error:
         if named := buckets.named(error):  # of a request that was made far from where its path is known
@@ -61,6 +62,14 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
             return 2
         raise
     return 0
+
+
+def _drop_output() -> None:
+    """What cannot be written to stdout is not tried again, with an error of Python's, when the program ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -90,7 +90,11 @@ def make_dir(path: str) -> None:
 def check_writable(path: str) -> None:
     """Raises UserError when the folder `path` is one that we must not write to, or in a bucket that is not there."""
     if not is_remote(path):
-        if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS):
+        try:
+            is_refused = Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS)
+        except PermissionError:  # of a folder above it
+            is_refused = True
+        if is_refused:
             do = "Change its permissions, or choose another folder."
             raise UserError(f"Writing to {path}", "permission denied", "a folder that may be written to", do)
         return
