@@ -15,10 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import cv2
-import numpy as np
-
 from benchmarks import script
+from resnet_tpu.bench.photos import draw_photos
 from resnet_tpu.errors import UserError
 
 INSTALL = ("git clone --quiet {checkout} resnet_tpu", "python3 -m venv env", ". env/bin/activate", "{pip}")
@@ -61,16 +59,6 @@ def type_all(lines: list[str], folder: str) -> list[float]:
     return seconds
 
 
-def draw_photos(folder: Path) -> None:
-    """`folder/<class>/<n>.jpg`, two kinds that differ in colour."""
-    rng = np.random.default_rng(0)
-    for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
-        (folder / name).mkdir(parents=True)
-        for number in range(1, 21):
-            photo = np.clip(np.array(colour) + rng.normal(0, 30, (100, 120, 3)), 0, 255)
-            cv2.imwrite(str(folder / name / f"{number}.jpg"), photo.astype(np.uint8))
-
-
 def render(lines: list[str], seconds: list[float]) -> str:
     """A Markdown table of the commands, and the sum."""
     rows = [f"| `{line}` | {took:.0f} |" for line, took in zip(lines, seconds, strict=True)]
@@ -90,7 +78,7 @@ def program() -> None:
         if options.photos:
             photos.symlink_to(options.photos.resolve())
         else:
-            draw_photos(photos)
+            draw_photos(photos, 40)
         photo = options.photo or min(photos.glob("*/*"))
         (Path(folder) / "photo.jpg").write_bytes(photo.read_bytes())
         lines = commands(options.pip)

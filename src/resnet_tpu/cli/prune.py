@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import CONCERNS
-from resnet_tpu.config import OPTIONS
+from resnet_tpu.cli.run_options import CONCERNS, options_about
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
 
@@ -48,8 +47,7 @@ def prune(arguments: Sequence[str]) -> None:
     what, where = options_of("prune", Experiment), options_of("report", ReportOptions)
     parser.add_options("what to do", what.values())
     parser.add_options("where to show it", where.values())
-    run_options = {name: found for name, found in OPTIONS.items() if found.group == "run"}
-    del run_options["model_dir"], run_options["mode"]
+    run_options = options_about("run")
     parser.add_options(CONCERNS["run"], run_options.values())
     given = parser.parse(arguments)
     folders = given.pop("folders")

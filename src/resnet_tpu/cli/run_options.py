@@ -8,7 +8,7 @@ from typing import Any
 from resnet_tpu.cli.arguments import Parser
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import Option, option, options_of
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
 
 CONCERNS = {
@@ -43,8 +43,13 @@ def add_run_options(parser: Parser, *concerns: str, other_names: Mapping[str, st
     del bulk["recipe"]
     parser.add_options("options in bulk", bulk.values(), repeatable=bulk)
     for concern in concerns:
-        own = [found for name, found in OPTIONS.items() if found.group == concern and name not in ("mode", "model_dir")]
-        parser.add_options(CONCERNS[concern], own, other_names=other_names)
+        parser.add_options(CONCERNS[concern], options_about(concern).values(), other_names=other_names)
+
+
+def options_about(concern: str) -> dict[str, Option]:
+    """The options of one of `CONCERNS` by name, but for model_dir and mode."""
+    found = {name: option for name, option in OPTIONS.items() if option.group == concern}
+    return {name: option for name, option in found.items() if name not in ("mode", "model_dir")}
 
 
 def add_training_options(parser: Parser) -> None:

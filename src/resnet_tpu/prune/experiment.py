@@ -42,24 +42,20 @@ def run(
     `num_cores` and those of several processes, which all make the same call. Returns every phase. Raises UserError for
     options that do not fit, and when the rewind step has no checkpoint.
     """
-    own = read_run(model_dir)
-    config = merge(Config(), [*([own] if own else []), Layer("devices", devices or {})])[0]
-    distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
-        return _run(model_dir, output_dir, asked, {name: getattr(config.run, name) for name in devices or {}})
-
-
-def _run(model_dir: str, output_dir: str, asked: Experiment, devices: Mapping[str, Any]) -> list[Outcome]:
     retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
+    written = read_run(model_dir)  # for what its checkpoints say JAX must have begun
+    where = merge(Config(), [*([written] if written else []), Layer("devices", devices or {})])[0].run
     outcomes: list[Outcome] = []
-    own = config_at(model_dir).replace(**devices)
-    for seed in seeds or [own.train.seed]:
-        dense = _find_dense(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
-        outcomes.append(read_outcome(dense.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
-        for retrain in retrains:
-            folder = storage.join(output_dir, f"seed_{seed}", retrain)
-            outcomes += [_run_phase(folder, level, retrain, dense, asked) for level in levels]
+    distributed.start(use_tpu=where.use_tpu)
+    with hosts.joined(where):
+        own = config_at(model_dir).replace(**{name: getattr(where, name) for name in devices or {}})
+        for seed in seeds or [own.train.seed]:
+            dense = _find_dense(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
+            outcomes.append(read_outcome(dense.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
+            for retrain in retrains:
+                folder = storage.join(output_dir, f"seed_{seed}", retrain)
+                outcomes += [_run_phase(folder, level, retrain, dense, asked) for level in levels]
     return outcomes
 
 

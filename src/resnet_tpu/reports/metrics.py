@@ -156,12 +156,12 @@ def _mend(path: str, first_dropped: Mapping[str, int]) -> set[str]:
     if not storage.exists(path):
         return set()
     text = storage.read_text(path)
-    kept, losing = "", set()
+    lines, losing = [], set()
     for line, row in _parse(text, path):
         if row["step"] < first_dropped.get(row["split"], math.inf):
-            kept += line
+            lines.append(line)
         else:
             losing.add(row["split"])
-    if kept != text:
+    if (kept := "".join(lines)) != text:
         storage.write_text(path, kept)
     return losing
