@@ -47,7 +47,7 @@ lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
 clean:
 	rm -rf $(VENV) $(OUT) site
 
-$(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(wildcard src/resnet_tpu/*/native/*.[ch])
+$(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(shell find src -path '*/native/*.[ch]')
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock

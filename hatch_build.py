@@ -9,7 +9,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 LIBRARIES = {
-    "src/resnet_tpu/data/native": "JPEGs will be decoded more slowly",
+    "src/resnet_tpu/data/pixels/native": "JPEGs will be decoded more slowly",
     "src/resnet_tpu/models/native": "training on a CPU will be slower",
 }
 

@@ -27,7 +27,7 @@ from resnet_tpu.bench import compare
 from resnet_tpu.bench.photos import write_photos
 from resnet_tpu.bench.task import Task
 from resnet_tpu.data.bigtable_rows import EMULATOR
-from resnet_tpu.data.bigtable_writer import write_table
+from resnet_tpu.data.prepare.bigtable_writer import write_table
 from resnet_tpu.errors import UserError
 from resnet_tpu.machine import num_cores
 

@@ -60,7 +60,7 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
 
     from resnet_tpu.bench import torch_resnet
     from resnet_tpu.data.data_dir import open_source
-    from resnet_tpu.data.loader import eval_batches, train_batches
+    from resnet_tpu.data.loader.loader import eval_batches, train_batches
     from resnet_tpu.models.network import Network
     from resnet_tpu.train.run import lengths, resolve
     from resnet_tpu.train.schedule import make_schedule

@@ -53,7 +53,7 @@ def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
             known, rest = options_in_help(*(command[1:3] if parts.keys() & command[2:3] else command[1:2])), command[2:]
         if command[1:2] == ["submit"]:  # what follows is for `resnet-tpu train`
             known, rest = {*known, *OPTIONS, "recipe", "params_override"}, [word for word in rest if word != "--"]
-        if command[1:2] == ["prepare"] and "--" in rest:  # for Apache Beam: tests/data/test_beam.py
+        if command[1:2] == ["prepare"] and "--" in rest:  # for Apache Beam: tests/data/prepare/test_beam.py
             rest = rest[: rest.index("--")]
         for word in rest:
             if word.startswith("--"):

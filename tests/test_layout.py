@@ -1,6 +1,7 @@
 """Where things are: the list in CONTRIBUTING.md names every part of the package, and imports go one way along it."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,10 @@ PACKAGE = ROOT / "src" / "resnet_tpu"
 
 
 def test_the_list_names_every_part_once():
-    assert sorted(listed_parts()) == sorted(package_parts())
+    listed = listed_parts()
+    assert len(set(listed)) == len(listed)
+    assert {part for part in listed if "/" not in part} == set(top_parts())
+    assert [part for part in listed if not (PACKAGE / part).is_dir() and not (PACKAGE / f"{part}.py").exists()] == []
 
 
 def test_a_module_imports_only_from_above():
@@ -19,28 +23,34 @@ def test_a_module_imports_only_from_above():
         f"{path.relative_to(PACKAGE)} imports {imported}"
         for path in PACKAGE.rglob("*.py")
         if path.name != "__main__.py"
-        for imported in imported_parts(path)
-        if rank[imported] > rank[path.relative_to(PACKAGE).parts[0].removesuffix(".py")]
+        for imported in imported_modules(path)
+        if rank[part_of(imported)] > rank[part_of(str(path.relative_to(PACKAGE).with_suffix("")))]
     ]
     assert wrong == []
 
 
+@functools.cache
 def listed_parts() -> list[str]:
     """The parts of the package in CONTRIBUTING.md's order."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     paragraph = text[text.index("**Where things are.**") : text.index("`tests/` mirrors")]
-    return re.findall(r"`([a-z_]+)/?`", paragraph)
+    return re.findall(r"`([a-z_/]+?)/?`", paragraph)
 
 
-def package_parts() -> list[str]:
-    """The modules and packages of the package."""
+def top_parts() -> list[str]:
+    """The modules and packages right in the package."""
     paths = [path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     return [path.stem for path in paths if not path.stem.startswith("__")]
 
 
-def imported_parts(path: Path) -> Iterator[str]:
-    """The parts that the module at `path` imports anywhere, in functions too."""
-    known = set(package_parts())
+def part_of(module: str) -> str:
+    """The listed part that a module, as in "data/loader/order", belongs to: the innermost."""
+    return max((part for part in listed_parts() if f"{module}/".startswith(f"{part}/")), key=len)
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """The modules of the package that the one at `path` imports anywhere, in functions too, as in "data/source"."""
+    known = set(top_parts())
     for node in ast.walk(ast.parse(path.read_text())):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -48,7 +58,6 @@ def imported_parts(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         for name in names:
-            package, _, rest = name.partition(".")
-            part = rest.partition(".")[0]
-            if package == "resnet_tpu" and part in known:
-                yield part
+            package, _, module = name.replace(".", "/").partition("/")
+            if package == "resnet_tpu" and module.partition("/")[0] in known:
+                yield module

@@ -1,7 +1,7 @@
 """What the verbs do, as functions over the same options."""
 
 from resnet_tpu.config import Config
-from resnet_tpu.data.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.export.export import export_run as export

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from resnet_tpu.data.prepare import PrepareOptions, prepare
-from resnet_tpu.data.report import render_report
+from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.report import render_report
 from resnet_tpu.errors import UserError, missing_extra
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.reports.predictions import accuracy

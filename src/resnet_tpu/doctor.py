@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from resnet_tpu import c_libraries, distributed, machine, storage
-from resnet_tpu.data import native
+from resnet_tpu.data.pixels import native
 from resnet_tpu.errors import first_line
 
 GIB = 2**30

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from resnet_tpu.data.example import encode_example
 from resnet_tpu.data.manifest import Manifest
-from resnet_tpu.data.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.tfrecord import RecordWriter
 
 settings.register_profile("files", deadline=None)  # a busy disk is no failure

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from resnet_tpu.data.boxes import read_boxes
 from resnet_tpu.data.example import decode_example
-from resnet_tpu.data.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.tfrecord import RecordFile
 from resnet_tpu.errors import UserError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.config import Config
-from resnet_tpu.data.decode import eval_image
+from resnet_tpu.data.pixels.decode import eval_image
 from resnet_tpu.data.tfrecord import read_records
 from resnet_tpu.export.bundle import Bundle, load_classifier, open_bundle
 from resnet_tpu.export.export import export_model

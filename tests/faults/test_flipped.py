@@ -26,7 +26,7 @@ from resnet_tpu.checkpoints import store, tf1, torch
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.config import Config
 from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.tfrecord import RecordFile
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import open_bundle, write_bundle

@@ -15,7 +15,7 @@ from resnet_tpu.config import DataConfig
 from resnet_tpu.data import blocks
 from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.example import encode_example
-from resnet_tpu.data.loader import eval_batches, train_batches
+from resnet_tpu.data.loader.loader import eval_batches, train_batches
 from resnet_tpu.data.record_source import DistantRecordSource
 from resnet_tpu.data.source import Sample, Source
 from resnet_tpu.data.tfrecord import RecordError, RecordFile, RecordWriter

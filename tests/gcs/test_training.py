@@ -18,7 +18,7 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.config import Config
 from resnet_tpu.data.manifest import read_manifest
-from resnet_tpu.data.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.export.export import export_run

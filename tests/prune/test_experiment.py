@@ -15,7 +15,7 @@ from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.prune.experiment import run
 from resnet_tpu.prune.options import Experiment
-from resnet_tpu.train.loop import train
+from resnet_tpu.train.loop import curves_path, train
 
 LAST, EARLY = 6, 2
 MASKED = ("params", "momentum")
@@ -150,6 +150,14 @@ def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     with pytest.raises(UserError, match=r"Phase .*level_01: got other options, expected .* Give another output_dir"):
         run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
+
+
+def test_a_picture_that_a_kill_prevented_is_drawn(dense: Path, tmp_path: Path) -> None:
+    once = run(str(dense), str(tmp_path), experiment(levels=1))
+    picture = Path(curves_path(once[1].model_dir))
+    picture.unlink()
+    assert run(str(dense), str(tmp_path), experiment(levels=1)) == once
+    assert picture.stat().st_size > 1000
 
 
 def test_other_seeds_train_their_own_network_first(dense: Path, tmp_path: Path) -> None:

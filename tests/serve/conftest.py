@@ -19,7 +19,7 @@ from PIL import Image
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config
-from resnet_tpu.data.decode import eval_image
+from resnet_tpu.data.pixels.decode import eval_image
 from resnet_tpu.export.bundle import Form, load_classifier, open_bundle, write_bundle
 from resnet_tpu.export.fold import fold
 from resnet_tpu.export.onnx import write_onnx

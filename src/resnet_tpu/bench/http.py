@@ -13,7 +13,7 @@ import numpy as np
 
 from resnet_tpu.bench import compare, load, server
 from resnet_tpu.bench.load import KINDS, Load
-from resnet_tpu.data.decode import eval_image
+from resnet_tpu.data.pixels.decode import eval_image
 from resnet_tpu.export.bundle import default_form, load_classifier, open_bundle
 from resnet_tpu.program import exit_code
 

@@ -21,7 +21,7 @@ from resnet_tpu.bench.photos import find_photos, write_photos, write_records
 from resnet_tpu.bench.task import Task, measure
 from resnet_tpu.config import Config
 from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader import train_batches
+from resnet_tpu.data.loader.loader import train_batches
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.machine import num_cores
 from resnet_tpu.options import option

@@ -21,9 +21,9 @@ def prepare(arguments: Sequence[str]) -> None:
     """Turn folders of images per class, split folders or a CSV into TFRecords that train reads fast."""
     from rich.console import Console
 
-    from resnet_tpu.data.prepare import PrepareOptions
-    from resnet_tpu.data.prepare import prepare as prepare_images
-    from resnet_tpu.data.report import render_report
+    from resnet_tpu.data.prepare.prepare import PrepareOptions
+    from resnet_tpu.data.prepare.prepare import prepare as prepare_images
+    from resnet_tpu.data.prepare.report import render_report
 
     parser = Parser(
         "resnet-tpu prepare",
@@ -63,7 +63,7 @@ def prepare(arguments: Sequence[str]) -> None:
     if out_dir:
         Console().print(render_report(prepare_images(raw_dir, out_dir, options, beam=for_beam if how.beam else None)))
     if table.bigtable_instance:
-        from resnet_tpu.data.bigtable_writer import write_table
+        from resnet_tpu.data.prepare.bigtable_writer import write_table
 
         number = write_table(out_dir or raw_dir, table, overwrite=options.overwrite)
         print(f"{number} rows written to {table.place}.")

@@ -7,9 +7,8 @@ from resnet_tpu import storage
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.files import FolderSource
 from resnet_tpu.data.made_up import NoiseSource, ZeroSource
-from resnet_tpu.data.manifest import MANIFEST, read_manifest
+from resnet_tpu.data.manifest import MANIFEST, STATE_FOLDER, read_manifest
 from resnet_tpu.data.record_source import DistantRecordSource, RecordSource
-from resnet_tpu.data.shards import STATE_FOLDER
 from resnet_tpu.data.source import Source
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError

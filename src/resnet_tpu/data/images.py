@@ -8,8 +8,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps
 
-from resnet_tpu.data import jpeg
 from resnet_tpu.data.findings import Kind
+from resnet_tpu.data.pixels import jpeg
 
 _SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),

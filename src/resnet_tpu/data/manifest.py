@@ -14,6 +14,8 @@ from resnet_tpu.errors import UserError
 MANIFEST = "manifest.json"
 LABELS = "labels.txt"
 """Class names alone, one on a line: for people, and for data that has no manifest."""
+STATE_FOLDER = "_prepare"
+"""Where results of finished shards are kept until the manifest is written."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader import eval_batches
+from resnet_tpu.data.loader.loader import eval_batches
 from resnet_tpu.data.source import Sample, Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.fold import Folded

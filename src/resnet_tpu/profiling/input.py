@@ -8,7 +8,7 @@ from resnet_tpu import distributed
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config, DataConfig
 from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.memory import free_memory
+from resnet_tpu.data.loader.memory import free_memory
 from resnet_tpu.data.source import Source
 from resnet_tpu.machine import num_cores
 from resnet_tpu.profiling.advice import Advice, InputFigures, Photos, Stage, advise

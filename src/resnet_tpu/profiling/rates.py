@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.decode import train_image
-from resnet_tpu.data.loader import train_batches
-from resnet_tpu.data.order import random_at
+from resnet_tpu.data.loader.loader import train_batches
+from resnet_tpu.data.loader.order import random_at
+from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.source import Source
 from resnet_tpu.machine import num_cores
 from resnet_tpu.models.network import network_of

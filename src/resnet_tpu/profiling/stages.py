@@ -16,14 +16,14 @@ from jax.sharding import Mesh
 
 from resnet_tpu import distributed, storage
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.ahead import CHUNKS_PER_REQUEST, THREADS, distant
-from resnet_tpu.data.augment import augment
-from resnet_tpu.data.crop import train_window
-from resnet_tpu.data.decode import DecodeError, decode, train_image
 from resnet_tpu.data.example import parse_image_example
 from resnet_tpu.data.images import Limits, shrink
-from resnet_tpu.data.loader import CHUNK
-from resnet_tpu.data.order import place_at, random_at
+from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS, distant
+from resnet_tpu.data.loader.loader import CHUNK
+from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.pixels.augment import augment
+from resnet_tpu.data.pixels.crop import train_window
+from resnet_tpu.data.pixels.decode import DecodeError, decode, train_image
 from resnet_tpu.data.record_source import RecordSource
 from resnet_tpu.data.source import DistantSource, Sample, Source
 from resnet_tpu.data.tfrecord import RecordError, RecordFile

@@ -22,6 +22,7 @@ from resnet_tpu.prune.methods import find_method
 from resnet_tpu.prune.retrain import METHODS
 from resnet_tpu.prune.start import start_with
 from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.train.loop import curves_path
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.schedule import make_schedule
 from resnet_tpu.train.state import create_state
@@ -73,7 +74,7 @@ class Phase:
         )
 
     def is_done(self) -> bool:
-        """Whether its last step is saved and evaluated. Raises UserError when it was begun with other options."""
+        """Whether it has ended, picture and all. Raises UserError when it was begun with other options."""
         path = storage.join(self.model_dir, _DESCRIPTION)
         if storage.exists(path) and json.loads(storage.read_text(path)) != self._description():
             expected = "what was begun there with the same method, re-training and rewind step"
@@ -132,11 +133,10 @@ def last_checkpoint(model_dir: str) -> int:
 
 
 def is_done(model_dir: str, last_step: int) -> bool:
-    """Whether `last_step` is saved and evaluated in `model_dir`."""
-    saved = store.steps_in(storage.join(model_dir, store.FOLDER))
-    return last_step in saved and any(
-        row["split"] == "eval" and row["step"] == last_step for row in read_metrics(model_dir)
-    )
+    """Whether `last_step` is saved, evaluated and drawn in `model_dir`."""
+    saved = last_step in store.steps_in(storage.join(model_dir, store.FOLDER))
+    evaluated = any(row["split"] == "eval" and row["step"] == last_step for row in read_metrics(model_dir))
+    return saved and evaluated and storage.exists(curves_path(model_dir))
 
 
 def fresh_arrays(network: Network, config: Config) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from resnet_tpu.data.decode import DecodeError, decode
+from resnet_tpu.data.pixels.decode import DecodeError, decode
 from resnet_tpu.reports.predictions import Mistake
 from resnet_tpu.reports.style import COLOURS, DARK, GREY, LIGHT, STYLE, count_axis, shorten
 

@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from resnet_tpu.data import jpeg
-from resnet_tpu.data.decode import PILLOW_FORMATS, DecodeError, eval_image
-from resnet_tpu.data.resize import Method
+from resnet_tpu.data.pixels import jpeg
+from resnet_tpu.data.pixels.decode import PILLOW_FORMATS, DecodeError, eval_image
+from resnet_tpu.data.pixels.resize import Method
 from resnet_tpu.serve.refusal import Refusal
 
 MAX_SCANS = 200

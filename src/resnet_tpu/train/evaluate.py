@@ -12,7 +12,7 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.folders import is_checkpoint
 from resnet_tpu.config import Config
 from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader import eval_batches
+from resnet_tpu.data.loader.loader import eval_batches
 from resnet_tpu.data.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays

@@ -27,7 +27,7 @@ from resnet_tpu.checkpoints.weights import Weights
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config
 from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader import Batches, train_batches
+from resnet_tpu.data.loader.loader import Batches, train_batches
 from resnet_tpu.data.source import Source
 from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.errors import NonFiniteLossError, UserError
@@ -103,12 +103,16 @@ def _train(config: Config, train_step: TrainStep | None) -> Summary:
 
 
 def draw_report(model_dir: str) -> None:
-    """Draws the curves of a run into `report/curves.png`."""
+    """Draws the curves of a run."""
     from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
 
-    folder = storage.join(model_dir, "report")
-    storage.make_dir(folder)
-    style.write_png(curves.draw_training(read_metrics(model_dir)), storage.join(folder, "curves.png"))
+    storage.make_dir(storage.join(model_dir, "report"))
+    style.write_png(curves.draw_training(read_metrics(model_dir)), curves_path(model_dir))
+
+
+def curves_path(model_dir: str) -> str:
+    """Where the curves of a run are drawn, which is the last thing that a training does."""
+    return storage.join(model_dir, "report", "curves.png")
 
 
 def _read_scores(model_dir: str) -> dict[int, float]:

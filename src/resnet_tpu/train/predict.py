@@ -13,7 +13,7 @@ from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.config import Config, DataConfig
 from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.files import FileSource
-from resnet_tpu.data.loader import eval_batches
+from resnet_tpu.data.loader.loader import eval_batches
 from resnet_tpu.data.source import Source
 from resnet_tpu.data.split import Split
 from resnet_tpu.reports import prediction_report as report

@@ -1,0 +1,1 @@
+"""Batches in exact order, made ahead of their use."""

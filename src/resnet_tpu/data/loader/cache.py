@@ -1,0 +1,162 @@
+"""Training images kept in memory, shared by all workers.
+
+One piece of memory for threads and processes alike: a table of what is kept and where, and behind it the images in the
+order in which they came. Which images are kept depends on who came first, and changes nothing but the speed.
+"""
+
+import fcntl
+import logging
+import threading
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.loader.memory import PAGE, SharedMemory, free_memory
+
+log = logging.getLogger(__name__)
+
+_GB = 10**9
+_ALIGNMENT = 64
+_USED, _COUNT, _IS_FULL = range(3)  # of the head
+_ABSENT, _COMING = 0, -1  # in place of where an image starts, which counts from 1
+_ROW_BYTES = 4 * 8  # of the head, and of an image in the table: start, height, width (0: as stored), label
+
+
+class Cached(NamedTuple):
+    """An image from the cache."""
+
+    image: bytes | np.ndarray  # as stored; or uint8 [h, w, 3], not to be changed
+    label: int
+
+
+class ImageCache:
+    """Images by number, at most `budget` bytes of them, from any number of threads and processes."""
+
+    def __init__(self, num_images: int, budget: int) -> None:
+        shared = SharedMemory()
+        shared.resize(_table_bytes(num_images) + budget)
+        self.__setstate__((shared, num_images, budget))
+
+    def __getstate__(self) -> tuple[SharedMemory, int, int]:
+        return self._shared, self.num_images, self.budget
+
+    def __setstate__(self, state: tuple[SharedMemory, int, int]) -> None:
+        self._shared, self.num_images, self.budget = state
+        table_bytes = _table_bytes(self.num_images)
+        memory = np.frombuffer(self._shared.map(0, table_bytes + self.budget), np.uint8)
+        rows = memory[:table_bytes].view(np.int64).reshape(-1, 4)
+        self._head, self._table, self._images = rows[0], rows[1:], memory[table_bytes:]
+        self._lock = _Lock(self._shared.fileno())
+
+    def get(self, i: int) -> Cached | None:
+        """Image `i`, if it is kept."""
+        with self._lock:  # after which the image is seen as well, by every kind of CPU
+            start, height, width, label = self._table[i].tolist()
+        if start in (_ABSENT, _COMING):
+            return None
+        begin = self._images[start - 1 :]
+        if not width:
+            return Cached(begin[:height].tobytes(), label)
+        return Cached(begin[: height * width * 3].reshape(height, width, 3), label)
+
+    def __contains__(self, i: int) -> bool:
+        with self._lock:
+            return int(self._table[i, 0]) not in (_ABSENT, _COMING)
+
+    def put(self, i: int, image: bytes | np.ndarray, label: int) -> None:
+        """Keeps an image file, or pixels uint8 [h, w, 3], unless it is there or does not fit: no more come then."""
+        if self.is_full:
+            return
+        height, width = (len(image), 0) if isinstance(image, bytes) else image.shape[:2]
+        content = np.frombuffer(image, np.uint8) if isinstance(image, bytes) else image.reshape(-1)
+        with self._lock:
+            start = int(self._head[_USED])
+            if self._table[i, 0] != _ABSENT:
+                return
+            if start + content.size > self.budget:
+                self._head[_IS_FULL] = 1
+                return
+            self._table[i, 0] = _COMING
+            self._head[_USED] += -(-content.size // _ALIGNMENT) * _ALIGNMENT
+            self._head[_COUNT] += 1
+        self._images[start : start + content.size] = content
+        with self._lock:
+            self._table[i] = start + 1, height, width, label
+
+    @property
+    def is_full(self) -> bool:
+        """Whether an image did not fit."""
+        return bool(self._head[_IS_FULL])
+
+    @property
+    def count(self) -> int:
+        """How many images are kept."""
+        return int(self._head[_COUNT])
+
+    @property
+    def num_bytes(self) -> int:
+        """What they take."""
+        return int(self._head[_USED])
+
+
+def _table_bytes(num_images: int) -> int:
+    return -(-_ROW_BYTES * (num_images + 1) // PAGE) * PAGE
+
+
+class _Lock:
+    """Held by one thread of one process. The kernel gives it back when a process dies with it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._between_threads = descriptor, threading.Lock()
+
+    def __enter__(self) -> None:
+        self._between_threads.acquire()
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        self._between_threads.release()
+
+
+def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
+    """The cache that `data.cache` asks for, empty; None where it asks for none or there is nothing to gain."""
+    if data.cache == "none" or data.place in ("", "null", "synthetic"):
+        return None
+    if data.cache == "records" and not storage.is_remote(data.place):
+        log.info("cache=records: %s is on this machine, which keeps in memory what was read.", data.data_dir)
+        return None
+    free = free_memory()
+    budget = free // 2 if data.cache_memory is None else int(data.cache_memory * _GB)
+    if budget > free:
+        log.warning(
+            "cache_memory of %.1f GB: only %.1f GB are free, the cache takes no more.", budget / _GB, free / _GB
+        )
+    return ImageCache(num_images, min(budget, free))
+
+
+class CacheReport:
+    """Says in the log, once, what came of a cache."""
+
+    def __init__(self, cache: ImageCache | None) -> None:
+        self._cache = cache
+
+    def update(self) -> None:
+        """Says it when the cache holds all images or is full."""
+        cache = self._cache
+        if cache is None or not (cache.is_full or cache.count == cache.num_images):
+            return
+        self._cache = None
+        if not cache.is_full:
+            log.info("All %d images are in the cache: %.2f GB.", cache.num_images, cache.num_bytes / _GB)
+            return
+        log.warning(
+            "The cache is full: %d of %d images fit in %.2f GB. The others are read and decoded anew in every epoch; "
+            "with cache=decoded they are shrunk as well, and take longer than without a cache. Raise cache_memory, "
+            "lower cache_short_side, make the images smaller with `prepare --short_side`, or set cache=none.",
+            cache.count, cache.num_images, cache.budget / _GB,
+        )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Rows of a batch made from examples: read, decoded, cut out, augmented; in this process or in others."""
+
+import dataclasses
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.images import Limits, shrink
+from resnet_tpu.data.loader.ahead import Fetched, PartlyFetched
+from resnet_tpu.data.loader.cache import ImageCache
+from resnet_tpu.data.loader.memory import SharedMemory
+from resnet_tpu.data.loader.order import random_at
+from resnet_tpu.data.loader.slots import Layout, Rows, Slot, Slots, map_slot
+from resnet_tpu.data.pixels.augment import augment
+from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.processes import Crew, outcome_of
+from resnet_tpu.data.source import Source
+from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.errors import UserError
+
+_MOST_BAD_IN_A_ROW = 1000
+
+
+class Chunk(NamedTuple):
+    """Neighbouring rows of a batch, and what belongs there."""
+
+    first_row: int
+    first_position: int  # in the stream of training images
+    records: Sequence[int | None]  # of each row; None: nothing
+    fetched: Fetched | None = None  # of these records, what is here already
+
+
+@dataclass(frozen=True)
+class Filling:
+    """How rows are filled: for training with random numbers of `seed`, for evaluation when that is None."""
+
+    source: Source
+    data: DataConfig
+    seed: int | None = None
+    cache: ImageCache | None = None
+
+    def fill(self, chunk: Chunk, rows: Rows) -> list[str]:
+        """Writes the rows of `chunk`; the messages of damaged examples that were skipped.
+
+        In training the next good record takes the place of a damaged one. In evaluation its row, as one without a
+        record, is black with weight 0. Raises RecordError and DecodeError unless `data.skip_bad_records`, and UserError
+        for what is wrong otherwise.
+        """
+        if chunk.fetched:
+            near = dataclasses.replace(self, source=PartlyFetched(self.source, chunk.fetched))
+            return near.fill(chunk._replace(fetched=None), rows)
+        skipped: list[str] = []
+        for i, record in enumerate(chunk.records):
+            row = chunk.first_row + i
+            if record is None:
+                label = None
+            elif self.seed is None:
+                label = self._try(record, rows.image[row], None, skipped)
+            else:
+                label = self._fill_surely(record, chunk.first_position + i, rows.image[row], skipped)
+            if label is None:
+                rows.image[row] = 0
+            rows.label[row], rows.weight[row] = label or 0, label is not None
+        return skipped
+
+    def _fill_surely(self, record: int, position: int, out: np.ndarray, skipped: list[str]) -> int:
+        tries = min(len(self.source), _MOST_BAD_IN_A_ROW)
+        for offset in range(tries):
+            label = self._try((record + offset) % len(self.source), out, position, skipped)
+            if label is not None:
+                return label
+        got = f"{tries} damaged records in a row"
+        raise UserError("Training data", got, "records that can be read", "Check the data set.")
+
+    def _try(self, record: int, out: np.ndarray, position: int | None, skipped: list[str]) -> int | None:
+        """Fills `out` with an example, for training when there is a position; its label, None when it is skipped."""
+        try:
+            return self._write(record, out, position)
+        except (RecordError, DecodeError) as error:
+            error = error.at(self.source.where(record)) if isinstance(error, DecodeError) else error
+            if not self.data.skip_bad_records:
+                raise error from None
+            skipped.append(str(error))
+            return None
+
+    def _write(self, record: int, out: np.ndarray, position: int | None) -> int:
+        data, honour_exif = self.data, self.source.honour_exif
+        image, label, is_finished = self._read(record)
+        if is_finished:
+            out[...] = image
+        elif self.seed is None or position is None:
+            eval_image(image, data.image_size, out, honour_exif=honour_exif, resize_method=data.resize_method)
+        else:
+            rng = random_at(position, seed=self.seed)
+            train_image(
+                image,
+                data.image_size,
+                rng,
+                out,
+                honour_exif=honour_exif,
+                min_crop_area=data.min_crop_area,
+                random_flip=data.random_flip,
+                resize_method=data.resize_method,
+            )
+            # Last, so that crop and flip draw the same numbers with and without it.
+            augmented = augment(out, rng, data)
+            if augmented is not out:
+                out[...] = augmented
+        return label
+
+    def _read(self, record: int) -> tuple[bytes | np.ndarray, int, bool]:
+        """(image, label, whether the image is finished). Pixels that are not are upright already."""
+        found = self.cache.get(record) if self.cache else None
+        if found:
+            image, label = found
+        else:
+            image, label, _ = self.source[record]
+            if isinstance(image, np.ndarray):
+                return image, label, True
+            if self.cache and self.data.cache == "decoded":
+                # Shrunk whether or not it will be kept: batches do not depend on how much memory there is.
+                image = shrink(self._decode(image), Limits(short_side=self._short_side))
+            if self.cache:
+                self.cache.put(record, image, label)
+        if self.data.input_pipeline == "basic" and isinstance(image, bytes):
+            image = self._decode(image)
+        return image, label, False
+
+    def _decode(self, encoded: bytes) -> np.ndarray:
+        return decode(encoded, honour_exif=self.source.honour_exif)
+
+    @property
+    def _short_side(self) -> int:
+        return self.data.cache_short_side or round(self.data.image_size * 8 / 7)
+
+
+Fill = Callable[[Chunk, Slot], list[str]]
+"""Fills the rows of a chunk in a slot; as `Filling.fill`."""
+
+
+class FillingProcesses:
+    """A `Fill` that has others do it, for as many threads at a time as there are processes."""
+
+    def __init__(self, filling: Filling, slots: Slots, count: int) -> None:
+        self._crew = Crew(count, _serve, (filling, slots.shared, slots.layout))
+        self._idle: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        for connection in self._crew.connections:
+            self._idle.put(connection)
+
+    def __call__(self, chunk: Chunk, slot: Slot) -> list[str]:
+        connection = self._idle.get()
+        try:
+            connection.send((chunk, slot.number))
+            outcome = connection.recv()
+        except (EOFError, OSError):
+            do = "Start again: training goes on from its last checkpoint. If memory is short, lower num_parallel_calls."
+            got = "a worker process that was killed or crashed"
+            raise UserError("Decoding images", got, "all of them to stay", do) from None
+        finally:
+            self._idle.put(connection)  # a dead one too: others shall not wait for it
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """Ends the processes; whoever waits for one gets the UserError."""
+        self._crew.close()
+
+
+def _serve(connection: Connection, filling: Filling, shared: SharedMemory, layout: Layout) -> None:
+    cv2.setNumThreads(1)
+    rows: dict[int, Rows] = {}
+    while True:
+        chunk, number = connection.recv()
+        if number not in rows:
+            rows[number] = layout.view(np.frombuffer(map_slot(shared, layout, number), np.uint8))
+        connection.send(outcome_of(lambda chunk=chunk, number=number: filling.fill(chunk, rows[number])))

@@ -1,0 +1,220 @@
+"""Batches of decoded images in exact order, made ahead of their use.
+
+Below is Grain: its threads write chunks of a few images straight into the rows of the batch, or have processes do it.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+
+import cv2
+import grain
+import numpy as np
+
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.loader.ahead import ReadAhead, distant
+from resnet_tpu.data.loader.cache import CacheReport, open_cache
+from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
+from resnet_tpu.data.loader.order import place_at
+from resnet_tpu.data.loader.slots import Layout, Slot, Slots
+from resnet_tpu.data.source import Source
+from resnet_tpu.errors import UserError
+from resnet_tpu.machine import num_cores
+
+Batch = dict[str, np.ndarray]
+"""image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
+
+CHUNK = 16  # images a thread decodes at a time: Grain's 0.1 ms per element is spread over them
+_ENDLESS = 1 << 62
+
+Records = Callable[[int], int | None]
+"""The number of the record at a position of the stream; None where there is none."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which positions of the stream a chunk of this host's batches holds."""
+
+    batch_size: int
+    start: int
+    num_batches: int
+    host_index: int
+    num_hosts: int
+
+    @property
+    def per_host(self) -> int:
+        return self.batch_size // self.num_hosts
+
+    @property
+    def parts(self) -> int:
+        """Chunks in a batch of one host."""
+        return -(-self.per_host // CHUNK)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks in all batches."""
+        return self.num_batches * self.parts
+
+    def place(self, chunk: int) -> tuple[int, int, range]:
+        """Number `chunk` of all: its batch, its first row there, and the positions it holds."""
+        batch, part = divmod(chunk, self.parts)
+        first = self.start + batch * self.batch_size + self.host_index * self.per_host
+        low, high = (self.per_host * edge // self.parts for edge in (part, part + 1))
+        return batch, low, range(first + low, first + high)
+
+
+class _Maker:
+    """Makes chunks, from any number of threads, in the memory of the batches they belong to."""
+
+    def __init__(self, plan: _Plan, records: Records, slots: Slots, fill: Fill) -> None:
+        self._plan, self._records, self._slots, self._fill = plan, records, slots, fill
+        self.ahead: ReadAhead | None = None
+        self._begun: dict[int, Slot] = {}  # by batch
+        self._lock = threading.Lock()
+
+    def make(self, chunk: int) -> list[str]:
+        """Fills the rows of number `chunk`; the messages of skipped examples."""
+        batch, first_row, positions = self._plan.place(chunk)
+        with self._lock:
+            slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
+        records = [self._records(position) for position in positions]
+        fetched = self.ahead.take(chunk, records) if self.ahead else None
+        return self._fill(Chunk(first_row, positions[0], records, fetched), slot)
+
+    def records_in(self, chunk: int) -> list[int | None]:
+        """The records of a chunk's rows."""
+        return [self._records(position) for position in self._plan.place(chunk)[2]]
+
+    def take(self, batch: int) -> Slot:
+        """The memory of a batch whose chunks are all made."""
+        with self._lock:
+            return self._begun.pop(batch)
+
+
+class Batches(Iterator[Batch]):
+    """An iterator over batches that can be closed; also a context manager.
+
+    It closes itself when it ends, fails, is interrupted or dropped. Its threads then end with the chunk they are at,
+    its processes at once. The memory of a batch is used again when no array over it is left.
+    """
+
+    def __init__(self, filling: Filling, plan: _Plan, records: Records) -> None:
+        self.skipped: Counter[str] = Counter()
+        """Damaged examples met in the batches given out so far: message of each, and how often. `.total()` counts."""
+        self._is_closed = False
+        self._numbers = iter(range(plan.num_batches))
+        self._parts = plan.parts
+        self._cache_report = CacheReport(filling.cache)
+        cv2.setNumThreads(1)  # each of ours works on an image of its own; more of OpenCV's would wait for each other
+        slots, workers = Slots(Layout(plan.per_host, filling.data.image_size)), _num_workers(filling.data)
+        self._closing = contextlib.ExitStack()
+        if filling.data.input_pipeline == "basic" or filling.data.input_workers == "threads":
+            self._maker = _Maker(plan, records, slots, lambda chunk, slot: filling.fill(chunk, slot.rows))
+        else:
+            processes = FillingProcesses(filling, slots, workers)
+            self._closing.callback(processes.close)
+            self._maker = _Maker(plan, records, slots, processes)
+        if filling.data.input_pipeline == "basic":
+            self._chunks = map(self._maker.make, range(plan.num_chunks))
+        else:
+            ahead = None
+            if source := distant(filling.source):
+                ahead = ReadAhead(source, filling.cache, self._maker.records_in, plan.num_chunks)
+            self._maker.ahead = ahead
+            options = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=plan.parts + 2 * workers)
+            dataset = grain.MapDataset.range(plan.num_chunks).map(self._maker.make)
+            self._chunks = iter(dataset.to_iter_dataset(options))
+            self._closing.callback(self._chunks.close)
+            if ahead:
+                self._closing.callback(ahead.close)  # before Grain's threads, which wait for it
+        # Grain's threads outlive an iterator that is dropped without being closed.
+        weakref.finalize(self, self._closing.close)
+
+    def __next__(self) -> Batch:
+        if self._is_closed:
+            raise StopIteration
+        try:
+            skipped = [next(self._chunks) for _ in range(self._parts)]
+        except BaseException as error:
+            if self._is_closed and isinstance(error, Exception):  # by another thread, meanwhile
+                raise StopIteration from None
+            self.close()
+            raise
+        for messages in skipped:
+            self.skipped.update(messages)
+        self._cache_report.update()
+        return self._maker.take(next(self._numbers)).rows._asdict()
+
+    def close(self) -> None:
+        """Stops reading ahead. Harmless when repeated."""
+        self._is_closed = True
+        self._closing.close()
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def train_batches(
+    source: Source,
+    data: DataConfig,
+    *,
+    batch_size: int,
+    seed: int,
+    start_position: int = 0,
+    host_index: int = 0,
+    num_hosts: int = 1,
+) -> Batches:
+    """Endless training batches: shuffled anew every epoch, randomly cropped, mirrored and augmented.
+
+    batch_size: over all hosts; batch k holds positions start_position + [k * batch_size, (k + 1) * batch_size) of the
+    order that `seed` decides, host r the r-th of num_hosts equal slices. An epoch may end within a batch. Of
+    `data.input_workers`, `input_pipeline` and `num_parallel_calls`, none changes a batch.
+    With `data.skip_bad_records`, the next good record takes the place of a damaged one.
+    Raises UserError when the hosts cannot share batch_size; next() raises RecordError and DecodeError, and UserError
+    when a worker process dies.
+    """
+    _check_hosts("train_batch_size", batch_size, num_hosts)
+    plan = _Plan(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts)
+    filling = Filling(source, data, seed, open_cache(data, len(source)))
+    num_records = len(source)
+    return Batches(filling, plan, lambda position: place_at(position, num_records=num_records, seed=seed).record)
+
+
+def eval_batches(
+    source: Source,
+    data: DataConfig,
+    *,
+    batch_size: int,
+    max_images: int | None = None,
+    host_index: int = 0,
+    num_hosts: int = 1,
+) -> Batches:
+    """Centre crops of the first `max_images` examples (default: all), each once, in the order of the source.
+
+    batch_size: over all hosts; host r gets the r-th of num_hosts equal slices of every batch, all hosts the same number
+    of batches. What is missing in the last batch, and with `data.skip_bad_records` a damaged example, is black with
+    weight 0. Raises as `train_batches`.
+    """
+    _check_hosts("eval_batch_size", batch_size, num_hosts)
+    num_images = min(len(source), max_images or len(source))
+    plan = _Plan(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts)
+    return Batches(Filling(source, data), plan, lambda position: position if position < num_images else None)
+
+
+def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
+    if batch_size % num_hosts:
+        nearby = max(batch_size // num_hosts, 1) * num_hosts
+        raise UserError(option, batch_size, f"a multiple of {num_hosts} hosts", f"Use {nearby}.")
+
+
+def _num_workers(data: DataConfig) -> int:
+    return data.num_parallel_calls or num_cores()

@@ -1,0 +1,90 @@
+"""Memory of batches, used again as soon as nobody looks at a batch any more."""
+
+import mmap
+import threading
+import weakref
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from resnet_tpu.data.loader.memory import PAGE, SharedMemory
+
+_ALIGNMENT = 64  # bytes: what JAX asks of an array to use it in place
+
+
+class Rows(NamedTuple):
+    """The arrays of a batch, as in `loader.Batch`."""
+
+    image: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray
+
+
+class Layout(NamedTuple):
+    """How batches of one size lie in memory."""
+
+    rows: int
+    image_size: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Of a batch, in whole pages."""
+        return -(-(self._label + 2 * self._aligned(4 * self.rows)) // PAGE) * PAGE
+
+    @property
+    def _label(self) -> int:
+        return self._aligned(self.rows * self.image_size**2 * 3)
+
+    @staticmethod
+    def _aligned(num_bytes: int) -> int:
+        return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+    def view(self, memory: np.ndarray) -> Rows:
+        """The arrays in `memory`, uint8 [num_bytes]."""
+        size, weight = self.image_size, self._label + self._aligned(4 * self.rows)
+        return Rows(
+            memory[: self.rows * size * size * 3].reshape(self.rows, size, size, 3),
+            memory[self._label :][: 4 * self.rows].view(np.int32),
+            memory[weight:][: 4 * self.rows].view(np.float32),
+        )
+
+
+class Slot(NamedTuple):
+    """The memory of one batch."""
+
+    number: int
+    rows: Rows
+
+
+class Slots:
+    """As many slots as there are batches in use at a time.
+
+    A slot is free again when no array over its memory is left, JAX's included: a transfer under way, and an array that
+    JAX keeps where it is, hold on to the rows they were made from. So batches cost no page faults after the first few.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout, self.shared = layout, SharedMemory()
+        self._mapped: list[mmap.mmap] = []
+        self._free: deque[int] = deque()
+        self._lock = threading.Lock()
+
+    def take(self) -> Slot:
+        """A slot with whatever an earlier batch left in it. From any thread."""
+        try:
+            number = self._free.pop()
+        except IndexError:
+            with self._lock:
+                number = len(self._mapped)
+                self.shared.resize((number + 1) * self.layout.num_bytes)
+                self._mapped.append(map_slot(self.shared, self.layout, number))
+        memory = np.frombuffer(self._mapped[number], np.uint8)
+        # Arrays cut from one whose memory is not NumPy's refer to that very array: it dies after the last of them.
+        weakref.finalize(memory, self._free.append, number).atexit = False
+        return Slot(number, self.layout.view(memory))
+
+
+def map_slot(shared: SharedMemory, layout: Layout, number: int) -> mmap.mmap:
+    """The memory of slot `number`."""
+    return shared.map(number * layout.num_bytes, layout.num_bytes)

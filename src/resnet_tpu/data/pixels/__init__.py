@@ -1,0 +1,1 @@
+"""From the bytes of an image file to the pixels that the network sees."""

@@ -1,0 +1,104 @@
+"""The optional library in C: decodes nothing but the window of a JPEG, and resizes it.
+
+The pixels are the same as without it. It is there when a compiler and libjpeg-turbo were when the package was
+installed (build.py), and used unless the environment says RESNET_TPU_NATIVE=0.
+"""
+
+import ctypes
+import functools
+import threading
+from typing import NamedTuple
+
+import numpy as np
+
+from resnet_tpu.c_libraries import are_off
+from resnet_tpu.data.pixels.crop import Window
+from resnet_tpu.data.pixels.native.build import LIBRARY
+
+_INTERFACE = 1
+_METHODS = {"bicubic": 0, "bilinear": 1}
+
+
+class Facts(NamedTuple):
+    """What the markers before the pixels of a JPEG say."""
+
+    height: int
+    width: int
+    may_be_turned: bool  # there is EXIF or XMP, which can say so
+
+
+class Library:
+    """The functions of the library."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError when the library is missing, or does not belong to this version of the package."""
+        library = ctypes.CDLL(path)  # every call lets go of Python's lock
+        pointer, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+        window, target = [number] * 4, [pointer, number, number, number]
+        if library.interface_version() != _INTERFACE:
+            raise OSError(f"{path} is of another version")
+        library.decoder_new.restype = pointer
+        library.decoder_free.argtypes = [pointer]
+        library.resize_jpeg.argtypes = [pointer, ctypes.c_char_p, size, *window, *target]
+        library.resize_pixels.argtypes = [pointer, pointer, ctypes.c_ssize_t, number, number, *target]
+        self._library = library
+        self._read_facts = ctypes.PyDLL(path).read_facts  # keeps the lock: shorter than to take it again
+        self._read_facts.argtypes = [ctypes.c_char_p, size, pointer]
+        self._of_thread = threading.local()
+
+    def read_facts(self, encoded: bytes) -> Facts | None:
+        """The facts of a JPEG that `resize_jpeg` may take; None for other files."""
+        facts = (ctypes.c_int * 3)()
+        if not self._read_facts(encoded, len(encoded), facts):
+            return None
+        height, width, may_be_turned = facts
+        return Facts(height, width, bool(may_be_turned))
+
+    def resize_jpeg(self, encoded: bytes, window: Window, out: np.ndarray, *, mirrored: bool, method: str) -> bool:
+        """Fills `out` uint8 [S, S, 3] with a window of a JPEG. False: the plain path must do it."""
+        if not out.flags.c_contiguous:
+            return False
+        target = out.ctypes.data, len(out), mirrored, _METHODS[method]
+        return bool(self._library.resize_jpeg(self._decoder(), encoded, len(encoded), *window, *target))
+
+    def resize_pixels(self, image: np.ndarray, out: np.ndarray, *, mirrored: bool, method: str) -> bool:
+        """Fills `out` uint8 [S, S, 3] with `image` uint8 [h, w, 3]. False: not for arrays that lie in memory so."""
+        row, column, channel = image.strides
+        if (column, channel) != (3, 1) or not out.flags.c_contiguous:
+            return False
+        source = image.ctypes.data, row, image.shape[0], image.shape[1]
+        target = out.ctypes.data, len(out), mirrored, _METHODS[method]
+        return bool(self._library.resize_pixels(self._decoder(), *source, *target))
+
+    def _decoder(self) -> int | None:
+        """The memory of this thread."""
+        try:
+            return self._of_thread.decoder.address
+        except AttributeError:
+            self._of_thread.decoder = _Decoder(self._library)
+            return self._of_thread.decoder.address
+
+
+class _Decoder:
+    """Memory of the library, given back with the thread that holds it."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.address: int = library.decoder_new()
+        if not self.address:
+            raise MemoryError
+        self._free = library.decoder_free
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None):
+            self._free(self.address)
+
+
+@functools.cache
+def load() -> Library | None:
+    """The library; None when it is not there, or not wanted."""
+    if are_off():
+        return None
+    try:
+        return Library(str(LIBRARY))
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Photos to a data set: TFRecords in the original's format, or a table of Bigtable."""

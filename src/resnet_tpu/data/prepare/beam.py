@@ -1,0 +1,222 @@
+"""Shards written by a pipeline of Apache Beam: by processes here, or on many machines by Dataflow and other runners.
+
+The pipeline's elements only say where in a file of the output folder a shard is described: a job may be asked for with
+a few megabytes at most. Results come back as they are kept for runs that continue, so any runner can give them.
+"""
+
+import contextlib
+import io
+import json
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from resnet_tpu import storage
+from resnet_tpu.data.boxes import Box
+from resnet_tpu.data.folders import Photo
+from resnet_tpu.data.images import Limits
+from resnet_tpu.data.manifest import STATE_FOLDER
+from resnet_tpu.data.prepare.shards import Shard, ShardResult, finished_shard, result_path, write_shard
+from resnet_tpu.errors import UserError, missing_extra, nearest
+
+_PLAN = "shards.jsonl"
+_LOOK_SECS = 5.0
+_LOCAL = ("", "directrunner", "direct", "fnapirunner", "fnapi")
+_DATAFLOW = ("dataflowrunner", "dataflow")
+_EXPECTED = "a pipeline that it can run"
+_CHANGE = "Change what comes after --."
+_AGAIN = "Run the same command again: finished shards are kept."
+_USER_ERROR = re.compile(r"UserError: (.+?): got (.+), expected (.+?)\. (.+?)(?: \[while running .*)?$", re.MULTILINE)
+
+
+class Place(NamedTuple):
+    """Where a shard is described: the bytes [start, stop) of a file."""
+
+    path: str
+    start: int
+    stop: int
+
+
+def parse_options(arguments: Sequence[str]) -> Any:
+    """Beam's options. Raises UserError for a value that it refuses; `--help` prints its help and exits."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            options = PipelineOptions(list(arguments))
+            options.get_all_options()
+    except SystemExit as end:
+        if not end.code:
+            raise
+        words = said.getvalue().rpartition("error: ")[2].strip()
+        raise UserError("Apache Beam", words, _EXPECTED, _CHANGE) from None
+    return options
+
+
+def make_pipeline(
+    arguments: Sequence[str], raw_dir: str, out_dir: str, *, workers: int | None, most_workers: int
+) -> Any:
+    """An empty `apache_beam.Pipeline` with these options; without any, for `workers` or `most_workers` processes here.
+
+    Raises UserError without Beam, for what it refuses, for options that it does not know, and for paths on this machine
+    or a number of processes where others do the work.
+    """
+    try:
+        import apache_beam
+        from apache_beam.options.pipeline_options import StandardOptions, TypeOptions
+    except ImportError:
+        raise missing_extra("--beam", "apache_beam", "beam") from None
+
+    options = parse_options(arguments)
+    runner = (options.view_as(StandardOptions).runner or "").lower()
+    if workers and runner not in _LOCAL:
+        do = "Leave it out; its own options come after --, such as --max_num_workers of Dataflow."
+        raise UserError("--workers", workers, "nothing where another runner does the work", do)
+    for path in (raw_dir, out_dir):
+        if runner in _DATAFLOW and not storage.is_remote(path):
+            do = "Copy it there: Dataflow's machines see no files of this one."
+            raise UserError(f"Path {path}", "a path on this machine", "one in a bucket", do)
+    if runner in _LOCAL:
+        options.view_as(TypeOptions).allow_unsafe_triggers = True  # or it looks for a program to download first
+        _set_processes(options, arguments, workers or most_workers)
+    with _said_by_beam(_CHANGE):
+        pipeline = apache_beam.Pipeline(options=options)
+    _check_known(pipeline)
+    return pipeline
+
+
+def _set_processes(options: Any, arguments: Sequence[str], count: int) -> None:
+    """Makes the work here that of so many processes, unless Beam's own options say otherwise."""
+    from apache_beam.options.pipeline_options import DirectOptions, WorkerOptions
+
+    own = options.view_as(WorkerOptions)  # whose log would repeat what is raised
+    own.default_sdk_harness_log_level = own.default_sdk_harness_log_level or "CRITICAL"
+    if not any(argument.startswith(("--direct_num_workers", "--direct_running_mode")) for argument in arguments):
+        direct = options.view_as(DirectOptions)
+        direct.direct_num_workers = count
+        direct.direct_running_mode = "multi_processing" if count > 1 else "in_memory"
+
+
+def _check_known(pipeline: Any) -> None:
+    """Raises UserError for options that Beam would pass over with a warning."""
+    from apache_beam.runners.portability.portable_runner import PortableRunner
+
+    known = pipeline.options.get_all_options()
+    unknown = sorted(pipeline.options.get_all_options(retain_unknown_options=True).keys() - known.keys())
+    if unknown and not isinstance(pipeline.runner, PortableRunner):  # which asks its server what else there is
+        expected = "an option of Apache Beam after --"
+        raise UserError("Option", f"--{unknown[0]}", expected, f"Change it.{nearest(unknown[0], known)}")
+
+
+def write_shards(
+    pipeline: Any,
+    shards: Sequence[Shard],
+    missing: Sequence[Shard],
+    out_dir: str,
+    limits: Limits,
+    console: Console,
+) -> dict[str, ShardResult]:
+    """Has the `missing` of all `shards` written by the pipeline; their results by name.
+
+    Raises UserError when the pipeline fails; finished shards stay.
+    """
+    import apache_beam
+
+    places = describe_shards(shards, storage.join(out_dir, STATE_FOLDER, _PLAN))
+    wanted = [places[shard.name] for shard in missing]
+    _ = (
+        pipeline
+        | "shards" >> apache_beam.Create(wanted)
+        | "write" >> apache_beam.Map(_write, out_dir=out_dir, limits=limits)
+    )
+    with _shown(missing, out_dir, console), _said_by_beam(_AGAIN):
+        pipeline.run().wait_until_finish()
+    results = {shard.name: result for shard in missing if (result := finished_shard(shard, out_dir))}
+    if len(results) < len(missing):
+        got = f"{len(missing) - len(results)} of {len(missing)} shards not written"
+        raise UserError("Apache Beam", got, _EXPECTED, _AGAIN)
+    storage.remove(storage.join(out_dir, STATE_FOLDER, _PLAN))
+    return results
+
+
+def _write(place: Place, out_dir: str, limits: Limits) -> None:
+    """Writes a shard, on whatever machine."""
+    from apache_beam.metrics import Metrics
+
+    shard = described_shard(place)
+    if not finished_shard(shard, out_dir):  # by an attempt that was thought lost
+        write_shard(shard, out_dir, limits, Metrics.counter("resnet_tpu", "images").inc)
+
+
+def describe_shards(shards: Sequence[Shard], path: str) -> dict[str, Place]:
+    """Writes a line for each shard to the file `path`. It is the same for every run that continues another."""
+    places: dict[str, Place] = {}
+    start = 0
+    with storage.write_whole(path) as file:
+        for shard in shards:
+            line = json.dumps([*_columns(shard)]).encode() + b"\n"
+            file.write(line)
+            places[shard.name] = Place(path, start, start + len(line))
+            start += len(line)
+    return places
+
+
+def _columns(shard: Shard) -> Iterator[Any]:
+    yield from (shard.name, shard.split, shard.num_bytes, shard.labels)
+    yield [(photo.path, photo.name, photo.class_name, photo.split, photo.boxes) for photo in shard.photos]
+
+
+def described_shard(place: Place) -> Shard:
+    """The shard of which `describe_shards` wrote a line."""
+    name, split, num_bytes, labels, photos = json.loads(storage.read_range(*place))
+    found = [
+        Photo(path, name, class_name, of, tuple(Box(*box) for box in boxes))
+        for path, name, class_name, of, boxes in photos
+    ]
+    return Shard(name, split, found, labels, num_bytes)
+
+
+@contextlib.contextmanager
+def _shown(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[None]:
+    """Shows meanwhile how many images are in shards that are finished."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    ended = threading.Event()
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("images", total=sum(len(shard.photos) for shard in shards))
+
+        def look() -> None:
+            while not ended.wait(_LOOK_SECS):
+                with contextlib.suppress(UserError, OSError):  # which would end the work itself, if they last
+                    there = {*storage.list_dir(storage.join(out_dir, STATE_FOLDER))}
+                    done = (len(s.photos) for s in shards if result_path("", s.name).rpartition("/")[2] in there)
+                    progress.update(bar, completed=sum(done))
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            looking.join()
+
+
+@contextlib.contextmanager
+def _said_by_beam(do: str) -> Iterator[None]:
+    """Turns what Beam raises into a UserError with its words, or into the worker's own. Other errors of ours pass."""
+    try:
+        yield
+    except Exception as error:
+        words = str(error)
+        if ours := _USER_ERROR.search(words):
+            raise UserError(*ours.groups()) from None
+        if "No module named 'resnet_tpu'" in words:
+            do = "Pass an image that has it, --sdk_container_image, or --requirements_file with a line resnet-tpu[gcp]."
+            raise UserError("The pipeline's machines", "no package resnet_tpu", "it to be installed", do) from None
+        if isinstance(error, UserError) or "Traceback (most recent call last)" in words:
+            raise
+        raise UserError("Apache Beam", " ".join(words.split())[:1000].rstrip("."), _EXPECTED, do) from error

@@ -1,0 +1,103 @@
+"""Whose an output folder is: the same photos and options continue in it, others are refused, foreign files stay."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from resnet_tpu import storage
+from resnet_tpu.data.manifest import LABELS, MANIFEST, STATE_FOLDER
+from resnet_tpu.data.prepare.plan import Plan
+from resnet_tpu.data.split import SPLITS
+from resnet_tpu.errors import UserError
+
+STATE_FILE = "prepare.json"
+REPORT = "report.txt"
+_PREFIXES = tuple(f"{split}-" for split in SPLITS)
+_SUMMARIES = (MANIFEST, LABELS, REPORT)
+
+
+def claim(out_dir: str, plan: Plan, options: dict[str, Any], *, overwrite: bool) -> None:
+    """Makes `out_dir` the place of this plan; finished shards of the same plan stay, others are refused.
+
+    Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files that
+    `prepare` did not write and whose names would make them part of the data set.
+    """
+    state = {"options": options, "inputs": plan.inputs, "shards": [shard.name for shard in plan.shards]}
+    try:
+        before = _read_state(out_dir)
+        if before is not None and overwrite:
+            _remove(out_dir, before["shards"])
+        elif before is not None and (changes := _changes(before, state)):
+            do = "Pass --overwrite to write the shards anew, or choose another folder."
+            got = f"shards made otherwise: {'; '.join(changes)}"
+            raise UserError(
+                f"Output folder {out_dir}", got, "an empty folder, or one of the same photos and options", do
+            )
+        _refuse_foreign(out_dir, [] if before is None or overwrite else [*before["shards"], *_SUMMARIES])
+        storage.make_dir(storage.join(out_dir, STATE_FOLDER))
+        sweep(out_dir)
+        storage.write_text(storage.join(out_dir, STATE_FOLDER, STATE_FILE), json.dumps(state))
+    except OSError as error:
+        got, do = error.strerror or error, "Choose another folder or mend its permissions."
+        raise UserError(f"Output folder {out_dir}", got, "a folder that can be written", do) from None
+
+
+def _read_state(out_dir: str) -> dict[str, Any] | None:
+    path = storage.join(out_dir, STATE_FOLDER, STATE_FILE)
+    if not storage.exists(path):
+        return None
+    try:
+        state = json.loads(storage.read_text(path))
+        return {"options": dict(state["options"]), "inputs": dict(state["inputs"]), "shards": list(state["shards"])}
+    except (ValueError, KeyError, TypeError) as error:
+        do = "Remove the output folder and run again."
+        raise UserError(path, f"{type(error).__name__}: {error}", "what an earlier `prepare` wrote", do) from None
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs, in words."""
+    options = {**before["options"], **now["options"]}
+    changes = [
+        f"{name} was {before['options'].get(name)}, is {now['options'].get(name)}"
+        for name in options
+        if before["options"].get(name) != now["options"].get(name)
+    ]
+    for group in sorted({**before["inputs"], **now["inputs"]}):
+        (old, old_digest), (new, new_digest) = (state["inputs"].get(group, (0, "")) for state in (before, now))
+        if old != new:
+            changes.append(f"{group} had {old} images, has {new}")
+        elif old_digest != new_digest:
+            changes.append(f"{group} has other or newer files")
+    return changes if len(changes) <= 5 else [*changes[:5], f"and {len(changes) - 5} more changes"]
+
+
+def _remove(out_dir: str, shards: list[str]) -> None:
+    """Deletes what an earlier run wrote. The manifest goes first: without it the folder is known to be unfinished."""
+    for name in _SUMMARIES:
+        storage.remove(storage.join(out_dir, name))
+    for shard in shards:
+        storage.remove(storage.join(out_dir, STATE_FOLDER, f"{shard}.json"))
+        storage.remove(storage.join(out_dir, shard))
+        storage.remove(storage.join(out_dir, "_index", f"{shard}.npy"))
+
+
+def _refuse_foreign(out_dir: str, known: list[str]) -> None:
+    taken = {*storage.list_dir(out_dir)} - {*known}
+    foreign = [name for name in sorted(taken) if name.startswith(_PREFIXES) or name in _SUMMARIES]
+    if foreign:
+        got = f"{len(foreign)} file(s) that prepare did not write here, such as {foreign[0]}"
+        expected = "none with names of its own (train-*, validation-*, test-*, manifest.json, labels.txt, report.txt)"
+        raise UserError(f"Output folder {out_dir}", got, expected, "Choose another folder or move them away.")
+
+
+def sweep(out_dir: str) -> None:
+    """Deletes what a killed run was writing: halves of files under the names that `storage.write_whole` gives them.
+
+    Its workers, which outlive it by a moment, may still add some afterwards.
+    """
+    if storage.is_remote(out_dir):
+        return
+    for folder in (out_dir, f"{out_dir}/_index", f"{out_dir}/{STATE_FOLDER}"):
+        for prefix in (*SPLITS, "manifest", "labels", "report", "prepare"):
+            for left in Path(folder).glob(f".{prefix}[-.]*.partial"):
+                left.unlink(missing_ok=True)

@@ -1,0 +1,110 @@
+"""Which photo goes into which shard, decided before any image is opened: the same input gives the same shards."""
+
+import hashlib
+import math
+import os
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resnet_tpu import storage
+from resnet_tpu.data.findings import Finding, Kind
+from resnet_tpu.data.folders import Found, Photo
+from resnet_tpu.data.prepare.shards import Shard
+from resnet_tpu.data.split import SPLITS, Split, split_files
+
+_SHARD_BYTES = 100e6
+_WORKABLE_SHARDS = 16  # so many for even smaller data, that several processes and hosts have work ...
+_MIN_SHARD_IMAGES = 128  # ... as long as each has at least these
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be written, and from what."""
+
+    class_names: list[str]  # the first has label 1
+    shards: list[Shard]
+    findings: list[Finding]
+    inputs: dict[str, list[Any]]  # folder -> number of files, digest of their names, sizes and times
+
+
+def make_plan(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping[Split, int | None]) -> Plan:
+    """Labels from 1 by the byte order of class names, splits, order and shards.
+
+    num_shards: None for a number that gives files of about 100 MB.
+    """
+    photos = found.photos
+    class_names = sorted({photo.class_name for photo in photos}, key=os.fsencode)
+    labels = {name: label for label, name in enumerate(class_names, start=1)}
+    states = {photo.path: photo.state or _state(photo.path) for photo in photos}
+    splits, findings = (_given_splits(photos), []) if found.has_splits else _choose_splits(photos, ratios, seed)
+    random.Random(seed).shuffle(splits["train"])
+    shards: list[Shard] = []
+    for split in SPLITS:
+        num_bytes = sum(states[photo.path][0] for photo in splits[split])
+        count = num_shards[split] or _num_shards(len(splits[split]), num_bytes)
+        for k, part in enumerate(_cut(splits[split], count) if splits[split] else []):
+            name = f"{split}-{k:05d}-of-{count:05d}"
+            size = sum(states[photo.path][0] for photo in part)
+            shards.append(Shard(name, split, part, [labels[photo.class_name] for photo in part], size))
+    return Plan(class_names, shards, [*found.findings, *findings], _digests(photos, states))
+
+
+def _given_splits(photos: Iterable[Photo]) -> dict[Split, list[Photo]]:
+    splits: dict[Split, list[Photo]] = {split: [] for split in SPLITS}
+    for photo in photos:
+        splits[photo.split or "train"].append(photo)
+    return splits
+
+
+def _choose_splits(
+    photos: Iterable[Photo], ratios: Sequence[float], seed: int
+) -> tuple[dict[Split, list[Photo]], list[Finding]]:
+    """The photos by split, each sorted as before; classes too small for all splits are noted."""
+    classes: dict[str, dict[str, Photo]] = {}
+    for photo in photos:
+        classes.setdefault(photo.class_name, {})[photo.name] = photo
+    chosen: dict[str, Split] = {}
+    findings = []
+    for class_name, by_name in classes.items():
+        parts = split_files(list(by_name), ratios, seed)
+        sizes = [len(part) for part in parts[: len(ratios)]]
+        if 0 in sizes:
+            findings.append(
+                Finding(Kind.TOO_SMALL, class_name, f"{'/'.join(map(str, sizes))} of {len(by_name)} images")
+            )
+        chosen.update((name, split) for split, part in zip(SPLITS, parts, strict=True) for name in part)
+    splits: dict[Split, list[Photo]] = {split: [] for split in SPLITS}
+    for photo in photos:
+        splits[chosen[photo.name]].append(photo)
+    return splits, findings
+
+
+def _num_shards(num_images: int, num_bytes: int) -> int:
+    return max(1, math.ceil(num_bytes / _SHARD_BYTES), min(_WORKABLE_SHARDS, num_images // _MIN_SHARD_IMAGES))
+
+
+def _cut(photos: list[Photo], count: int) -> list[list[Photo]]:
+    """ceil(n / count) photos in each part, as the original; the last parts can be short or empty."""
+    size = math.ceil(len(photos) / count)
+    return [photos[k * size : (k + 1) * size] for k in range(count)]
+
+
+def _state(path: str) -> tuple[int, int]:
+    """(size, time of last change in ns); zeros when there is no such file, which reading it will tell."""
+    try:
+        return storage.file_state(path)
+    except OSError:
+        return 0, 0
+
+
+def _digests(photos: Iterable[Photo], states: dict[str, tuple[int, int]]) -> dict[str, list[Any]]:
+    groups: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for photo in photos:
+        group = f"{photo.split}/{photo.class_name}" if photo.split else photo.class_name
+        entry = "\0".join((photo.name, photo.class_name, *map(str, states[photo.path]), ""))
+        groups.setdefault(group, hashlib.sha256()).update(os.fsencode(entry))
+        counts[group] = counts.get(group, 0) + 1
+    return {group: [counts[group], digest.hexdigest()] for group, digest in groups.items()}

@@ -1,0 +1,245 @@
+"""Photos to TFRecord shards in the original's format: split, checked, mended, counted."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import resnet_tpu
+from resnet_tpu import storage
+from resnet_tpu.data.boxes import digest_of, read_boxes
+from resnet_tpu.data.findings import Finding, Kind, summarize
+from resnet_tpu.data.folders import find_photos
+from resnet_tpu.data.images import Limits
+from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
+from resnet_tpu.data.prepare import beam as on_beam
+from resnet_tpu.data.prepare.claim import REPORT, claim, sweep
+from resnet_tpu.data.prepare.flowers import FLOWER_PHOTOS, fetch_flower_photos
+from resnet_tpu.data.prepare.plan import Plan, make_plan
+from resnet_tpu.data.prepare.report import report_text
+from resnet_tpu.data.prepare.shards import Shard, ShardResult, StoredImage, finished_shard
+from resnet_tpu.data.prepare.workers import write_shards
+from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
+from resnet_tpu.errors import UserError
+from resnet_tpu.machine import num_cores
+from resnet_tpu.options import option
+
+_BYTES_WHILE_STARTING = 50_000_000
+_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, what is in them decides
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """How photos become shards. Raises UserError for a value out of range."""
+
+    split: str = option(
+        "0.8,0.1,0.1",
+        "Shares of train, validation and test (two: no test) within each class, where the folders do not tell.",
+    )
+    seed: int = option(SPLIT_SEED, "Decides who is in which split, and the order of training images.", at_least=0)
+    train_shards: int | None = option(None, "Files of training records. Default: of about 100 MB each.", at_least=1)
+    validation_shards: int | None = option(None, "Files of validation records. Default: as above.", at_least=1)
+    test_shards: int | None = option(None, "Files of test records. Default: as above.", at_least=1)
+    max_side: int | None = option(
+        None, "Shrink photos whose longer side has more pixels than this. Default: as they are.", at_least=1
+    )
+    short_side: int | None = option(
+        None, "Shrink photos whose shorter side has more pixels than this. Default: as they are.", at_least=1
+    )
+    quality: int | None = option(
+        None,
+        "JPEG quality, 1 to 100, of images that must be encoded again. Default: 100 for other formats and CMYK, as "
+        "the original; 95 for photos turned upright or shrunk.",
+        at_least=1,
+    )
+    bounding_boxes: str = option(
+        "", "Boxes to store with the images: a CSV FILE,xmin,ymin,xmax,ymax in shares, or a folder of ImageNet's XML."
+    )
+    max_bad_fraction: float = option(
+        0.01, "Share of images that may be unreadable and left out; one is always allowed unless this is 0.", at_least=0
+    )
+    workers: int | None = option(None, "Processes. Default: one per CPU core.", at_least=1)
+    overwrite: bool = option(False, "Replace the shards of an earlier run with other photos or options.")
+
+    def __post_init__(self) -> None:
+        parse_ratios(self.split)
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), field.metadata["at_least"]
+            if least is not None and value is not None and value < least:
+                raise UserError(field.name, value, f"at least {least:g}", "Change the value.")
+        if self.quality is not None and self.quality > 100:
+            raise UserError("quality", self.quality, "at most 100", "Change the value.")
+        if self.max_bad_fraction > 1:
+            raise UserError("max_bad_fraction", self.max_bad_fraction, "at most 1", "Change the value.")
+
+    def deciding(self) -> dict[str, Any]:
+        """The options that decide what is in the shards."""
+        values = dataclasses.asdict(self) | {"split": list(parse_ratios(self.split))}
+        return {name: value for name, value in values.items() if name not in _NOT_DECIDING}
+
+    def num_shards(self) -> dict[Split, int | None]:
+        """Shards of each split; None: to be chosen."""
+        return {"train": self.train_shards, "validation": self.validation_shards, "test": self.test_shards}
+
+    def allowed_bad(self, num_images: int) -> int:
+        """How many of so many images may be left out."""
+        return max(1, int(self.max_bad_fraction * num_images)) if self.max_bad_fraction else 0
+
+
+def prepare(
+    raw_dir: str,
+    out_dir: str,
+    options: PrepareOptions | None = None,
+    *,
+    beam: Sequence[str] | None = None,
+    console: Console | None = None,
+) -> Manifest:
+    """Writes the photos of `raw_dir` as TFRecord shards, with manifest, labels and report, to `out_dir`.
+
+    raw_dir: here or in a bucket: folder of class folders; or of train/ validation/ test/ with class folders; or a CSV
+    `path,label[,split]`; or 'flower_photos', which is downloaded.
+    beam: options of Apache Beam, such as `--runner=DataflowRunner`, whose pipeline then writes the shards; none of them
+    for processes here.
+    A run that was interrupted is continued by the same call; finished shards are not written again. The same photos and
+    options give the same bytes for any number of workers, with Beam and without.
+    Raises UserError for photos, folders or options that cannot be used, and when too many images are bad.
+    """
+    options = options or PrepareOptions()
+    console = console or Console(stderr=True)
+    if raw_dir == FLOWER_PHOTOS and not Path(raw_dir).exists():
+        raw_dir = fetch_flower_photos(console)
+    _check_places(raw_dir, out_dir)
+    boxes = read_boxes(options.bounding_boxes)
+    plan = make_plan(find_photos(raw_dir, boxes), parse_ratios(options.split), options.seed, options.num_shards())
+    pipeline = None
+    if beam is not None:
+        most = _num_workers(plan.shards)
+        pipeline = on_beam.make_pipeline(beam, raw_dir, out_dir, workers=options.workers, most_workers=most)
+    deciding = options.deciding() | ({"bounding_boxes": digest_of(boxes)} if boxes else {})
+    claim(out_dir, plan, deciding, overwrite=options.overwrite)
+    results = {shard.name: result for shard in plan.shards if (result := finished_shard(shard, out_dir))}
+    missing = [shard for shard in plan.shards if shard.name not in results]
+    if not missing and (manifest := read_manifest(out_dir)):
+        console.print(f"Nothing to do: {out_dir} holds these photos already.", highlight=False, markup=False)
+        return manifest
+    storage.remove(storage.join(out_dir, MANIFEST))
+    if results:
+        console.print(
+            f"{len(results)} of {len(plan.shards)} shards are finished already.", highlight=False, markup=False
+        )
+    limits = Limits(options.max_side, options.short_side, options.quality)
+    if pipeline is None or not missing:
+        results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
+    else:
+        results |= on_beam.write_shards(pipeline, plan.shards, missing, out_dir, limits, console)
+    return _conclude(raw_dir, out_dir, plan, results, options)
+
+
+def _check_places(raw_dir: str, out_dir: str) -> None:
+    if storage.is_remote(out_dir) or storage.is_remote(raw_dir):
+        return
+    raw, out = Path(raw_dir).resolve(), Path(out_dir).resolve()
+    if raw == out or (raw.is_dir() and raw in out.parents):
+        do = "Choose a folder beside it: the shards would be looked through for photos."
+        raise UserError("Output folder", out_dir, f"a folder outside of {raw_dir}", do)
+    if out.is_file():
+        raise UserError("Output folder", f"the file {out_dir}", "a folder", "Choose another name.")
+
+
+def _num_workers(shards: list[Shard]) -> int:
+    """One process per CPU core, but none for less than it could do while it starts."""
+    return min(num_cores(), 1 + sum(shard.num_bytes for shard in shards) // _BYTES_WHILE_STARTING)
+
+
+def _conclude(
+    raw_dir: str, out_dir: str, plan: Plan, results: dict[str, ShardResult], options: PrepareOptions
+) -> Manifest:
+    """Checks what came of the shards and writes report, labels and, last, the manifest."""
+    findings = [*plan.findings, *(finding for shard in plan.shards for finding in results[shard.name].findings)]
+    findings.extend(_twins(plan, results))
+    counts: dict[Kind, int] = {}
+    for result in results.values():
+        for kind, count in result.counts.items():
+            counts[kind] = counts.get(kind, 0) + count
+    try:
+        _check_bad(raw_dir, out_dir, findings, options, sum(len(shard.photos) for shard in plan.shards))
+        manifest = _summary(plan, results, options, findings, counts)
+        sweep(out_dir)
+        storage.write_text(storage.join(out_dir, REPORT), report_text(manifest, findings, counts))
+        storage.write_text(storage.join(out_dir, LABELS), "".join(f"{name}\n" for name in plan.class_names))
+        storage.write_text(storage.join(out_dir, MANIFEST), manifest.to_json())
+    except OSError as error:
+        do = "Free space or mend permissions, then run the same command again: finished shards are kept."
+        raise UserError(f"Writing to {out_dir}", error.strerror or error, "a folder that can be written", do) from None
+    return manifest
+
+
+def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: PrepareOptions, num_images: int) -> None:
+    bad = [finding for finding in findings if finding.kind.is_bad]
+    allowed = options.allowed_bad(num_images)
+    if len(bad) <= allowed and len(bad) < num_images:
+        return
+    storage.write_text(storage.join(out_dir, REPORT), report_text(None, findings, {}))
+    first = "; ".join(f"{finding.path}: {finding.kind.what}" for finding in bad[:5])
+    raise UserError(
+        f"Images in {raw_dir}",
+        f"{len(bad)} of {num_images} that cannot be used ({first}{'; ...' if len(bad) > 5 else ''})",
+        f"at most {allowed} (max_bad_fraction {options.max_bad_fraction:g})",
+        f"All are listed in {storage.join(out_dir, REPORT)}. Mend them and pass --overwrite, or allow more.",
+    )
+
+
+def _twins(plan: Plan, results: dict[str, ShardResult]) -> list[Finding]:
+    """Images with the same bytes in two splits or two classes, told at the later one."""
+    seen: dict[bytes, tuple[Shard, int]] = {}
+    findings = []
+    for shard in plan.shards:
+        for i, image in enumerate(results[shard.name].images):
+            if image is None:
+                continue
+            other, k = seen.setdefault(bytes.fromhex(image.digest), (shard, i))
+            photo, twin = shard.photos[i], other.photos[k]
+            if other.split != shard.split:
+                findings.append(Finding(Kind.DUPLICATE, photo.name, f"{shard.split}; {twin.name} in {other.split}"))
+            if twin.class_name != photo.class_name:
+                findings.append(Finding(Kind.AMBIGUOUS, photo.name, f"as {twin.name}"))
+    return findings
+
+
+def _summary(
+    plan: Plan,
+    results: dict[str, ShardResult],
+    options: PrepareOptions,
+    findings: list[Finding],
+    counts: dict[Kind, int],
+) -> Manifest:
+    splits: dict[str, SplitEntry] = {}
+    stored: list[StoredImage] = []
+    for split in SPLITS:
+        shards = [shard for shard in plan.shards if shard.split == split]
+        per_class = dict.fromkeys(plan.class_names, 0)
+        files: dict[str, ShardEntry] = {}
+        for shard in shards:
+            result = results[shard.name]
+            for photo, image in zip(shard.photos, result.images, strict=True):
+                if image:
+                    per_class[photo.class_name] += 1
+                    stored.append(image)
+            num_images = sum(image is not None for image in result.images)
+            files[shard.name] = ShardEntry(num_images, result.num_bytes, result.sha256)
+        if shards:
+            splits[split] = SplitEntry(sum(per_class.values()), per_class, len(shards), files)
+    return Manifest(
+        class_names=plan.class_names,
+        splits=splits,
+        image_height=Spread.of([image.height for image in stored]),
+        image_width=Spread.of([image.width for image in stored]),
+        image_bytes=Spread.of([image.num_bytes for image in stored]),
+        seed=options.seed,
+        options=options.deciding(),
+        findings=summarize(findings, counts),
+        version=resnet_tpu.__version__,
+    )

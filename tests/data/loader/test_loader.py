@@ -1,0 +1,435 @@
+"""Batches: exact, complete, and over when they are over."""
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet_tpu import distributed
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.loader.loader import Batch, Batches, eval_batches, train_batches
+from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.pixels.augment import augment
+from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.source import Sample, Source
+from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.errors import UserError
+
+SIZE = 16
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 20
+    while (left := loader_threads()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left
+
+
+def loader_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "grain" in thread.name]
+
+
+def config(data_dir: Path | str, **options: Any) -> DataConfig:
+    defaults: dict[str, Any] = {"image_size": SIZE, "num_label_classes": 37, "num_parallel_calls": 2}
+    return DataConfig(data_dir=str(data_dir), **(defaults | options))
+
+
+def take(batches: Batches, count: int) -> list[Batch]:
+    with batches:
+        return [next(batches) for _ in range(count)]
+
+
+def assert_same(a: list[Batch], b: list[Batch]) -> None:
+    assert len(a) == len(b)
+    for one, other in zip(a, b, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def joined(batches: list[Batch]) -> Batch:
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def test_training_batches_hold_what_the_order_says(records: Path, encoded: list[bytes]) -> None:
+    data = config(records)
+    found = joined(take(train_batches(open_source(data, "train"), data, batch_size=20, seed=5), 4))
+    assert {name: array.dtype for name, array in found.items()} == {
+        "image": np.uint8, "label": np.int32, "weight": np.float32
+    }  # fmt: skip
+    out = np.empty((SIZE, SIZE, 3), np.uint8)
+    for position in range(80):
+        record = place_at(position, num_records=37, seed=5).record
+        train_image(encoded[record], SIZE, random_at(position, seed=5), out)
+        np.testing.assert_array_equal(found["image"][position], out)
+        assert found["label"][position] == record
+    assert (found["weight"] == 1).all()
+    for epoch in range(2):
+        assert sorted(found["label"][37 * epoch : 37 * (epoch + 1)]) == list(range(37))
+
+
+@pytest.mark.parametrize("batch_size", [20, 50])
+def test_number_of_threads_changes_nothing(records: Path, batch_size: int) -> None:
+    def run(threads: int) -> list[Batch]:
+        data = config(records, num_parallel_calls=threads)
+        return take(train_batches(open_source(data, "train"), data, batch_size=batch_size, seed=1), 4)
+
+    expected = run(1)
+    for threads in (2, 8):
+        assert_same(run(threads), expected)
+
+
+@pytest.mark.parametrize("options", [{"input_workers": "processes"}, {"input_pipeline": "basic"}])
+def test_kind_of_workers_changes_nothing(damaged: Path, options: dict[str, Any]) -> None:
+    def run(**options: Any) -> tuple[list[Batch], dict[str, int], list[Batch], dict[str, int]]:
+        data = config(damaged, skip_bad_records=True, augment_name="randaugment", random_erasing=0.5, **options)
+        source = open_source(data, "train")
+        with train_batches(source, data, batch_size=20, seed=1, start_position=10) as training:
+            first = [next(training) for _ in range(4)]
+        evaluation = eval_batches(source, data, batch_size=16)
+        return first, training.skipped, list(evaluation), evaluation.skipped
+
+    expected, found = run(), run(**options)
+    assert_same(found[0] + found[2], expected[0] + expected[2])
+    assert found[1::2] == expected[1::2]
+    assert expected[1]
+    assert expected[3]
+
+
+def test_batches_keep_what_they_hold(records: Path) -> None:
+    data = config(records)
+    batches = train_batches(open_source(data, "train"), data, batch_size=20, seed=1)
+    kept = [next(batches) for _ in range(8)]
+    copies = [{name: array.copy() for name, array in batch.items()} for batch in kept]
+    last_image, label = kept[0]["image"][-1], kept[1]["label"]  # parts keep the whole
+    del kept[:2]
+    for _ in range(8):
+        next(batches)
+    batches.close()
+    assert_same(kept, copies[2:])
+    np.testing.assert_array_equal(last_image, copies[0]["image"][-1])
+    np.testing.assert_array_equal(label, copies[1]["label"])
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_jax_may_keep_the_memory_of_a_batch(records: Path, devices: int) -> None:
+    data, mesh = config(records, image_size=64), distributed.make_mesh(devices)
+    source = open_source(data, "train")
+    with train_batches(source, data, batch_size=64, seed=1) as batches:
+        on_device = [distributed.put_batch(next(batches), mesh) for _ in range(4)]
+        expected = take(train_batches(source, data, batch_size=64, seed=1), 4)
+        for _ in range(12):
+            distributed.put_batch(next(batches), mesh)
+    assert_same([{name: np.asarray(array) for name, array in batch.items()} for batch in on_device], expected)
+
+
+AUGMENTED: list[dict[str, Any]] = [
+    {"augment_name": "randaugment"},
+    {"augment_name": "autoaugment", "augment_flavor": "corrected"},
+    {"augment_name": "randaugment", "randaug_num_layers": 1, "random_erasing": 0.5},
+]
+
+
+@pytest.mark.parametrize("options", AUGMENTED)
+def test_augmentation_follows_the_same_crops_and_flips(
+    records: Path, encoded: list[bytes], options: dict[str, Any]
+) -> None:
+    def run(**options: Any) -> Batch:
+        data = config(records, **options)
+        return joined(take(train_batches(open_source(data, "train"), data, batch_size=20, seed=5), 4))
+
+    plain, expected = run(), run(num_parallel_calls=1, **options)
+    for threads in (2, 4):
+        assert_same([run(num_parallel_calls=threads, **options)], [expected])
+    out = np.empty((SIZE, SIZE, 3), np.uint8)
+    for position in range(80):
+        rng = random_at(position, seed=5)
+        train_image(encoded[expected["label"][position]], SIZE, rng, out)
+        np.testing.assert_array_equal(plain["image"][position], out)
+        np.testing.assert_array_equal(expected["image"][position], augment(out, rng, config(records, **options)))
+
+
+def test_augmentation_is_for_photos_in_training() -> None:
+    options: dict[str, Any] = {"augment_name": "randaugment", "random_erasing": 1.0}
+    data = config("synthetic", num_train_images=20)
+    augmented = dataclasses.replace(data, **options)
+    batches = [take(train_batches(open_source(d, "train"), d, batch_size=20, seed=0), 2) for d in (data, augmented)]
+    assert_same(*batches)
+
+
+def test_evaluation_is_never_augmented(records: Path) -> None:
+    data = config(records)
+    augmented = config(records, augment_name="randaugment", random_erasing=1.0)
+    batches = [list(eval_batches(open_source(d, "validation"), d, batch_size=20)) for d in (data, augmented)]
+    assert_same(*batches)
+
+
+def test_resuming_anywhere_is_going_on(records: Path) -> None:
+    data = config(records)
+    source = open_source(data, "train")
+    whole = take(train_batches(source, data, batch_size=10, seed=1), 9)
+    for step in (1, 3, 4, 8):
+        rest = take(train_batches(source, data, batch_size=10, seed=1, start_position=10 * step), 9 - step)
+        assert_same(rest, whole[step:])
+    halves = take(train_batches(source, data, batch_size=5, seed=1, start_position=30), 12)  # another batch size
+    np.testing.assert_array_equal(joined(halves)["image"], joined(whole[3:])["image"])
+
+
+@pytest.mark.parametrize("num_hosts", [2, 3])
+def test_slices_of_hosts_make_up_the_batch(records: Path, num_hosts: int) -> None:
+    data = config(records)
+    source = open_source(data, "train")
+    whole = take(train_batches(source, data, batch_size=36, seed=1), 3)
+    hosts = [
+        take(train_batches(source, data, batch_size=36, seed=1, host_index=host, num_hosts=num_hosts), 3)
+        for host in range(num_hosts)
+    ]
+    assert_same([joined(list(parts)) for parts in zip(*hosts, strict=True)], whole)
+
+
+def test_hosts_must_share_the_batch(records: Path) -> None:
+    data = config(records)
+    source = open_source(data, "train")
+    with pytest.raises(UserError, match=r"train_batch_size: got 16, expected a multiple of 3 hosts\. Use 15\."):
+        train_batches(source, data, batch_size=16, seed=0, num_hosts=3)
+    with pytest.raises(UserError, match=r"eval_batch_size: got 2, expected a multiple of 3 hosts\. Use 3\."):
+        eval_batches(source, data, batch_size=2, num_hosts=3)
+
+
+# -------------------------------------------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize(("batch_size", "num_hosts"), [(16, 1), (16, 2), (18, 3), (37, 1), (1, 1), (100, 1)])
+def test_evaluation_counts_every_example_once(
+    records: Path, encoded: list[bytes], batch_size: int, num_hosts: int
+) -> None:
+    data = config(records)
+    source = open_source(data, "validation")
+    hosts = [
+        list(eval_batches(source, data, batch_size=batch_size, host_index=host, num_hosts=num_hosts))
+        for host in range(num_hosts)
+    ]
+    assert {len(batches) for batches in hosts} == {-(-37 // batch_size)}
+    found = joined([joined(list(parts)) for parts in zip(*hosts, strict=True)])
+    assert len(found["label"]) == batch_size * -(-37 // batch_size)
+    assert found["weight"].sum() == 37
+    seen = found["weight"] == 1
+    assert found["label"][seen].tolist() == list(range(37))
+    assert not found["image"][~seen].any()
+    assert not found["label"][~seen].any()
+    out = np.empty((SIZE, SIZE, 3), np.uint8)
+    for image, photo in zip(found["image"][seen], encoded, strict=True):
+        eval_image(photo, SIZE, out)
+        np.testing.assert_array_equal(image, out)
+
+
+@pytest.mark.parametrize(("max_images", "expected"), [(1, 1), (16, 16), (20, 20), (99, 37), (None, 37)])
+def test_evaluation_of_the_first_images(records: Path, max_images: int | None, expected: int) -> None:
+    data = config(records)
+    found = joined(list(eval_batches(open_source(data, "validation"), data, batch_size=8, max_images=max_images)))
+    assert found["label"][found["weight"] == 1].tolist() == list(range(expected))
+    assert len(found["label"]) == 8 * -(-expected // 8)
+
+
+def test_photos_and_their_records_give_the_same_pixels(
+    class_folders: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    run(class_folders, tmp_path / "out")
+    pixels = []
+    for folder in (class_folders, tmp_path / "out"):
+        data = config(folder, num_label_classes=None)
+        found = joined(list(eval_batches(open_source(data, "train"), data, batch_size=32)))
+        pixels.append(sorted(zip(found["label"].tolist(), map(bytes, found["image"]), strict=True)))
+    assert pixels[0] == pixels[1]
+
+
+def test_rotated_photos_are_upright_in_folders_only(
+    tmp_path: Path, encoded: list[bytes], draw: Callable[..., Path]
+) -> None:
+    exif = bytes.fromhex("45786966000049492a0008000000010012010300010000000600000000000000")  # orientation 6
+    for name in ("a/1.jpg", "b/1.jpg"):
+        draw(tmp_path / "train" / name, size=(40, 20), exif=exif)
+    data = config(tmp_path, num_label_classes=None)
+    (batch,) = eval_batches(open_source(data, "train"), data, batch_size=2)
+    stored = (tmp_path / "train/a/1.jpg").read_bytes()
+    upright, lying = np.empty((2, SIZE, SIZE, 3), np.uint8)
+    eval_image(stored, SIZE, upright, honour_exif=True)
+    eval_image(stored, SIZE, lying)
+    assert decode(stored, honour_exif=True).shape == (40, 20, 3)
+    np.testing.assert_array_equal(batch["image"][0], upright)
+    assert (upright != lying).any()
+
+
+@pytest.mark.parametrize("data_dir", ["null", "synthetic"])
+def test_made_up_images_are_taken_as_they_are(data_dir: str) -> None:
+    data = config(data_dir, num_train_images=5, num_eval_images=5)
+    (batch,) = eval_batches(open_source(data, "validation"), data, batch_size=8)
+    source = open_source(data, "validation")
+    np.testing.assert_array_equal(batch["image"][:5], [source[i].encoded for i in range(5)])
+    assert batch["weight"].tolist() == [1] * 5 + [0] * 3
+    (batch,) = take(train_batches(open_source(data, "train"), data, batch_size=10, seed=0), 1)
+    assert sorted(batch["label"].tolist()) == ([0] * 10 if data_dir == "null" else [0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+
+
+# ------------------------------------------------------------------------------------------------- damage and the end
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_damage_stops_with_its_place(damaged: Path, kind: str) -> None:
+    data = config(damaged, input_workers=kind)
+    source = open_source(data, "validation")
+    with pytest.raises(RecordError, match=r"^Record 5 of .*validation-00000-of-00003 at byte \d+: got a payload"):
+        list(eval_batches(source, data, batch_size=16))
+    data = config(damaged)
+
+    class Rest:
+        class_names, num_classes, honour_exif, damage = None, 37, False, ()
+
+        def __len__(self) -> int:
+            return len(source) - 6
+
+        def __getitem__(self, i: int) -> Sample:
+            return source[i + 6]
+
+        def where(self, i: int) -> str:
+            return source.where(i + 6)
+
+    place = r"^Image in record 7 of .*validation-00001-of-00003 at byte \d+: got a JPEG that breaks off"
+    with pytest.raises(DecodeError, match=place):
+        list(eval_batches(Rest(), data, batch_size=16))
+
+
+def test_skipped_examples_have_no_weight_in_evaluation(damaged: Path) -> None:
+    data = config(damaged, skip_bad_records=True)
+    batches = eval_batches(open_source(data, "validation"), data, batch_size=16)
+    first = next(batches)
+    assert batches.skipped.total() == 1  # those in batches given out, not those read ahead
+    found = joined([first, *batches])
+    assert np.flatnonzero(found["weight"][:37] == 0).tolist() == [5, 20, 21]
+    assert found["weight"].sum() == 34
+    assert not found["image"][found["weight"] == 0].any()
+    assert batches.skipped.total() == 3
+    assert sorted(message.split(" of ")[0] for message in batches.skipped) == [
+        "Image in record 7", "Image in record 8", "Record 5"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_training_puts_the_next_record_in_place_of_a_skipped_one(
+    damaged: Path, encoded: list[bytes], threads: int
+) -> None:
+    data = config(damaged, skip_bad_records=True, num_parallel_calls=threads)
+    with train_batches(open_source(data, "train"), data, batch_size=37, seed=1) as batches:
+        first = next(batches)
+        assert batches.skipped.total() == 4  # looking for 22 from 20 meets 21 as well
+        found = joined([first, next(batches)])
+        assert batches.skipped.total() == 8
+    order = [place_at(position, num_records=37, seed=1).record for position in range(74)]
+    instead = {5: 6, 20: 22, 21: 22}
+    assert found["label"].tolist() == [instead.get(record, record) for record in order]
+    assert (found["weight"] == 1).all()
+    position = order.index(5)
+    out = np.empty((SIZE, SIZE, 3), np.uint8)
+    train_image(encoded[6], SIZE, random_at(position, seed=1), out)
+    np.testing.assert_array_equal(found["image"][position], out)
+
+
+def test_nothing_but_damage_is_an_error(tmp_path: Path, write_shards: Callable[..., None]) -> None:
+    write_shards(tmp_path, [b"no image"] * 37)
+    data = config(tmp_path, skip_bad_records=True)
+    with pytest.raises(UserError, match="got 37 damaged records in a row, expected records that can be read"):
+        next(train_batches(open_source(data, "train"), data, batch_size=8, seed=0))
+
+
+def test_wrong_labels_are_never_skipped(records: Path) -> None:
+    data = config(records, num_label_classes=30, skip_bad_records=True)
+    with pytest.raises(
+        UserError, match=r"Label in record 4 of .*00002-of-00003 at byte \d+: got 31, expected 1 ... 30"
+    ):
+        list(eval_batches(open_source(data, "validation"), data, batch_size=16))
+
+
+class SlowSource:
+    """Images that take their time; one of them fails, with an error that is no damage."""
+
+    class_names, num_classes, honour_exif, damage = None, 10, False, ()
+
+    def __init__(self, failing: int | None = None) -> None:
+        self.failing, self.read = failing, 0
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, i: int) -> Sample:
+        if i == self.failing:
+            raise UserError("Image 40", "nothing", "something", "Look again.")
+        self.read += 1
+        time.sleep(0.002)
+        return Sample(np.zeros((SIZE, SIZE, 3), np.uint8), 0, "")
+
+    def where(self, i: int) -> str:
+        return str(i)
+
+
+def check_source(source: Source) -> Source:
+    """Tells the type checker that a test's source is one."""
+    return source
+
+
+def test_errors_of_threads_reach_the_caller_in_turn() -> None:
+    data = config("null", num_parallel_calls=4)
+    batches = eval_batches(check_source(SlowSource(failing=40)), data, batch_size=16)
+    for _ in range(2):
+        assert next(batches)["weight"].sum() == 16
+    with pytest.raises(UserError, match=r"Image 40: got nothing, expected something\. Look again\."):
+        next(batches)
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_reading_ahead_is_bounded_and_stops_when_closed() -> None:
+    source = SlowSource()
+    batches = eval_batches(source, config("null", num_parallel_calls=4), batch_size=32)
+    next(batches)
+    time.sleep(1)
+    ahead = source.read
+    assert ahead <= 32 + 32 + 2 * 4 * 16
+    batches.close()
+    batches.close()
+    with pytest.raises(StopIteration):
+        next(batches)
+    assert source.read == ahead
+
+
+def test_dropped_and_interrupted_iterators_stop() -> None:
+    dropped = train_batches(SlowSource(), config("null"), batch_size=32, seed=0)
+    next(dropped)
+    assert loader_threads()
+    del dropped
+    batches = train_batches(SlowSource(), config("null"), batch_size=2048, seed=0)
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    timer.join()
+
+
+def test_closing_from_another_thread_ends_the_iteration() -> None:
+    batches = train_batches(SlowSource(), config("null"), batch_size=512, seed=0)
+    timer = threading.Timer(0.3, batches.close)
+    timer.start()
+    assert len(list(batches)) <= 1
+    timer.join()

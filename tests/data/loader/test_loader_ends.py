@@ -1,0 +1,162 @@
+"""Ends of a loader that nobody wished for, and what is left behind after any of them: nothing."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.loader.loader import Batches, eval_batches, train_batches
+from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.errors import UserError
+
+KINDS = ["threads", "processes"]
+WaitUntil = Callable[[Callable[[], Any]], None]
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for what is left in /proc")
+
+
+def config(data_dir: Path, **options: Any) -> DataConfig:
+    return DataConfig(**{"data_dir": str(data_dir), "image_size": 16, "num_parallel_calls": 2} | options)
+
+
+def training(data: DataConfig, batch_size: int = 16) -> Batches:
+    return train_batches(open_source(data, "train"), data, batch_size=batch_size, seed=0)
+
+
+# ---------------------------------------------------------------------------------------------------------- accidents
+
+
+def test_a_process_that_dies(records: Path) -> None:
+    batches = training(config(records, input_workers="processes", cache="decoded"))
+    next(batches)
+    for child in multiprocessing.active_children():  # as sent to a whole group: the parent may have something to save
+        os.kill(child.pid or 0, signal.SIGTERM)
+        os.kill(child.pid or 0, signal.SIGINT)
+    for _ in range(20):
+        next(batches)
+    os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    with pytest.raises(UserError, match=r"got a worker process that was killed or crashed.*from its last checkpoint"):
+        for _ in range(1000):
+            next(batches)
+    assert multiprocessing.active_children() == []
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_a_process_that_cannot_start(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # ends a Python before it begins
+    with pytest.raises(UserError, match="got a worker process that was killed or crashed"):
+        next(training(config(records, input_workers="processes")))
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_are_cut_off_under_way(records: Path, kind: str) -> None:
+    with training(config(records, input_workers=kind)) as batches:
+        next(batches)
+        for path in records.glob("train-*"):
+            os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(
+            RecordError, match=r"Record \d+ of .*/train-0000\d-of-00003 at byte \d+: got \d+ bytes after"
+        ):
+            for _ in range(1000):
+                next(batches)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_going_on_without_what_was_cut_off(records: Path, kind: str) -> None:
+    with training(config(records, input_workers=kind, skip_bad_records=True)) as batches:
+        next(batches)
+        os.truncate(records / "train-00001-of-00003", 100)
+        while not batches.skipped:
+            next(batches)
+        assert next(batches)["weight"].all()
+    assert all("train-00001-of-00003" in message and "after its header" in message for message in batches.skipped)
+
+
+def test_a_file_that_vanishes(records: Path) -> None:
+    data = config(records)
+    source = open_source(data, "validation")
+    (records / "validation-00002-of-00003").unlink()
+    with pytest.raises(UserError, match=r"File .*validation-00002-of-00003: got No such file or directory"):
+        list(eval_batches(source, data, batch_size=8))
+
+
+# -------------------------------------------------------------------------------------------------- nothing is left
+
+
+START = """
+import sys
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.loader.loader import train_batches
+from resnet_tpu.data.data_dir import open_source
+
+data = DataConfig(data_dir=sys.argv[1], image_size=16, num_parallel_calls=2, input_workers=sys.argv[2], cache="decoded")
+batches = train_batches(open_source(data, "train"), data, batch_size=16, seed=0)
+for _ in range(4):
+    next(batches)
+"""
+ENDLESS = """
+print("going", flush=True)
+for _ in batches:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"), [("threads", signal.SIGINT), ("processes", signal.SIGINT), ("processes", signal.SIGKILL)]
+)
+def test_killed_and_interrupted(
+    records: Path, kind: str, end: signal.Signals, wait_until: WaitUntil, is_running: Callable[[int], bool]
+) -> None:
+    shared_before = set(Path("/dev/shm").iterdir())
+    command = [sys.executable, "-c", START + ENDLESS, str(records), kind]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert parent.stdout
+    assert parent.stdout.readline() == b"going\n"
+    children = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    assert len(children) == (3 if kind == "processes" else 0)  # with Python's own that watches over resources
+    parent.send_signal(end)
+    _, errors = parent.communicate(timeout=60)
+    assert parent.returncode == -end
+    assert errors.count(b"Traceback") == (1 if end == signal.SIGINT else 0)  # of the parent only
+    wait_until(lambda: not any(map(is_running, children)))
+    assert set(Path("/dev/shm").iterdir()) <= shared_before
+
+
+def test_forgotten_at_the_end_of_the_program(records: Path) -> None:
+    subprocess.run([sys.executable, "-c", START, str(records), "processes"], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twenty_epochs_need_no_more_than_two(records: Path, kind: str, wait_until: WaitUntil) -> None:
+    def holdings() -> tuple[int, int, int]:
+        """Threads, descriptors, MB of this process and its children."""
+        pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+        folders = [Path(f"/proc/{pid}") for pid in pids]
+        threads, descriptors = (sum(len([*(folder / part).iterdir()]) for folder in folders) for part in ("task", "fd"))
+        pages = sum(int((folder / "statm").read_text().split()[1]) for folder in folders)
+        return threads, descriptors, pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+    before = holdings()
+    with training(config(records, input_workers=kind, cache="decoded", image_size=32), batch_size=37) as batches:
+        for _ in range(2):
+            next(batches)
+        early = holdings()
+        for _ in range(18):
+            next(batches)
+        late = holdings()
+    assert late[0] <= early[0]
+    assert late[1] <= early[1] + 12  # files and batches that a worker had not come across
+    assert late[2] <= early[2] + 8
+    del batches
+    wait_until(lambda: holdings()[0] <= before[0])
+    assert holdings()[1] <= before[1] + 3  # the files of records stay open

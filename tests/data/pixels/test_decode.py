@@ -1,0 +1,289 @@
+"""From image files to pixels: the original's pixels, every kind of file, and clear errors."""
+
+import contextlib
+import io
+import json
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image, ImageOps
+
+from resnet_tpu.data.pixels import jpeg
+from resnet_tpu.data.pixels.crop import Window, eval_window, sample_crop_window
+from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.pixels.resize import resize, resize_to_uint8
+
+
+def picture(height: int = 90, width: int = 120) -> Image.Image:
+    """A smooth coloured picture without any symmetry."""
+    coarse = np.random.default_rng(3).integers(0, 256, (5, 7, 3), np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def crop(image: np.ndarray, window: Window) -> np.ndarray:
+    y, x, h, w = window
+    return image[y : y + h, x : x + w]
+
+
+JPEGS = {
+    "4:2:0": saved(picture(), "JPEG", subsampling=2),
+    "4:2:2": saved(picture(), "JPEG", subsampling=1),
+    "4:4:4": saved(picture(), "JPEG", subsampling=0),
+    "progressive": saved(picture(), "JPEG", progressive=True),
+    "restart markers": saved(picture(), "JPEG", restart_marker_rows=1),
+    "grey": saved(picture().convert("L"), "JPEG"),
+    "CMYK": saved(picture().convert("CMYK"), "JPEG"),
+    "YCCK": simplejpeg.encode_jpeg(np.asarray(picture().convert("CMYK")), 95, "CMYK", "420"),
+    "odd size": saved(picture(61, 37), "JPEG", subsampling=2),
+    "EXIF thumbnail": saved(picture(), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\0\0" + saved(picture(8, 8), "JPEG")),
+}
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_jpeg_is_what_others_decode(kind: str) -> None:
+    image = decode(JPEGS[kind])
+    with Image.open(io.BytesIO(JPEGS[kind])) as file:
+        mode, other = file.mode, np.asarray(file).astype(int)
+    if mode == "CMYK":  # Pillow shows the inks the right way round; they darken each other
+        other = (255 - other[..., :3]) * (255 - other[..., 3:]) // 255
+    elif mode == "L":
+        other = np.repeat(other[..., None], 3, 2)
+    assert image.dtype == np.uint8
+    assert image.flags.c_contiguous
+    # Pillow uses the exact integer transform, this decoder TensorFlow's fast one: up to 1.4 apart on average.
+    assert np.abs(image - other).max() <= 8
+    assert np.abs(image - other).mean() < 1.5
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_rows_of_a_jpeg_are_those_of_the_whole(kind: str) -> None:
+    header = jpeg.read_header(JPEGS[kind])
+    assert header
+    whole = jpeg.decode(JPEGS[kind], header)
+    assert whole.shape == (header.height, header.width, 3)
+    for rows in range(1, header.height + 1):
+        top = jpeg.decode(JPEGS[kind], header, rows)
+        assert len(top) >= rows
+        np.testing.assert_array_equal(top[:rows], whole[:rows])
+    can_stop = kind != "progressive"
+    assert (len(jpeg.decode(JPEGS[kind], header, 1)) < header.height) == can_stop
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF", "WEBP", "TIFF"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA"])
+def test_other_formats_keep_their_pixels(kind: str, mode: str) -> None:
+    image = picture().convert(mode)
+    encoded = saved(image, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    with Image.open(io.BytesIO(encoded)) as file:
+        np.testing.assert_array_equal(decode(encoded), np.asarray(file.convert("RGB")))
+
+
+def test_16_bit_png_keeps_the_high_bytes() -> None:
+    grey = np.asarray(picture().convert("L")).astype(np.uint16) * 256 + 200
+    np.testing.assert_array_equal(decode(saved(Image.fromarray(grey), "PNG"))[..., 1], grey >> 8)
+
+
+def test_animation_gives_its_first_frame() -> None:
+    frames = [picture().convert("P"), ImageOps.invert(picture()).convert("P")]
+    encoded = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    np.testing.assert_array_equal(decode(encoded), np.asarray(frames[0].convert("RGB")))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_orientation_is_honoured_on_demand(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    encoded = saved(picture(), kind, exif=exif.tobytes())
+    stored = decode(encoded)
+    assert stored.shape == (90, 120, 3)
+    upright = Image.fromarray(stored)
+    upright.getexif()[0x0112] = orientation
+    expected = np.asarray(ImageOps.exif_transpose(upright))
+    np.testing.assert_array_equal(decode(encoded, honour_exif=True), expected)
+    out = np.empty((2, 48, 48, 3), np.uint8)
+    eval_image(encoded, 48, out[0], honour_exif=True)
+    eval_image(saved(Image.fromarray(expected), "PNG"), 48, out[1])
+    np.testing.assert_array_equal(out[0], out[1])
+
+
+def test_damage_that_does_no_harm_elsewhere_is_let_pass() -> None:
+    good = JPEGS["4:4:4"]
+    header = jpeg.read_header(good)
+    assert header
+    middle = len(good) * 2 // 3
+    damaged = good[:middle] + bytes(byte ^ 0x55 for byte in good[middle : middle + 3]) + good[middle + 3 :]
+    np.testing.assert_array_equal(decode(damaged)[:24], decode(good)[:24])
+    tables = good.index(b"\xff\xdb")
+    strayed = good[:tables] + b"\0\1\2" + good[tables:]  # as some cameras write
+    assert np.abs(decode(strayed).astype(int) - decode(good)).max() <= 6
+    np.testing.assert_array_equal(decode(good + bytes(100)), decode(good))
+
+
+BROKEN = {
+    "nothing": b"",
+    "text": b"this is a photo",
+    "JPEG cut in the data": JPEGS["4:2:0"][:-40],
+    "JPEG cut in the data, with a thumbnail": JPEGS["EXIF thumbnail"][:-40],
+    "JPEG cut in the header": JPEGS["4:2:0"][:60],
+    "JPEG without end": JPEGS["4:2:0"][:-2],
+    "PNG cut": saved(picture(), "PNG")[:-300],
+    "PNG with a chunk of 2 GB": saved(picture(), "PNG")[:33] + b"\x77\0\0\0IDAT" + bytes(50),
+    "GIF cut": saved(picture(), "GIF")[:-300],
+    "WebP cut": saved(picture(), "WEBP")[:-300],
+    "EPS": saved(picture(), "EPS"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_image_is_an_error(kind: str) -> None:
+    out = np.empty((32, 32, 3), np.uint8)
+    for attempt in (
+        lambda data: decode(data),
+        lambda data: decode(data, honour_exif=True),
+        lambda data: eval_image(data, 32, out),
+        lambda data: train_image(data, 32, np.random.default_rng(0), out),
+    ):
+        with pytest.raises(DecodeError, match=r"^Image: got .+, expected a whole JPEG.*skip_bad_records"):
+            attempt(BROKEN[kind])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kB on Linux alone")
+def test_a_broken_image_takes_no_more_memory_than_it_has_pixels() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for encoded in BROKEN.values():
+        with pytest.raises(DecodeError):
+            decode(encoded)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 100_000
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of damaged EXIF data
+@pytest.mark.parametrize("kind", [*JPEGS, "PNG", "GIF", "WEBP", "TIFF"])
+def test_damage_is_decoded_or_an_error(kind: str) -> None:
+    encoded = JPEGS.get(kind) or saved(picture(), kind)
+    rng = np.random.default_rng(len(encoded))
+    out = np.empty((32, 32, 3), np.uint8)
+    for _ in range(60):
+        damaged = bytearray(encoded)
+        for place in rng.integers(0, min(300, len(encoded)), 3):
+            damaged[place] = rng.integers(256)
+        with contextlib.suppress(DecodeError):
+            train_image(bytes(damaged), 32, rng, out, honour_exif=True)
+    for end in range(0, min(300, len(encoded)), 3):
+        with pytest.raises(DecodeError):
+            decode(encoded[:end], honour_exif=True)
+
+
+def test_evaluation_sees_the_centre() -> None:
+    for encoded in (JPEGS["4:2:0"], JPEGS["progressive"], saved(picture(), "PNG")):
+        out, expected = np.empty((2, 64, 64, 3), np.uint8)
+        eval_image(encoded, 64, out)
+        resize_to_uint8(crop(decode(encoded), eval_window(90, 120, 64)), expected)
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_training_sees_the_sampled_window_mirrored_half_of_the_time() -> None:
+    encoded = JPEGS["4:2:0"]
+    mirrored = 0
+    for seed in range(200):
+        out, expected = np.empty((2, 32, 32, 3), np.uint8)
+        train_image(encoded, 32, np.random.default_rng(seed), out)
+        rng = np.random.default_rng(seed)
+        flip = rng.random() < 0.5
+        resize_to_uint8(crop(decode(encoded), sample_crop_window(rng, 90, 120)), expected)
+        np.testing.assert_array_equal(out, expected[:, ::-1] if flip else expected)
+        mirrored += flip
+        unmirrored = np.empty_like(out)
+        train_image(encoded, 32, np.random.default_rng(seed), unmirrored, random_flip=False)
+        np.testing.assert_array_equal(unmirrored, expected)
+    assert 72 <= mirrored <= 128  # 4 standard deviations
+
+
+# ---------------------------------------------------------------------------------------------- against the original
+
+
+@pytest.fixture(scope="module")
+def reference(golden: Path) -> list[tuple[dict, bytes]]:
+    """Facts and bytes of the photos the original has run on."""
+    folder = golden / "preprocess"
+    facts = json.loads((folder / "images.json").read_text())["images"]
+    return [(fact, (folder / "jpeg" / fact["file"]).read_bytes()) for fact in facts]
+
+
+def assert_rounded_like(found: np.ndarray, exact: np.ndarray, expected: np.ndarray) -> None:
+    """The same, but where the exact value is within float32 noise (5e-4) of a tie, which decides the rounding."""
+    differs = found != expected
+    assert np.abs(found[differs].astype(int) - expected[differs]).max(initial=0) <= 1
+    assert np.abs(exact[differs] % 1 - 0.5).max(initial=0) < 5e-4
+    assert differs.mean() < 1e-3
+
+
+@pytest.mark.parametrize("image_size", [224, 160])
+def test_evaluation_is_the_originals(golden: Path, reference: list[tuple[dict, bytes]], image_size: int) -> None:
+    arrays = np.load(golden / "preprocess" / "eval.npz")
+    expected, expected_windows = arrays[f"eval_{image_size}_u8"], arrays[f"window_{image_size}"]
+    for (fact, encoded), image, window in zip(reference, expected, expected_windows, strict=False):
+        assert eval_window(fact["height"], fact["width"], image_size) == tuple(window)
+        out = np.empty_like(image)
+        eval_image(encoded, image_size, out)
+        part = crop(decode(encoded), Window(*window))
+        # The original decodes the window only: some of its last columns have other colours, by so many levels. They
+        # reach the output through the four taps around them; the weights of four taps sum to at most 1.375.
+        facts = fact[f"eval_{image_size}"]
+        other = facts["columns_of_crop_that_differ"]
+        clean = resize(part, image_size)
+        marked = part.copy()
+        marked[:, other] ^= 255
+        same = ~(resize(marked, image_size) != clean).any((0, 2))
+        assert other or same.all()
+        assert_rounded_like(out[:, same], clean[:, same], image[:, same])
+        limit = 1.375**2 * facts["crop_of_full_decode_max_abs_diff"] + 1
+        assert np.abs(out.astype(int) - image).max() <= limit
+
+
+def test_decoded_pixels_are_the_originals(golden: Path, reference: list[tuple[dict, bytes]]) -> None:
+    arrays = np.load(golden / "preprocess" / "eval.npz")
+    names = [name for name in arrays.files if name.startswith("decoded_crop_")]
+    for name in names:
+        fact, encoded = reference[int(name.removeprefix("decoded_crop_"))]
+        found = crop(decode(encoded), eval_window(fact["height"], fact["width"], 224))
+        found, expected = (
+            np.delete(a, fact["eval_224"]["columns_of_crop_that_differ"], 1) for a in (found, arrays[name])
+        )
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_allclose(
+            resize(arrays[name], 224).mean((0, 1), np.float64), fact["eval_224"]["mean"], rtol=0, atol=1e-4
+        )
+    for index, expected in zip(arrays["precise_index"], arrays["precise_224_q64"], strict=True):
+        fact, encoded = reference[index]
+        if not fact["eval_224"]["columns_of_crop_that_differ"]:
+            part = crop(decode(encoded), eval_window(fact["height"], fact["width"], 224))
+            # Stored as a multiple of 1/64.
+            np.testing.assert_allclose(resize(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
+
+
+def test_training_crops_are_the_originals(golden: Path, reference: list[tuple[dict, bytes]]) -> None:
+    arrays = np.load(golden / "preprocess" / "train.npz")
+    sets = json.loads((golden / "preprocess" / "train_windows.json").read_text())
+    for entry, expected in zip(sets["small"]["windows"], arrays["train_small_u8"], strict=True):
+        fact, encoded = reference[entry["index"]]
+        window = Window(*entry["window_yxhw"])
+        if window == (0, 0, fact["height"], fact["width"]) and fact["mode"] != "L":
+            window = eval_window(fact["height"], fact["width"], 80)
+        part = crop(decode(encoded), window)
+        out = np.empty_like(expected)
+        resize_to_uint8(part, out)
+        assert_rounded_like(out, resize(part, 80), expected)
+    for entry, expected in zip(sets["large"]["windows"], arrays["train_large_q64"], strict=True):
+        part = crop(decode(reference[entry["index"]][1]), Window(*entry["window_yxhw"]))
+        np.testing.assert_allclose(resize(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)

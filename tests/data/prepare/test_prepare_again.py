@@ -1,0 +1,178 @@
+"""Preparing again, after changes, kills and full disks: finished work is kept, and the bytes are always the same."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from resnet_tpu.data.manifest import read_manifest
+from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.tfrecord import RecordFile
+from resnet_tpu.errors import UserError
+
+RUN = (
+    "import sys\n"
+    "from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare\n"
+    "from resnet_tpu.errors import UserError\n"
+    "if __name__ == '__main__':\n"
+    "    {before}\n"
+    "    try: prepare(sys.argv[1], sys.argv[2], PrepareOptions(workers={workers}, train_shards=12))\n"
+    "    except UserError as error: sys.exit(str(error))\n"
+)
+
+
+def test_running_again_does_nothing(class_folders: Path, tmp_path: Path, run) -> None:
+    out = tmp_path / "out"
+    manifest = run(class_folders, out)
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    console = Console(record=True, quiet=False, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    assert prepare(str(class_folders), str(out), PrepareOptions(workers=1), console=console) == manifest
+    console.file.close()
+    assert "Nothing to do" in console.export_text()
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert {path for path in times if times[path] != after[path]} <= {out / "_prepare", out / "_prepare/prepare.json"}
+
+
+@pytest.mark.parametrize("lost", ["train-00001-of-00003", "_prepare/train-00001-of-00003.json", "manifest.json"])
+def test_what_is_missing_is_made_again(class_folders: Path, tmp_path: Path, lost: str, run, contents) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out, train_shards=3)
+    before = contents(out)
+    kept = (out / "train-00000-of-00003").stat().st_mtime_ns
+    (out / lost).unlink()
+    run(class_folders, out, train_shards=3)
+    assert contents(out) == before
+    assert (out / "train-00000-of-00003").stat().st_mtime_ns == kept
+
+
+def test_changes_are_noticed_and_named(class_folders: Path, tmp_path: Path, draw, run, contents) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out)
+    before = contents(out)
+    with pytest.raises(UserError, match=r"seed was 1337, is 3; max_side was None, is 50.*--overwrite"):
+        run(class_folders, out, seed=3, max_side=50)
+    os.utime(class_folders / "dog" / "001.jpg", ns=(0, 0))
+    with pytest.raises(UserError, match="dog has other or newer files"):
+        run(class_folders, out)
+    draw(class_folders / "cat" / "new.jpg", 77)
+    draw(class_folders / "fox" / "new.jpg", 78)
+    with pytest.raises(UserError, match="cat had 20 images, has 21; dog has other or newer files; fox had 0"):
+        run(class_folders, out)
+    assert contents(out) == before
+    (out / "mine.txt").write_text("not prepare's")
+    manifest = run(class_folders, out, overwrite=True, train_shards=2)
+    assert len(manifest.class_names) == 4
+    assert sorted(path.name for path in out.glob("train*")) == ["train-00000-of-00002", "train-00001-of-00002"]
+    assert (out / "mine.txt").read_text() == "not prepare's"
+    run(class_folders, tmp_path / "fresh", train_shards=2)
+    (out / "mine.txt").unlink()
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_foreign_shards_are_never_touched(class_folders: Path, tmp_path: Path, run) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("train-00000-of-00001", "train-00007-of-01024", "validation-notes.txt", "labels.txt", "manifest.json"):
+        (out / name).write_text("precious")
+        for overwrite in (False, True):
+            with pytest.raises(UserError, match=f"1 file.s. that prepare did not write here, such as {name}"):
+                run(class_folders, out, overwrite=overwrite)
+        assert (out / name).read_text() == "precious"
+        (out / name).unlink()
+
+
+# Ends that nobody wished for.
+
+
+@pytest.fixture
+def much_work(tmp_path: Path, draw) -> Path:
+    """Two classes of large PNG files: a few seconds of work."""
+    for k in range(2):
+        first = draw(tmp_path / "raw" / f"class{k}" / "0.png", k, size=(900, 700))
+        for i in range(1, 40):
+            shutil.copy(first, first.with_name(f"{i}.png"))
+    return tmp_path / "raw"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_killed_in_the_middle_and_run_again(
+    much_work: Path, tmp_path: Path, run, contents, wait_until, is_running
+) -> None:
+    out = tmp_path / "out"
+    code = RUN.format(before="pass", workers=2)
+    parent = subprocess.Popen([sys.executable, "-c", code, str(much_work), str(out)], stderr=subprocess.DEVNULL)
+    wait_until(lambda: any(out.glob("train-*")))
+    children = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    parent.kill()
+    parent.wait()
+    assert children
+    wait_until(lambda: not any(map(is_running, children)))  # nobody is left to work on
+    assert read_manifest(str(out)) is None
+    for path in out.glob("train-*"):
+        list(RecordFile(str(path)))  # whole
+    finished = {path: path.stat().st_mtime_ns for path in out.glob("train-*")}
+    (out / ".train-00000-of-00012.abc.partial").write_bytes(b"half")
+    run(much_work, out, train_shards=12)
+    run(much_work, tmp_path / "uninterrupted", train_shards=12)
+    assert contents(out) == contents(tmp_path / "uninterrupted")
+    redone = {path for path, written in finished.items() if path.stat().st_mtime_ns != written}
+    assert len(redone) <= 2  # those without a result yet, one per worker
+
+
+def test_interrupted_by_the_user(much_work: Path, tmp_path: Path, wait_until) -> None:
+    out = tmp_path / "out"
+    code = RUN.format(before="pass", workers=2)
+    parent = subprocess.Popen([sys.executable, "-c", code, str(much_work), str(out)], stderr=subprocess.PIPE)
+    wait_until(lambda: any(out.glob("train-*")))
+    parent.send_signal(signal.SIGINT)
+    _, errors = parent.communicate(timeout=60)
+    assert parent.returncode == -signal.SIGINT
+    assert errors.count(b"Traceback") == 1  # of the parent only
+    assert not list(out.glob(".*partial"))
+    assert read_manifest(str(out)) is None
+
+
+@pytest.mark.parametrize("when", ["starting", "working"])
+def test_a_worker_that_dies(much_work: Path, tmp_path: Path, run, contents, when: str, wait_until) -> None:
+    out = tmp_path / "out"
+
+    def kill_one() -> None:
+        wait_until(lambda: multiprocessing.active_children() and (when == "starting" or any(out.glob("train-*"))))
+        os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    with pytest.raises(UserError, match=r"a process that was killed or crashed.*finished shards are kept"):
+        run(much_work, out, workers=2, train_shards=12)
+    killer.join()
+    assert multiprocessing.active_children() == []
+    run(much_work, out, train_shards=12)
+    run(much_work, tmp_path / "fresh", train_shards=12)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk(class_folders: Path, tmp_path: Path, draw, workers: int, run, contents) -> None:
+    for i in range(10):
+        draw(class_folders / "cat" / f"large{i}.jpg", 500 + i, size=(300, 300), quality=100)
+    out = tmp_path / "out"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"  # a real error of write()
+    code = RUN.format(before=limit, workers=workers)
+    done = subprocess.run([sys.executable, "-c", code, str(class_folders), str(out)], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"got File too large, expected a folder with room that can be written. Free space" in done.stderr
+    for path in out.glob("train-*"):
+        list(RecordFile(str(path)))  # whole
+    assert len(list(out.glob("train-*"))) < 12
+    assert not list(out.glob(".*partial"))
+    assert read_manifest(str(out)) is None
+    run(class_folders, out, train_shards=12)
+    run(class_folders, tmp_path / "fresh", train_shards=12)
+    assert contents(out) == contents(tmp_path / "fresh")
