@@ -26,13 +26,13 @@ from benchmarks import script
 from resnet_tpu.bench import compare
 from resnet_tpu.bench.photos import write_photos
 from resnet_tpu.bench.task import Task
-from resnet_tpu.data.bigtable_rows import EMULATOR
 from resnet_tpu.data.prepare.bigtable_writer import write_table
+from resnet_tpu.data.sources.bigtable_rows import EMULATOR
 from resnet_tpu.errors import UserError
 from resnet_tpu.machine import num_cores
 
 DISK, TABLE = "local disk", "Bigtable"
-STAND_IN = script.CHECKOUT / "tests" / "data" / "bigtable_server.py"
+STAND_IN = script.CHECKOUT / "tests" / "data" / "sources" / "bigtable_server.py"
 _SECONDS_TO_START = 30
 
 

@@ -59,15 +59,15 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
     import jax
 
     from resnet_tpu.bench import torch_resnet
-    from resnet_tpu.data.data_dir import open_source
-    from resnet_tpu.data.loader.loader import eval_batches, train_batches
+    from resnet_tpu.data.loader.batches import eval_batches, train_batches
+    from resnet_tpu.data.sources.data_dir import open_source
     from resnet_tpu.models.network import Network
-    from resnet_tpu.train.run import lengths, resolve
+    from resnet_tpu.train.run import lengths_of, resolve
     from resnet_tpu.train.schedule import make_schedule
 
     source = open_source(config.data, "train")
     config = resolve(config, source)
-    num_classes, num_steps = config.data.num_label_classes or 0, lengths(config).total
+    num_classes, num_steps = config.data.num_label_classes or 0, lengths_of(config).total
     rates = jax.device_get(jax.vmap(make_schedule(config))(jax.numpy.arange(num_steps)))
     options, seed = config.optimizer, config.train.seed
     model = torch_resnet.build(config.model.resnet_depth, num_classes, seed=seed)

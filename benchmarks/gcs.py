@@ -27,9 +27,9 @@ from resnet_tpu import storage
 from resnet_tpu.bench import compare
 from resnet_tpu.bench.photos import write_photos
 from resnet_tpu.bench.task import Task
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.record_source import DistantRecordSource
-from resnet_tpu.data.tfrecord import RecordWriter, read_records
+from resnet_tpu.data.records.tfrecord import RecordWriter, read_records
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.tfrecords import DistantRecordSource
 from resnet_tpu.machine import num_cores
 
 DISK, KEPT, DIRECT = "local disk", "gs://, kept here", "gs://, one by one"

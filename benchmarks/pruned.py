@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,16 +23,17 @@ import numpy as np
 
 from benchmarks import script
 from resnet_tpu.bench.compare import Comparison
+from resnet_tpu.checkpoints import checksums
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import Checkpoint, CheckpointStore
 from resnet_tpu.config import Config
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import network_of
 from resnet_tpu.prune.compact import compact
-from resnet_tpu.prune.layers import maskable, weights_of
+from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.masks import all_kept
 from resnet_tpu.prune.methods import find_method
-from resnet_tpu.prune.phase import network_of
-from resnet_tpu.prune.sizes import bytes_in, size_of
+from resnet_tpu.prune.sizes import size_of
 from resnet_tpu.prune.start import start_with
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.schedule import make_schedule
@@ -141,7 +143,13 @@ def _bytes_on_disk(config: Config, arrays: Arrays) -> float:
     with tempfile.TemporaryDirectory() as folder:
         with CheckpointStore(folder, keep=1) as checkpoints:
             checkpoints.save(0, jax.tree.map(jnp.asarray, arrays), make_meta(config, None, 0))
-        return float(bytes_in(folder))
+        return float(
+            sum(
+                path.stat().st_size
+                for path in Path(folder).rglob("*")
+                if path.is_file() and path.name != checksums.FILE
+            )
+        )
 
 
 def _images(config: Config, number: int) -> np.ndarray:
@@ -151,7 +159,7 @@ def _images(config: Config, number: int) -> np.ndarray:
 
 def _pruned(config: Config, arrays: Arrays, method: str) -> Arrays:
     layers = maskable(network_of(config))
-    weights = weights_of(arrays["params"], layers)
+    weights = kernels_of(arrays["params"], layers)
     masks = find_method(method)(weights, all_kept(weights))
     return start_with(arrays, masks, layers, step=0, rewind_optimizer="restore")
 

@@ -48,12 +48,13 @@ def estimate(name: str, images: int) -> dict[str, object]:
     """One row of the table."""
     from benchmarks import flax_step
     from resnet_tpu.config import Config
+    from resnet_tpu.distributed import mesh_of
     from resnet_tpu.plan.compiler import compile_step, devices_of
-    from resnet_tpu.plan.lowering import lower_train_step, make_mesh
+    from resnet_tpu.plan.lowering import lower_train_step
     from resnet_tpu.plan.topology import find_topology
 
     topology = find_topology(name)
-    mesh = make_mesh(devices_of(topology))
+    mesh = mesh_of(devices_of(topology))
     config = Config().replace(
         resnet_depth=50,
         precision="bfloat16",

@@ -22,6 +22,8 @@ from resnet_tpu.options import option, options_of, steps
         ("base_learning_rate", 1, 1.0),
         ("bn_momentum", 0, 0.0),  # the original's own files write the integer
         ("bn_momentum", "none", None),
+        ("seed", "1e3", 1000),
+        ("seed", "9007199254740993", 9007199254740993),  # 2**53 + 1, which is no float
         ("use_tpu", "False", False),
         ("use_tpu", 0, False),
         ("use_tpu", True, True),

@@ -49,7 +49,7 @@ def part_of(module: str) -> str:
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    """The modules of the package that the one at `path` imports anywhere, in functions too, as in "data/source"."""
+    """The modules of the package that the one at `path` imports anywhere, in functions too, as in "data/split"."""
     known = set(top_parts())
     for node in ast.walk(ast.parse(path.read_text())):
         names: list[str] = []

@@ -66,6 +66,12 @@ def test_numbers_in_yaml_that_yaml_takes_for_text(tmp_path: Path) -> None:
     assert (config.optimizer.base_learning_rate, config.model.bn_momentum) == (1e-4, 0.0)
 
 
+def test_the_options_of_a_run_may_be_those_of_another(tmp_path: Path) -> None:
+    config = Config().replace(train_steps="3epochs", resnet_width=8)
+    (tmp_path / "config.json").write_text(json.dumps({"version": "0.1.0", **config.flat()}))
+    assert merge(Config(), [Layer("", read_yaml(str(tmp_path / "config.json")))])[0] == config
+
+
 @pytest.mark.parametrize(
     ("content", "message"), [(b"- a\n- b\n", "one mapping"), (b"a: [1", "not YAML"), (b"\xff\xfe\xff", "not text")]
 )

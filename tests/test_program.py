@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import jax
 import pytest
 
 from resnet_tpu.errors import UserError
@@ -47,7 +48,21 @@ def test_machine_errors_name_the_file(number: int, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith(f"some/file: got {os.strerror(number)}, expected ")
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), OSError(errno.EBADF, "bad descriptor"), SystemExit(5)])
+def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nmore")) == 2
+    said = "Memory of the device: got RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes., expected room for a step. "
+    assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        jax.errors.JaxRuntimeError("INTERNAL: bug"),
+        ZeroDivisionError(),
+        OSError(errno.EBADF, "bad descriptor"),
+        SystemExit(5),
+    ],
+)
 def test_the_rest_passes_through(error: BaseException) -> None:
     with pytest.raises(type(error)):
         fail(error)
@@ -68,6 +83,43 @@ def test_a_signal_to_the_process(number: signal.Signals, code: int, said: bytes)
         process.send_signal(number)
         assert process.communicate(timeout=60)[1] == said
     assert process.returncode == code
+
+
+LATE = {
+    "after the work": "say(); time.sleep(60)",
+    "while Python frees its modules": "held = type('Held', (), {'__del__': lambda _: (say(), time.sleep(1))})()",
+}
+
+
+@pytest.mark.parametrize("moment", LATE)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment: str) -> None:
+    program = (
+        "import os, sys, time; from resnet_tpu.program import exit_code\n"
+        "def say(write=os.write): write(1, b'ready\\n')\n"
+        f"code = exit_code(lambda arguments: None)\n{LATE[moment]}\nsys.exit(code)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(number: signal.Signals, code: int) -> None:
+    script = (
+        "import gc, os, sys, time; from resnet_tpu.program import exit_code\n"
+        "def work(_):\n"
+        "    gc.callbacks.append(lambda *_: gc.callbacks.clear() or os.kill(os.getpid(), int(sys.argv[1])) or [0])\n"
+        "    gc.collect()\n"
+        "    time.sleep(60)\n"
+        "sys.exit(exit_code(work))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(int(number))], capture_output=True, text=True, timeout=50)
+    assert done.returncode == code
+    assert done.stderr in ("Interrupted.\n", "Terminated.\n")
 
 
 def test_reader_gone() -> None:

@@ -29,8 +29,7 @@ def test_what_was_written_is_read_listed_and_found(folder: str) -> None:
     assert storage.is_dir(storage.join(folder, "deep"))
     assert storage.list_dir(storage.join(folder, "deep")) == ["er.txt"]
     assert storage.list_dir(storage.join(folder, "nowhere")) == []
-    found = storage.glob(storage.join(folder, "deep", "*.txt"))
-    assert [storage.read_text(name) for name in found] == ["gruß"]
+    assert [storage.read_text(file) for file in storage.files_below(folder)] == ["gruß"]
 
 
 def test_a_write_that_fails_leaves_what_was_there(folder: str) -> None:
@@ -100,3 +99,15 @@ def test_a_missing_extra_is_named() -> None:
             storage.exists("gs://bucket/file")
     else:
         pytest.skip("gcsfs is installed")
+
+
+@pytest.mark.parametrize("path", ["dvc://data", "nothing://data"])
+def test_what_is_in_no_storage_that_we_know_is_named(path: str) -> None:
+    with pytest.raises(UserError, match=rf"^Path: got {path}, expected a folder of this machine, or a bucket's, gs://"):
+        storage.exists(path)
+
+
+def test_a_file_where_a_folder_is_to_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("")
+    with pytest.raises(UserError, match=rf"^Writing to {tmp_path}/model: got a file, expected a folder\."):
+        storage.check_writable(str(tmp_path / "model"))

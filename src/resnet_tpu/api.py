@@ -7,7 +7,7 @@ from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.export.export import export_run as export
 from resnet_tpu.plan.plan import plan
 from resnet_tpu.plan.topology import find_topology
-from resnet_tpu.prune.experiment import run as prune
+from resnet_tpu.prune.experiment import prune_run as prune
 from resnet_tpu.prune.options import Experiment
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.train.evaluate import evaluate_run as evaluate

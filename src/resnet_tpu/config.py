@@ -112,6 +112,16 @@ class DataConfig:
             return f"bigtable://{self.bigtable_instance}/{self.bigtable_table}"
         return self.data_dir
 
+    @property
+    def cached_short_side(self) -> int:
+        """Pixels that the shorter side of a photo needs: what crops of `image_size` are taken from, at most."""
+        return self.cache_short_side or round(self.image_size * 8 / 7)
+
+    def num_images(self, split: Literal["train", "validation", "test"]) -> int | None:
+        """How many images of a split are asked for; None: all."""
+        counts = {"train": self.num_train_images, "validation": self.num_eval_images, "test": self.num_test_images}
+        return counts[split]
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -247,6 +257,11 @@ class OptimizerConfig:
         1.0, "The classifier learns so many times faster than the rest.", at_least=0
     )
 
+    @property
+    def keeps_average(self) -> bool:
+        """Whether a moving average of the weights is kept."""
+        return self.moving_average_decay > 0
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -329,6 +344,11 @@ class RunConfig:
         30, "Seconds without a sign of life after which a process counts as lost, and all others end.", at_least=5
     )
     use_tpu: bool = option(True, "False: leave a TPU alone even where there is one, and run on GPU or CPU.")
+
+    def require_model_dir(self) -> None:
+        """Raises UserError when no `model_dir` is given."""
+        if not self.model_dir:
+            raise UserError("model_dir", "nothing", "a folder for checkpoints and metrics", "Give --model_dir=FOLDER.")
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.prepare.report import render_report
 from resnet_tpu.errors import UserError, missing_extra
 from resnet_tpu.recipes import find_recipe
+from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.predictions import accuracy
 from resnet_tpu.train.loop import train
 from resnet_tpu.train.predict import predict
@@ -37,7 +37,7 @@ def demo(photos: str, output_dir: str) -> float:
         write_digits(raw)
         recipe = "digits"
     log.info("1. prepare %s", raw)
-    console = Console()
+    console = make_console()
     console.print(render_report(prepare(raw, data, PrepareOptions())))
     log.info("2. train, recipe %s", recipe)
     config = find_recipe(recipe).replace(data_dir=data, model_dir=model)

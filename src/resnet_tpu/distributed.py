@@ -3,7 +3,7 @@
 import importlib.util
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from resnet_tpu import storage
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.machine import has_accelerator, keep_memory
+from resnet_tpu.machine import has_accelerator, has_gpu, has_tpu, keep_memory
 
 BATCH_AXIS = "data"
 
@@ -26,17 +26,24 @@ def start(*, use_tpu: bool) -> None:
     """Chooses the platform and turns the compilation cache on; call before anything touches a device.
 
     Where that can be no other than the CPU, memory is kept from now on: XLA's threads, which come with the devices,
-    would each have a heap of their own. Without a TPU on the machine, `use_tpu` changes nothing: GPU or CPU is used.
+    would each have a heap of their own. Without a TPU on the machine, `use_tpu` changes nothing: GPU or CPU is used,
+    and libtpu, which `plan` needs, is not loaded, for it would complain at length.
     """
-    if not use_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
-        has_cuda = importlib.util.find_spec("jax_cuda13_plugin") or importlib.util.find_spec("jax_cuda12_plugin")
-        jax.config.update("jax_platforms", "cuda,cpu" if has_cuda else "cpu")
+    without_tpu = not (use_tpu and has_tpu())
+    if without_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
+        plugins = map(importlib.util.find_spec, ("jax_cuda13_plugin", "jax_cuda12_plugin"))
+        jax.config.update("jax_platforms", "cuda,cpu" if has_gpu() and any(plugins) else "cpu")
     settings: Any = jax.config
     if settings.jax_platforms == "cpu" or not has_accelerator():
         keep_memory()
     if settings.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", storage.join(storage.cache_dir(), "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def mesh_of(devices: Sequence[Any]) -> Mesh:
+    """These devices in one row, along which the batch is cut."""
+    return Mesh(np.asarray(devices), (BATCH_AXIS,))
 
 
 def make_mesh(num_cores: int | None = None) -> Mesh:
@@ -52,7 +59,7 @@ def make_mesh(num_cores: int | None = None) -> Mesh:
             raise UserError("num_cores", num_cores, f"a multiple of the {processes} processes", f"Use {choice}.")
         each, there = num_cores // processes, len(devices) // processes
         devices = [device for i, device in enumerate(devices) if i % there < each]
-    return Mesh(np.asarray(devices), (BATCH_AXIS,))
+    return mesh_of(devices)
 
 
 def batch_norm_groups(model: ModelConfig, mesh: Mesh) -> int:
@@ -78,6 +85,11 @@ def check_divides(what: str, batch_size: int, devices: int) -> None:
         below = batch_size // devices * devices
         choice = f"{below} or {below + devices}" if below else str(devices)
         raise UserError(what, batch_size, f"a multiple of the {devices} devices", f"Use {choice}.")
+
+
+def round_up(batch_size: int, devices: int) -> int:
+    """The next batch size of which every device gets the same number of images."""
+    return -(-batch_size // devices) * devices
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -19,9 +19,21 @@ def num_cores() -> int:
 
 def has_accelerator() -> bool:
     """Whether there are devices of GPUs or TPUs under Linux; elsewhere True, for that is not known."""
-    devices = Path("/dev")
-    patterns = "nvidia[0-9]*", "accel*", "vfio/[0-9]*", "kfd"
-    return sys.platform != "linux" or any(any(devices.glob(pattern)) for pattern in patterns)
+    return has_tpu() or has_gpu()
+
+
+def has_gpu() -> bool:
+    """Whether there are devices of GPUs under Linux; elsewhere True, for that is not known."""
+    return sys.platform != "linux" or _has_devices("nvidia[0-9]*", "dxg", "kfd")
+
+
+def has_tpu() -> bool:
+    """Whether there are devices that may be a TPU under Linux; elsewhere True, for that is not known."""
+    return sys.platform != "linux" or _has_devices("accel[0-9]*", "vfio/[0-9]*")
+
+
+def _has_devices(*patterns: str) -> bool:
+    return any(any(Path("/dev").glob(pattern)) for pattern in patterns)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """What an option is: a field of a group, its help, its kinds of values, and how text becomes one of them."""
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -90,9 +91,16 @@ def _parse_bool(value: Any) -> bool:
 
 
 def _parse_int(value: Any) -> int:
-    if isinstance(value, bool) or float(value) != int(float(value)):
+    if isinstance(value, bool):
         raise ValueError(value)
-    return int(value) if isinstance(value, int) else int(float(value))
+    if isinstance(value, int):
+        return value
+    with contextlib.suppress(ValueError):  # digits by themselves: a float would round those beyond 2**53
+        return int(str(value))
+    number = float(value)
+    if number != int(number):
+        raise ValueError(value)
+    return int(number)
 
 
 def _parse_float(value: Any) -> float:

@@ -44,13 +44,17 @@ def merge(base: Config, layers: Iterable[Layer]) -> tuple[Config, dict[str, str]
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The options in a YAML file: one flat mapping. Raises UserError when it is missing or no mapping."""
+    """The options in a YAML file: one flat mapping, as also the config.json of a run is.
+
+    Raises UserError when it is missing or no mapping.
+    """
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("YAML file", path, "an existing file", "Check the path.")
     try:
-        return _parse_mapping(storage.read_text(path), path)
+        options = _parse_mapping(storage.read_text(path), path)
     except UnicodeDecodeError:
         raise UserError("YAML file", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
+    return {name: value for name, value in options.items() if name != "version"}
 
 
 def read_run(path: str) -> Layer | None:

@@ -1,5 +1,6 @@
 """How a program of this package runs: its log on stderr, and an exit code that says how it ended."""
 
+import atexit
 import contextlib
 import errno
 import logging
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from resnet_tpu import buckets
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, first_line
 
 _NOT_OUR_BUG = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EISDIR,
@@ -20,15 +21,33 @@ _EXIT_BROKEN_PIPE = 128 + 13
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 """The exit code of a program that SIGTERM ended."""
+_SOON_SECS = 0.05
 
 
-def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]) -> int:
+def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] | None = None) -> int:
     """Does the work and returns 0; 2 and a message on stderr for what the user can mend; 130 when interrupted, 143
     after SIGTERM, which leaves as little behind as Ctrl-C does.
 
     3 when another of several processes was lost. Our own bugs pass through: Python shows the traceback and exits
-    with 1.
+    with 1. Without arguments those of the process are meant, which is to exit with the code that is returned: signals
+    no longer change it.
     """
+    if arguments is not None:
+        return _exit_code(work, arguments)
+    code = _exit_code(work, sys.argv[1:])
+    _settle(code)
+    return code
+
+
+def _settle(code: int) -> None:
+    """From now on Ctrl-C and SIGTERM end the process at once, as Python would after a second more, with `code`."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(code))
+        # Python drops handlers before it frees its modules, which takes most of that second
+        atexit.register(signal.signal, number, signal.SIG_IGN)
+
+
+def _exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]) -> int:
     try:
         with _log_to_stderr(), _terminating():
             try:
@@ -57,11 +76,20 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str])
         _drop_output()
         return 2
     except Exception as error:
-        if named := buckets.named(error):  # of a request that was made far from where its path is known
+        named = buckets.named(error) or _out_of_memory(error)  # of what was asked for far from where it is known
+        if named:
             print(named, file=sys.stderr)
             return 2
         raise
     return 0
+
+
+def _out_of_memory(error: Exception) -> UserError | None:
+    """The error for a device that has less memory than JAX asked it for; None for others."""
+    if type(error).__name__ != "JaxRuntimeError" or "RESOURCE_EXHAUSTED" not in str(error):  # JAX takes long to import
+        return None
+    do = "Lower train_batch_size or eval_batch_size, or raise gradient_accumulation_steps."
+    return UserError("Memory of the device", first_line(error), "room for a step", do)
 
 
 def _drop_output() -> None:
@@ -82,11 +110,30 @@ def _terminating() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
         yield
         return
+    if not isinstance(sys.unraisablehook, _SignalAgain):
+        sys.unraisablehook = _SignalAgain(sys.unraisablehook)
     before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class _SignalAgain:
+    """A `sys.unraisablehook` that sends a signal again whose exception was raised where Python only prints what is.
+
+    Such are callbacks of the garbage collector, of which JAX has one: the signal would be lost.
+    """
+
+    def __init__(self, otherwise: "Callable[[sys.UnraisableHookArgs], object]") -> None:
+        self._otherwise = otherwise
+
+    def __call__(self, found: "sys.UnraisableHookArgs") -> None:
+        numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
+        if number := numbers.get(found.exc_type):
+            threading.Timer(_SOON_SECS, os.kill, (os.getpid(), number)).start()  # now it would be raised in here
+        else:
+            self._otherwise(found)
 
 
 class _StderrHandler(logging.Handler):

@@ -90,7 +90,7 @@ _HELP = {"-h", "--help", "-help", "--helpfull", "-helpfull", "--helpshort", "-he
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program. Returns the exit code, as `resnet_tpu.cli.main`."""
-    return exit_code(_run, sys.argv[1:] if arguments is None else arguments)
+    return exit_code(_run, arguments)
 
 
 def _run(arguments: Sequence[str]) -> None:

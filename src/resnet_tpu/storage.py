@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 import fsspec
 
 from resnet_tpu import buckets
-from resnet_tpu.errors import UserError, missing_extra
+from resnet_tpu.errors import UserError
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
@@ -44,9 +44,9 @@ def _filesystem(path: str) -> fsspec.AbstractFileSystem:
         return buckets.filesystem(path)
     try:
         return fsspec.core.url_to_fs(path)[0]
-    except ImportError:
-        protocol = path.split("://")[0]
-        raise missing_extra(f"Path {path}", protocol, "gcp") from None
+    except (ImportError, ValueError):
+        do = "Copy it to one of them."
+        raise UserError("Path", path, "a folder of this machine, or a bucket's, gs://...", do) from None
 
 
 def join(path: str, *parts: str) -> str:
@@ -88,8 +88,10 @@ def make_dir(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raises UserError when the folder `path` is one that we must not write to, or in a bucket that is not there."""
+    """Raises UserError when the folder `path` is a file, one that we must not write to, or in no bucket there is."""
     if not is_remote(path):
+        if Path(path).is_file():
+            raise UserError(f"Writing to {path}", "a file", "a folder", "Choose another place, or remove it.")
         try:
             is_refused = Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS)
         except PermissionError:  # of a folder above it
@@ -154,12 +156,12 @@ def entries_in(path: str) -> list[Entry]:
     ]
 
 
-def glob(pattern: str) -> list[str]:
-    """The sorted paths that match `pattern`."""
-    filesystem = _filesystem(pattern)
-    with buckets.naming(pattern):
-        found = sorted(str(path) for path in filesystem.glob(pattern))
-    return [str(filesystem.unstrip_protocol(path)) for path in found] if is_remote(pattern) else found
+def files_below(path: str) -> list[str]:
+    """The sorted paths of the files in the folder `path` and in the folders below it, beginning as `path` does."""
+    with buckets.naming(path):
+        found = sorted(map(str, _filesystem(path).find(path)))
+    start = len(fsspec.core.strip_protocol(path).rstrip("/")) + 1
+    return [join(path, file[start:]) for file in found]
 
 
 def open_read(path: str) -> IO[bytes]:
@@ -293,9 +295,7 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(aside).chmod(0o666 & ~umask)
+        _open_to_others(aside, 0o666)
         Path(aside).replace(path)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
@@ -317,14 +317,19 @@ def folder_aside(parent: str, name: str) -> Iterator[str]:
                     _delete_unless_locked(join(parent, left))
             aside = tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=parent)
             stack.enter_context(_lock(aside, fcntl.LOCK_EX))
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(aside).chmod(0o777 & ~umask)
+        _open_to_others(aside, 0o777)
         try:
             yield aside
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
+
+
+def _open_to_others(path: str, mode: int) -> None:
+    """Gives what `tempfile` made for this user alone the mode that `open` or `mkdir` would have given it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    Path(path).chmod(mode & ~umask)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from resnet_tpu.bench.peers import PEERS
 from resnet_tpu.bench.photos import draw_photos, find_photos, write_records
 from resnet_tpu.bench.task import Task, measure
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import options_of
 
@@ -76,7 +76,7 @@ def test_every_variant_and_every_peer_that_is_installed(photos: Path, capsys: py
         ([".", "--peers=none"], "Photos to measure with: got no JPEG below ."),
         (["--rounds=0"], "rounds: got 0, expected at least 1."),
         (["--batch=3"], "Did you mean --batch_size"),
-        (["a", "b"], "unrecognized arguments: b"),
+        (["a", "b"], "got also b, expected resnet-tpu bench input [DATA] [options]."),
     ],
 )
 def test_mistakes(

@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -89,10 +92,27 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("name", ["metadata", "load_checkpointables"])
+def test_a_signal_while_a_checkpoint_is_read_does_not_make_it_damaged(
+    name: str, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swallow(*_: object) -> NoReturn:
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+        raise ValueError("no entry")  # as Orbax says of whatever was raised
+
+    monkeypatch.setattr(store.ocp, name, swallow)
+    checkpoints = store.CheckpointStore(str(saved / store.FOLDER), keep=2)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.restore(jax.eval_shape(lambda: ARRAYS))
+    assert sorted(path.name for path in (saved / store.FOLDER).iterdir()) == ["6", "7"]
+
+
 def test_what_was_saved_is_read_back_and_only_the_newest_kept(saved: Path) -> None:
     path = store.find(str(saved))
     assert store.step_of(path) == 7
     assert store.read_meta(path) == {"position": 7, "flag": True, "nothing": None, "names": ["a"]}
+    assert store.stored_bytes(path) == 6 * 4 + 4
     named = store.load_named(path, ("params",))
     assert list(named) == ["params/dense/kernel"]
     np.testing.assert_array_equal(named["params/dense/kernel"], ARRAYS["params"]["dense"]["kernel"])

@@ -12,10 +12,10 @@ from hypothesis import settings
 from PIL import Image
 from rich.console import Console
 
-from resnet_tpu.data.example import encode_example
 from resnet_tpu.data.manifest import Manifest
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
-from resnet_tpu.data.tfrecord import RecordWriter
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordWriter
 
 settings.register_profile("files", deadline=None)  # a busy disk is no failure
 settings.load_profile("files")

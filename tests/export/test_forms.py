@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import Bundle, open_bundle
 from resnet_tpu.export.export import export_model

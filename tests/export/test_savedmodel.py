@@ -10,7 +10,7 @@ import pytest
 
 from resnet_tpu.config import Config
 from resnet_tpu.data.pixels.decode import eval_image
-from resnet_tpu.data.tfrecord import read_records
+from resnet_tpu.data.records.tfrecord import read_records
 from resnet_tpu.export.bundle import Bundle, load_classifier, open_bundle
 from resnet_tpu.export.export import export_model
 from resnet_tpu.export.savedmodel import load_savedmodel

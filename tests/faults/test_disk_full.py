@@ -123,11 +123,6 @@ def arrays_of(run: Path) -> object:
     return found.step, arrays, [(row["split"], row["step"], row.get("loss")) for row in read_metrics(str(run))]
 
 
-def pruned_table(folder: Path) -> object:
-    """The table of an experiment but for the bytes on disk, of which Orbax takes now more, now less."""
-    return [line.rpartition(",")[0] for line in (folder / "results.csv").read_text().splitlines()]
-
-
 def newest_bundle(folder: Path) -> object:
     (bundle,) = folder.iterdir()  # of the one that failed nothing is left
     return {name: digest for name, digest in digests(bundle).items() if name != "bundle.json"}
@@ -141,7 +136,7 @@ WRITERS = {
     ),
     "prune": Writer(
         ["prune", "{run}", "--levels=1", "--rewind_to=4", "--output_dir={disk}/pruned"],
-        [1, 40, 200], lambda disk: pruned_table(disk / "pruned"),
+        [1, 40, 200], lambda disk: (disk / "pruned" / "results.csv").read_text(),
     ),
     "export": Writer(
         ["export", "{run}", "{disk}/bundles", "--forms=stablehlo,onnx"],

@@ -1,4 +1,4 @@
-"""Twenty epochs of a real training hold no more at their end than after five."""
+"""A hundred epochs of a real training hold no more at their end than after forty."""
 
 import os
 import re
@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-EPOCHS, SETTLED = 20, 5
+EPOCHS, SETTLED, WINDOW = 100, 40, 20
+"""Epochs in all; those after which the least that is held in a window of so many is compared with the last window."""
+
 IMAGE_SIZE = 64
 IN_MEMORY = re.compile("/dev/shm/|/memfd:")
-GROWTH_MB = 8
-"""Of memory, from epoch 5 to 20, that pages of the allocator may come to. Kept images of every epoch (1.2 MB) would be
-18 MB more, kept arrays of every checkpoint (1.4 MB) 21 MB."""
+GROWTH_MB = 32
+"""Of memory, in the 40 epochs between: pages that the allocators touch for the first time, 27 MB in the worst run while
+what they gave out stayed the same, and 3 MB that TensorStore 0.1.86 loses, whose `to_json` keeps its strings. Kept
+images of every epoch (1.2 MB) would be 48 MB more, kept arrays of every checkpoint (1.4 MB) 56 MB."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def merge(choose: Callable[..., Any], held: list[Holdings]) -> Holdings:
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for what is held in /proc")
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_twenty_epochs_hold_no_more_than_five(kind: str, program: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_hundred_epochs_hold_no_more_than_forty(kind: str, program: Callable[..., Any], tmp_path: Path) -> None:
     training = program(
         "train", input_workers=kind, num_parallel_calls=2, image_size=IMAGE_SIZE, train_steps=f"{EPOCHS}epochs",
         steps_per_eval="1epochs", save_checkpoints_steps="1epochs", lottery_checkpoint_iters="",
@@ -86,10 +89,11 @@ def test_twenty_epochs_hold_no_more_than_five(kind: str, program: Callable[..., 
     print(f"\n{kind}: threads, descriptors, MB of memory, MB shared, files in memory, in epochs 2 to {EPOCHS}")
     for epoch, one in held.items():
         print(epoch + 1, *(round(value, 1) for value in astuple(one)))
-    most = merge(max, [held[epoch] for epoch in held if SETTLED <= epoch < 2 * SETTLED])
-    least = merge(min, [held[epoch] for epoch in held if epoch >= EPOCHS - SETTLED])
+    settled = [one for epoch, one in held.items() if SETTLED <= epoch < SETTLED + WINDOW]
+    least = merge(min, [one for epoch, one in held.items() if epoch >= EPOCHS - WINDOW])
+    before, most = merge(min, settled), merge(max, settled)
     assert least.threads <= most.threads
     assert least.descriptors <= most.descriptors
-    assert least.anonymous_mb <= most.anonymous_mb + GROWTH_MB
-    assert least.shared_mb <= most.shared_mb + 1
+    assert least.anonymous_mb <= before.anonymous_mb + GROWTH_MB
+    assert least.shared_mb <= before.shared_mb + 1
     assert least.shared_files <= most.shared_files

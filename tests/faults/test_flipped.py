@@ -25,9 +25,9 @@ from resnet_tpu import distributed
 from resnet_tpu.checkpoints import store, tf1, torch
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
-from resnet_tpu.data.tfrecord import RecordFile
+from resnet_tpu.data.records.tfrecord import RecordFile
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import open_bundle, write_bundle
 from resnet_tpu.export.fold import fold

@@ -19,12 +19,12 @@ import pytest
 from PIL import Image
 
 from resnet_tpu.config import Config
-from resnet_tpu.data.files import FileSource
 from resnet_tpu.data.images import BadImageError, Limits, clean_image
-from resnet_tpu.data.loader.loader import eval_batches
+from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.pixels.decode import DecodeError, eval_image, train_image
 from resnet_tpu.data.prepare.claim import REPORT
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.serve.images import decode
 from resnet_tpu.serve.refusal import Refusal
 

@@ -41,7 +41,7 @@ def test_files_are_as_on_the_disk(folder: str) -> None:
     storage.write_text(f"{folder}/a/text", "gruß")
     storage.write_text(f"{folder}/a/deep/er", "")
     assert storage.list_dir(f"{folder}/a") == ["big", "deep", "text"]
-    assert storage.glob(f"{folder}/a/*t") == [f"{folder}/a/text"]
+    assert storage.files_below(f"{folder}/a") == [f"{folder}/a/{name}" for name in ("big", "deep/er", "text")]
     assert [storage.is_dir(f"{folder}/{name}") for name in ("a", "a/deep", "a/big", "b")] == [True, True, False, False]
     assert [storage.exists(f"{folder}/{name}") for name in ("a", "a/deep", "a/big", "b")] == [True, True, True, False]
     assert storage.states_in(f"{folder}/a")["big"] == storage.file_state(f"{folder}/a/big")

@@ -12,13 +12,13 @@ import pytest
 
 from resnet_tpu import storage
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data import blocks
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.example import encode_example
-from resnet_tpu.data.loader.loader import eval_batches, train_batches
-from resnet_tpu.data.record_source import DistantRecordSource
-from resnet_tpu.data.source import Sample, Source
-from resnet_tpu.data.tfrecord import RecordError, RecordFile, RecordWriter
+from resnet_tpu.data.loader.batches import eval_batches, train_batches
+from resnet_tpu.data.records import pieces
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordError, RecordFile, RecordWriter
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Sample, Source
+from resnet_tpu.data.sources.tfrecords import DistantRecordSource
 from resnet_tpu.errors import UserError
 
 Bucket = Any  # of conftest.py
@@ -105,9 +105,9 @@ def test_a_piece_is_asked_for_once(bucket: Bucket, far: str, options: Callable[.
     assert bucket.requests()["media"] == NUM_FILES  # the indexes
     _fetched(source)
     files = [storage.file_state(f"{far}/{name}")[0] for name in storage.list_dir(far) if name.startswith("train-")]
-    pieces = sum(-(-size // blocks.BLOCK) for size in files)
-    assert NUM_FILES < pieces < NUM_FILES * 5
-    assert bucket.requests()["media"] == NUM_FILES + pieces
+    num_pieces = sum(-(-size // pieces.PIECE_BYTES) for size in files)
+    assert NUM_FILES < num_pieces < NUM_FILES * 5
+    assert bucket.requests()["media"] == NUM_FILES + num_pieces
     assert bucket.num_bytes() < sum(files) + 10_000
     bucket.faults()
     _fetched(open_source(options(far), "train"))  # another run on this machine

@@ -10,7 +10,7 @@ import numpy as np
 
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
-from resnet_tpu.prune.experiment import run
+from resnet_tpu.prune.experiment import prune_run
 from resnet_tpu.prune.options import Experiment
 from resnet_tpu.prune.outcome import read_outcomes
 from resnet_tpu.reports.metrics import read_metrics
@@ -32,7 +32,7 @@ def test_two_processes_prune_as_one_with_two_devices(
     }  # fmt: skip
     train(Config().replace(**options))
     shutil.copytree(ours, theirs)
-    run(str(ours), str(tmp_path / "alone"), Experiment(levels=2, rewind_to=EARLY))
+    prune_run(str(ours), str(tmp_path / "alone"), Experiment(levels=2, rewind_to=EARLY))
     words = ["prune", str(theirs), "--levels=2", f"--rewind_to={EARLY}", f"--output_dir={tmp_path / 'together'}"]
     said = ""
     for _ in range(2):

@@ -11,7 +11,7 @@ from flax import nnx
 
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.models import registry
-from resnet_tpu.models.architecture import Form
+from resnet_tpu.models.architecture import LayerForm
 from resnet_tpu.models.blocks import ConvNorm
 from resnet_tpu.models.fused import relu as fused_relu
 from resnet_tpu.models.layers import Conv, choose_form
@@ -20,7 +20,7 @@ from resnet_tpu.models.norms import BatchNorm
 from resnet_tpu.models.training import Training
 
 FEATURES = 24
-FORMS: tuple[Form, Form] = ("plain", "tpu")
+FORMS: tuple[LayerForm, LayerForm] = ("plain", "tpu")
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -114,16 +114,20 @@ def gradients_of(network: Network) -> Callable[..., Any]:
 @pytest.mark.parametrize("options", [{}, {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}])
 def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
+    x = random(4, 64, 64, 3)
     found = []
-    for fuses in (False, True):
+    for fuses, images in ((False, x), (True, x), (False, np.nextafter(x, np.float32(np.inf)))):
         monkeypatch.setattr(registry, "choose_form", lambda *_, form=FORMS[fuses], **__: form)  # in float32 too
         network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2)
         params, batch_stats = network.init(0)
         # last norms of branches begin at zero and would hide theirs
         params = jax.tree.map(lambda leaf: leaf + 0.1 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)
-        found.append(gradients_of(network)(params, batch_stats, jnp.asarray(random(4, 64, 64, 3))))
-    for expected, actual in zip(*map(jax.tree.leaves, found), strict=True):
-        assert distance(actual, expected) < 1e-4
+        found.append(jax.tree.leaves(gradients_of(network)(params, batch_stats, jnp.asarray(images))))
+    expected, fused, nearly = found
+    # fifty layers carry what the last bit of the images makes up to 1e-4 of a gradient, more or less by the processor
+    differences, noise = (list(map(distance, other, expected)) for other in (fused, nearly))
+    assert max(differences) < 3 * max(noise) < 1e-3
+    assert np.median(differences) < 3 * np.median(noise) < 3e-5
 
 
 def test_relu_and_its_gradient_are_the_plain_ones() -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from resnet_tpu.config import Config
+from resnet_tpu.distributed import mesh_of
 from resnet_tpu.plan.compiler import OutOfMemory, compile_step, devices_of
-from resnet_tpu.plan.lowering import lower_eval_step, lower_train_step, make_mesh
+from resnet_tpu.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.plan.plan import plan, settle
 from resnet_tpu.plan.topology import find_topology
 from resnet_tpu.recipes import find_recipe
@@ -50,7 +51,7 @@ def test_the_recipe_compiles_and_fits_its_slice(recipe: str) -> None:
 def test_what_was_compiled_once_is_read_from_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     topology = find_topology("v5e:2x2")
-    lowered = lower_eval_step(TINY, make_mesh(devices_of(topology)))
+    lowered = lower_eval_step(TINY, mesh_of(devices_of(topology)))
     first = compile_step(lowered, topology)
     assert compile_step(lowered, topology) == first  # compile_secs included
     (file,) = (tmp_path / "resnet_tpu" / "plan").iterdir()
@@ -62,7 +63,7 @@ def test_what_was_compiled_once_is_read_from_the_cache(monkeypatch: pytest.Monke
 
 def test_gradient_accumulation_counts_every_part() -> None:
     topology = find_topology("v3:2x2")
-    mesh = make_mesh(devices_of(topology))
+    mesh = mesh_of(devices_of(topology))
     lowered = lower_train_step(TINY.replace(gradient_accumulation_steps=4), mesh)
     assert 4 in {operation.count for operation in compile_step(lowered, topology).operations}
 
@@ -71,7 +72,7 @@ def test_too_much_for_the_memory_is_an_answer() -> None:
     topology = find_topology("v5e:1x1")
     large = TINY.replace(image_size=512, eval_batch_size=65536)
     with pytest.raises(OutOfMemory) as caught:
-        compile_step(lower_eval_step(large, make_mesh(devices_of(topology))), topology)
+        compile_step(lower_eval_step(large, mesh_of(devices_of(topology))), topology)
     assert caught.value.needed is not None
     assert caught.value.needed > topology.device_memory
 

@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from resnet_tpu.data.example import encode_example
-from resnet_tpu.data.tfrecord import RecordWriter
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordWriter
 
 SIDES = (300, 400)
 NUM_IMAGES = 24

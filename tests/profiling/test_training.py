@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from resnet_tpu import cli
+from resnet_tpu.machine import has_tpu
 from resnet_tpu.profiling.trace import find_trace, read_trace
 
 STEPS = 4
@@ -80,20 +81,27 @@ def test_a_run_that_is_there_gives_its_options_and_is_not_touched(
     assert {path.relative_to(tmp_path).parts[0] for path in after.keys() - before.keys()} == {"plugins"}
 
 
+def test_libtpu_without_a_tpu_is_left_alone(tmp_path: Path) -> None:
+    if has_tpu():
+        pytest.skip("there may be a TPU here")
+    done = profile_with_libtpu("import sys; from resnet_tpu import cli; sys.exit(cli.main(sys.argv[1:]))", tmp_path)
+    assert done.returncode == 0
+    assert "libtpu" not in done.stderr
+
+
 def test_libtpu_without_a_tpu_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    loaded = "from resnet_tpu import distributed; distributed.has_tpu = lambda: True; "  # a device that is another's
+    done = profile_with_libtpu(
+        f"{loaded}import sys; from resnet_tpu import cli; sys.exit(cli.main(sys.argv[1:]))", tmp_path
+    )
+    assert done.returncode == 2
+    assert "Pass --use_tpu=False." in done.stderr
+
+
+def profile_with_libtpu(program: str, model_dir: Path) -> "subprocess.CompletedProcess[str]":
+    """`profile train` in a process that is free to load libtpu."""
     pytest.importorskip("libtpu")
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     environment |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "resnet_tpu",
-        "profile",
-        "train",
-        *SMALL,
-        "--data_dir=null",
-        f"--model_dir={tmp_path}",
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Pass --use_tpu=False." in done.stderr
+    command = [sys.executable, "-c", program, "profile", "train", *SMALL, "--data_dir=null", f"--model_dir={model_dir}"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

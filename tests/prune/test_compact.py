@@ -16,12 +16,12 @@ from resnet_tpu.checkpoints.store import Checkpoint
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
+from resnet_tpu.models.network import network_of
 from resnet_tpu.prune.compact import compact
 from resnet_tpu.prune.filters import remove_filters
-from resnet_tpu.prune.layers import maskable, weights_of
+from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.masks import Masks, all_kept
 from resnet_tpu.prune.methods import find_method
-from resnet_tpu.prune.phase import network_of
 from resnet_tpu.prune.start import start_with
 
 TINY = {"resnet_depth": 20, "resnet_width": 4, "image_size": 12, "num_label_classes": 5, "precision": "float32"}
@@ -60,7 +60,7 @@ def pruned(config: Config, arrays: Arrays, masks: Masks) -> Checkpoint:
 
 def without_filters(config: Config, shares: dict[int, float]) -> Checkpoint:
     arrays = draw(config)
-    weights = weights_of(arrays["params"], maskable(network_of(config)))
+    weights = kernels_of(arrays["params"], maskable(network_of(config)))
     return pruned(config, arrays, remove_filters(weights, all_kept(weights), shares, 1))
 
 
@@ -107,7 +107,7 @@ def test_logits_are_the_same(options: dict[str, Any], shares: dict[int, float]) 
 def test_tables_of_the_paper(depth: int, method: str) -> None:
     config = configured(resnet_depth=depth, resnet_width=10, image_size=32 if depth == 56 else 64)
     arrays = draw(config)
-    weights = weights_of(arrays["params"], maskable(network_of(config)))
+    weights = kernels_of(arrays["params"], maskable(network_of(config)))
     checkpoint = pruned(config, arrays, find_method(method)(weights, all_kept(weights)))
     narrowed, compacted = compact(checkpoint)
     assert_same_logits(narrowed, compacted, checkpoint)
@@ -174,7 +174,7 @@ def test_masks_that_remove_more_stay() -> None:
 def test_what_cannot_be_compacted() -> None:
     config = configured()
     arrays = draw(config)
-    weights = weights_of(arrays["params"], maskable(network_of(config)))
+    weights = kernels_of(arrays["params"], maskable(network_of(config)))
     with pytest.raises(UserError, match="no masks, expected one that was pruned by whole filters"):
         compact(Checkpoint(7, arrays, make_meta(config, None, 0)))
     single = find_method("prune_all_to_global_50")(weights, all_kept(weights))

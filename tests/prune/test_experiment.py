@@ -13,7 +13,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.prune.experiment import run
+from resnet_tpu.prune.experiment import prune_run
 from resnet_tpu.prune.options import Experiment
 from resnet_tpu.train.loop import curves_path, train
 
@@ -74,7 +74,7 @@ def assert_starts_from(start: dict[str, np.ndarray], origin: dict[str, np.ndarra
 
 def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(dense.parent)  # Orbax alone would not find a checkpoint by a relative path
-    outcomes = run(dense.name, str(tmp_path), experiment())
+    outcomes = prune_run(dense.name, str(tmp_path), experiment())
     assert [outcome.level for outcome in outcomes] == ["none", "level_01", "level_02"]
     assert [round(outcome.density, 3) for outcome in outcomes] == pytest.approx([1, 0.8, 0.64], abs=2e-3)
     first, second = (Path(outcome.model_dir) for outcome in outcomes[1:])
@@ -102,7 +102,9 @@ def test_learning_rate_rewinding_and_fine_tuning(dense: Path, tmp_path: Path) ->
     methods = ("lr_rewinding", "fine_tuning", "low_lr_rewinding", "reinit")
     found = {
         outcome.retrain: outcome
-        for outcome in run(str(dense), str(tmp_path), experiment(retrain=",".join(methods), levels=None, density="50"))
+        for outcome in prune_run(
+            str(dense), str(tmp_path), experiment(retrain=",".join(methods), levels=None, density="50")
+        )
     }
     folders = {name: Path(outcome.model_dir) for name, outcome in found.items()}
     trained = arrays(dense, LAST)
@@ -127,13 +129,13 @@ def learning_rates(model_dir: Path) -> list[float]:
 
 def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path) -> None:
     """A phase without its last steps, and one that was only begun, are what a kill leaves behind."""
-    whole = run(str(dense), str(tmp_path / "whole"), experiment(retrain="lr_rewinding"))
+    whole = prune_run(str(dense), str(tmp_path / "whole"), experiment(retrain="lr_rewinding"))
     shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
     first = tmp_path / "stopped" / "seed_0" / "lr_rewinding" / "level_01"
     for step in (LAST, LAST - 1):
         shutil.rmtree(first / store.FOLDER / str(step))
     shutil.rmtree(first.parent / "level_02")
-    again = run(str(dense), str(tmp_path / "stopped"), experiment(retrain="lr_rewinding"))
+    again = prune_run(str(dense), str(tmp_path / "stopped"), experiment(retrain="lr_rewinding"))
     assert [(o.level, o.density, o.step, o.top_1_accuracy) for o in again] == [
         (o.level, o.density, o.step, o.top_1_accuracy) for o in whole
     ]
@@ -144,24 +146,24 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path
 
 
 def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
-    once = run(str(dense), str(tmp_path), experiment(levels=1))
+    once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert run(str(dense), str(tmp_path), experiment(levels=1)) == once
+    assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     with pytest.raises(UserError, match=r"Phase .*level_01: got other options, expected .* Give another output_dir"):
-        run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
+        prune_run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
 
 
 def test_a_picture_that_a_kill_prevented_is_drawn(dense: Path, tmp_path: Path) -> None:
-    once = run(str(dense), str(tmp_path), experiment(levels=1))
+    once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
     picture = Path(curves_path(once[1].model_dir))
     picture.unlink()
-    assert run(str(dense), str(tmp_path), experiment(levels=1)) == once
+    assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
     assert picture.stat().st_size > 1000
 
 
 def test_other_seeds_train_their_own_network_first(dense: Path, tmp_path: Path) -> None:
-    outcomes = run(str(dense), str(tmp_path), experiment(levels=1, seeds="0,1"))
+    outcomes = prune_run(str(dense), str(tmp_path), experiment(levels=1, seeds="0,1"))
     assert [(outcome.seed, outcome.level) for outcome in outcomes] == [
         (0, "none"), (0, "level_01"), (1, "none"), (1, "level_01"),
     ]  # fmt: skip
@@ -171,7 +173,7 @@ def test_other_seeds_train_their_own_network_first(dense: Path, tmp_path: Path) 
 
 
 def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
-    run(str(dense), str(tmp_path), experiment(levels=1, rewind_optimizer="reset"))
+    prune_run(str(dense), str(tmp_path), experiment(levels=1, rewind_optimizer="reset"))
     start = arrays(tmp_path / "seed_0" / "weight_rewinding" / "level_01", EARLY)
     assert not any(array.any() for name, array in start.items() if name.startswith("momentum/"))
 
@@ -196,7 +198,7 @@ def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
 )
 def test_bad_input(changes: dict[str, Any], message: str, dense: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        run(str(dense), str(tmp_path / "out"), experiment(**changes))
+        prune_run(str(dense), str(tmp_path / "out"), experiment(**changes))
     assert not (tmp_path / "out").exists()
 
 
@@ -206,8 +208,8 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     shutil.rmtree(kept / store.FOLDER / str(EARLY))
     message = r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3, 4, 5, 6\. .*lottery_checkpoint_iters=2"
     with pytest.raises(UserError, match=message):
-        run(str(kept), str(tmp_path / "out"), experiment())
-    run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which needs none
+        prune_run(str(kept), str(tmp_path / "out"), experiment())
+    prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which needs none
 
 
 def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

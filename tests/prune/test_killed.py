@@ -12,7 +12,7 @@ import pytest
 
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
-from resnet_tpu.prune.experiment import run
+from resnet_tpu.prune.experiment import prune_run
 from resnet_tpu.prune.options import Experiment
 from resnet_tpu.train.loop import train
 
@@ -55,7 +55,7 @@ def test_killed_twice_in_the_middle_of_a_level(tmp_path: Path) -> None:
     first = sorted(path.stat().st_mtime_ns for path in (folder / "level_01" / store.FOLDER).rglob("*"))
     assert start(dense, killed).wait() == 0
     assert sorted(path.stat().st_mtime_ns for path in (folder / "level_01" / store.FOLDER).rglob("*")) == first
-    outcomes = run(str(dense), str(whole), Experiment(levels=2, rewind_to=EARLY))
+    outcomes = prune_run(str(dense), str(whole), Experiment(levels=2, rewind_to=EARLY))
     with (killed / "phases.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row, outcome in zip(rows, outcomes, strict=True):

@@ -8,7 +8,7 @@ import pytest
 
 from resnet_tpu.config import Config
 from resnet_tpu.models.network import Network
-from resnet_tpu.prune.layers import maskable, weights_of
+from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.masks import all_kept, density
 from resnet_tpu.prune.methods import find_method
 
@@ -23,7 +23,7 @@ def network(depth: int, **options: object) -> Network:
 def test_layers_of_the_fork(depth: int, golden: Path) -> None:
     listed = json.loads((golden / "pruning" / "rewinding_variables.json").read_text())[str(depth)]
     net = network(depth)
-    shapes = {name: list(kernel.shape) for name, kernel in weights_of(net.shapes()[0], maskable(net)).items()}
+    shapes = {name: list(kernel.shape) for name, kernel in kernels_of(net.shapes()[0], maskable(net)).items()}
     expected = {name.removesuffix("_w"): shape for name, shape, *_ in listed if name.endswith("_w")}
     assert list(shapes.items()) == list(expected.items())
 
@@ -51,7 +51,7 @@ def test_squeeze_and_excite_has_no_masks() -> None:
 def test_densities_of_structured_levels(depth: int, table: str, densities: tuple[float, ...]) -> None:
     """Known densities: those of the original's code, from masks of ones."""
     net = network(depth)
-    shapes = weights_of(net.shapes()[0], maskable(net))
+    shapes = kernels_of(net.shapes()[0], maskable(net))
     rng = np.random.default_rng(0)
     weights = {name: rng.random(kernel.shape, np.float32) for name, kernel in shapes.items()}
     for level, expected in enumerate(densities, 1):

@@ -11,9 +11,10 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.tf1_bundle import write_bundle
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import leaf_at
-from resnet_tpu.prune.layers import maskable, weights_of
+from resnet_tpu.models.network import network_of
+from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.lottery import find_named
-from resnet_tpu.prune.phase import config_at, network_of
+from resnet_tpu.prune.phase import config_at
 
 LAST, EARLY = 6, 2
 METHOD = "prune_all_to_global_80.0"
@@ -155,7 +156,7 @@ def write_fork(before: Path, prefix: str, masks: dict[str, np.ndarray]) -> None:
     checkpoint = store.load_all(str(before / store.FOLDER / str(LAST)))
     network = network_of(config_at(str(before)))
     layers = maskable(network)
-    weights = weights_of(checkpoint.arrays["params"], layers)
+    weights = kernels_of(checkpoint.arrays["params"], layers)
     variables: dict[str, np.ndarray] = {"global_step": np.array(LAST, np.int64)}
     variables |= {f"{name}_w": kernel for name, kernel in weights.items()}
     variables |= {

@@ -12,13 +12,13 @@ import pytest
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.network import network_of
 from resnet_tpu.prune.layers import maskable
 from resnet_tpu.prune.outcome import UNPRUNED, Outcome, read_outcomes
 from resnet_tpu.prune.paper import paper_curve, paper_network
-from resnet_tpu.prune.phase import network_of
 from resnet_tpu.prune.picture import draw_curve, draw_layers
 from resnet_tpu.prune.report import layer_densities, layer_rows, report_experiment, summarise
-from resnet_tpu.prune.sizes import LayerSize, bytes_in, size_of
+from resnet_tpu.prune.sizes import LayerSize, size_of
 from resnet_tpu.reports.style import write_png
 
 
@@ -93,13 +93,6 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
         report_experiment(mixed, str(tmp_path / "out"))
     with pytest.raises(UserError, match=r"Folder to combine: got .*, expected one with phases\.csv"):
         read_outcomes([str(tmp_path)])
-
-
-def test_bytes_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "inside").mkdir()
-    (tmp_path / "a").write_bytes(bytes(7))
-    (tmp_path / "inside" / "b").write_bytes(bytes(11))
-    assert bytes_in(str(tmp_path)) == 18
 
 
 @pytest.mark.parametrize("network", [None, "resnet20"])

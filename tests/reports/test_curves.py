@@ -51,6 +51,12 @@ def test_training_curves_hold_every_measurement(tmp_path: Path):
     _check_png(figure, tmp_path / "curves.png")
 
 
+def test_a_top_5_accuracy_that_is_always_whole_is_left_out():
+    figure = draw_training([{**row, "top_5_accuracy": 1.0} for row in _rows(100, 25)])
+    labels = [str(line.get_label()).partition(" (")[0] for line in figure.axes[0].lines]
+    assert [label for label in labels if not label.startswith("_")] == ["training top-1", "validation top-1"]
+
+
 def test_epochs_are_marked_above_the_steps(tmp_path: Path):
     figure = draw_training(_rows(100, 25))
     _check_png(figure, tmp_path / "curves.png")
@@ -98,7 +104,7 @@ def test_results_have_a_line_per_run_with_its_best(tmp_path: Path):
         assert np.asarray(line.get_xydata()).tolist() == [[row.step, row.value] for row in own]
         stars = [line for line in axes.lines if line.get_marker() == "*"]
         assert np.asarray(stars[run].get_xydata()).tolist() == [[best.step, best.value]]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "top 1 accuracy")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "top-1 accuracy")
     _check_png(figure, tmp_path / "results.png")
 
 

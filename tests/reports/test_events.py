@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2, summary_pb2, types_pb2
 
-from resnet_tpu.data.tfrecord import masked_crc, read_records
+from resnet_tpu.data.records.tfrecord import masked_crc, read_records
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.events import EventFile, read_events
 

@@ -13,7 +13,7 @@ import pytest
 from resnet_tpu import distributed
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.export.export import export_run

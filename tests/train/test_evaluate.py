@@ -1,10 +1,12 @@
 """Evaluation: every example once; following a training."""
 
+import contextlib
 import logging
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from resnet_tpu import distributed
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
@@ -79,6 +81,17 @@ def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(
     assert f"The result is not recorded: {alone} is a checkpoint" in caplog.text
     assert sorted(alone.rglob("*")) == files
     assert sorted(tmp_path.iterdir()) == [alone]
+
+
+def test_several_processes_leave_no_mark_in_a_checkpoint_named_itself(
+    trained_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("resnet_tpu.train.evaluate.agree_on", lambda *_, writes, **__: asked.append(writes))
+    monkeypatch.setattr("resnet_tpu.train.evaluate.MetricsWriter", lambda _: contextlib.nullcontext(Mock()))
+    for path in (store.find(str(trained_dir)), str(trained_dir)):
+        evaluate_run(Config().replace(model_dir=path, num_cores=1, eval_batch_size=5))
+    assert asked == [False, True]
 
 
 def test_watching_evaluates_what_appears_and_ends_with_the_last_step(

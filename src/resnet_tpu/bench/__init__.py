@@ -1,0 +1,1 @@
+"""Speed beside others, in runs that alternate."""

@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.machine import num_cores
 from resnet_tpu.reports.progress import track
 
@@ -67,6 +67,35 @@ class Comparison:
     def ratios(self) -> list[float]:
         """The program's figure over its peer's, round by round."""
         return [ours / theirs for ours, theirs in zip(self.figures[self.ours], self.figures[self.peer], strict=True)]
+
+
+class Peer(Protocol):
+    """A program to compare with: its name for people, and the Python module and package it needs, if any."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def module(self) -> str: ...
+    @property
+    def package(self) -> str: ...
+
+
+def choose_peers(asked: str, peers: Mapping[str, Peer]) -> tuple[list[str], list[str]]:
+    """The names of the peers to run, and a line for each that is left out because it is not installed.
+
+    asked: names with commas, `none`, or nothing for all that are installed. Raises UserError for an unknown one, and
+    for one asked for by name that is not installed.
+    """
+    names = [] if asked == "none" else asked.split(",") if asked else list(peers)
+    for name in names:
+        if name not in peers:
+            do = f"Name those to run.{nearest(name, peers)}"
+            raise UserError("peers", name, f"some of {', '.join(peers)}, or none", do)
+        if asked and peers[name].module:
+            require(peers[name].title, peers[name].module, peers[name].package)
+    missing = [name for name in names if peers[name].module and not importlib.util.find_spec(peers[name].module)]
+    notes = [f"Left out: {peers[name].title}, not installed (pip install {peers[name].package})." for name in missing]
+    return [name for name in names if name not in missing], notes
 
 
 def require(peer: str, module: str, package: str) -> None:

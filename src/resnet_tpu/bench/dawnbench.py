@@ -18,11 +18,11 @@ from resnet_tpu.bench.dawnbench_results import RESULTS, START, follow, verdict
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.program import exit_code
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.run import lengths
+from resnet_tpu.train.run import lengths_of
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def dawnbench(config: Config, options: DawnbenchOptions) -> None:
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         if config.run.mode == "eval":
-            _evaluate(config, lengths(phases_of(config, options)[-1]).total)
+            _evaluate(config, lengths_of(phases_of(config, options)[-1]).total)
         else:
             _train(config, options)
 
@@ -66,7 +66,7 @@ def _train(config: Config, options: DawnbenchOptions) -> None:
     open_source(config.data, "validation")  # what is missing is said now, not hours later
     for phase in phases:
         open_source(phase.data, "train")
-    with _evaluation(config, lengths(phases[-1]).total):
+    with _evaluation(config, lengths_of(phases[-1]).total):
         if hosts.is_first():
             _mark_start(config, options)
         for phase in _unfinished(phases):
@@ -74,8 +74,7 @@ def _train(config: Config, options: DawnbenchOptions) -> None:
 
 
 def _check(config: Config, options: DawnbenchOptions) -> None:
-    if not config.run.model_dir:
-        raise UserError("model_dir", "nothing", "a folder for checkpoints and results", "Give --model_dir=FOLDER.")
+    config.run.require_model_dir()
     if config.run.mode == "predict":
         raise UserError("mode", "predict", "train, eval or train_and_eval", "Change the value.")
     if options.data_dir_small and not options.use_fast_lr:
@@ -106,7 +105,7 @@ def phases_of(config: Config, options: DawnbenchOptions) -> list[Config]:
     )
     if not options.use_fast_lr:
         return [whole]
-    total, images = lengths(whole).total, config.data.num_train_images or 1
+    total, images = lengths_of(whole).total, config.data.num_train_images or 1
     ends = [int(phase.last_epoch * images / config.train.train_batch_size) for phase in FAST]
     return [
         whole.replace(
@@ -124,7 +123,7 @@ def _unfinished(phases: list[Config]) -> list[Config]:
     """The phases that the newest checkpoint has not passed; at least the last, which says that nothing is left."""
     steps = store.steps_in(storage.join(phases[0].run.model_dir, store.FOLDER))
     newest = steps[-1] if steps else 0
-    return [phase for phase in phases if lengths(phase).total > newest] or phases[-1:]
+    return [phase for phase in phases if lengths_of(phase).total > newest] or phases[-1:]
 
 
 def _mark_start(config: Config, options: DawnbenchOptions) -> None:

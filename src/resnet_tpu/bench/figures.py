@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.csv_text import to_csv
-
-_WIDE = 120  # columns of what goes into a file or a pipe
 
 Format = Literal["table", "markdown", "csv"]
 
@@ -50,7 +49,6 @@ def markdown(grid: Grid) -> str:
 
 
 def _show_table(grid: Grid) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -59,7 +57,7 @@ def _show_table(grid: Grid) -> None:
         table.add_column(escape(name), justify="right" if number else "left", overflow="fold")
     for row in grid.rows:
         table.add_row(*map(escape, row))
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console = make_console(120)
     console.print(table)
     for note in grid.notes:
         console.print(note, markup=False, highlight=False)

@@ -76,4 +76,4 @@ def _main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_main, sys.argv[1:]))
+    sys.exit(exit_code(_main))

@@ -1,7 +1,6 @@
 """Images per second of input pipelines, ours and others', over the same records."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import statistics
@@ -20,9 +19,8 @@ from resnet_tpu.bench.peers import PEERS
 from resnet_tpu.bench.photos import find_photos, write_photos, write_records
 from resnet_tpu.bench.task import Task, measure
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader.loader import train_batches
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.machine import num_cores
 from resnet_tpu.options import option
 from resnet_tpu.program import exit_code
@@ -52,10 +50,10 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
     typed, for the record. Raises UserError for a peer asked for by name that is not installed, and when one fails.
     """
     options = options.settled()
-    peers, notes = _choose_peers(options.peers)
+    peers, notes = compare.choose_peers(options.peers, PEERS)
     with tempfile.TemporaryDirectory() as folder:
         records, short = Path(folder, "records"), Path(folder, "short")
-        short_side = round(config.data.image_size * 8 / 7)
+        short_side = config.data.cached_short_side
         write_photos(where, records, options.num_images)
         if options.variants:
             write_records(find_photos(str(records)), short, options.num_images, short_side=short_side)
@@ -73,22 +71,6 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
         compare.write_record(Path(options.output), command, _record(outputs, task))
     if options.picture:
         _draw(options.picture, outputs, list(tasks), grid.title)
-
-
-def _choose_peers(asked: str) -> tuple[list[str], list[str]]:
-    """The peers to run, and a line for each that is left out because it is not installed."""
-    if asked == "none":
-        return [], []
-    names = asked.split(",") if asked else list(PEERS)
-    for name in names:
-        if name not in PEERS:
-            do = f"Name those to run.{nearest(name, PEERS)}"
-            raise UserError("peers", name, f"some of {', '.join(PEERS)}, or none", do)
-        if asked:
-            compare.require(PEERS[name].title, PEERS[name].module, PEERS[name].package)
-    found = [name for name in names if importlib.util.find_spec(PEERS[name].module)]
-    missing = [PEERS[name] for name in names if name not in found]
-    return found, [f"Left out: {peer.title}, not installed (pip install {peer.package})." for peer in missing]
 
 
 def our_task(config: Config, options: BenchOptions) -> Task:

@@ -16,9 +16,9 @@ import numpy as np
 from PIL import Image
 
 from resnet_tpu.bench.task import Task
-from resnet_tpu.data.data_dir import open_source
 from resnet_tpu.data.pixels.crop import train_window
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Source
 
 _FILES_AT_ONCE = 64  # as the original
 _SHUFFLE_BUFFER = 1024

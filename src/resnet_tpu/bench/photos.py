@@ -13,10 +13,10 @@ import simplejpeg
 
 from resnet_tpu import storage
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.example import encode_example
 from resnet_tpu.data.images import Limits, clean_image
-from resnet_tpu.data.tfrecord import RecordWriter
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordWriter
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -45,7 +45,9 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
     command: what the user typed, for the record. Raises UserError for options that mean nothing, and when ours fails.
     """
     options = options.settled()
-    clients, peers = _parse_clients(options.clients), _choose_peers(options.peers)
+    clients = _parse_clients(options.clients)
+    known = {name: runtime for name, runtime in RUNTIMES.items() if name not in OURS}
+    peers, _ = compare.choose_peers(options.peers, known)  # what is left out, and why, is for `runtimes.choose` to say
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder, "photos")
         draw_photos(photos, _PHOTOS)
@@ -78,18 +80,6 @@ def _parse_clients(text: str) -> list[int]:
     if min(clients) < 1:
         raise UserError("clients", text, "numbers from 1 with commas, such as 1,8,64", "Change the value.")
     return clients
-
-
-def _choose_peers(asked: str) -> list[str]:
-    """The names of the peers asked for; those that are not installed are still among them."""
-    peers = [name for name in RUNTIMES if name not in OURS]
-    names = [] if asked == "none" else asked.split(",") if asked else peers
-    for name in names:
-        if name not in peers:
-            raise UserError("peers", name, f"some of {', '.join(peers)}, or none", "Name those to run.")
-        if asked:
-            compare.require(RUNTIMES[name].title, RUNTIMES[name].module, RUNTIMES[name].package)
-    return names
 
 
 def _make_bundle(config: Config, folder: Path) -> str:

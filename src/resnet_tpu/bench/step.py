@@ -5,7 +5,6 @@ momentum; new parameters out. Every run is a process that warms up, then times e
 """
 
 import dataclasses
-import importlib.util
 import json
 import statistics
 import sys
@@ -19,9 +18,9 @@ from resnet_tpu.bench import compare
 from resnet_tpu.bench.compare import Contender
 from resnet_tpu.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.bench.options import MeasureOptions
-from resnet_tpu.bench.step_programs import NUM_CLASSES, OURS, PROGRAMS, Case, Program, Step, make_ours, make_torch
+from resnet_tpu.bench.step_programs import NUM_CLASSES, OURS, PROGRAMS, Case, Step, make_ours, make_torch
 from resnet_tpu.config import Config
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.errors import UserError
 from resnet_tpu.options import option
 from resnet_tpu.program import exit_code
 
@@ -58,11 +57,12 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
         for case in chosen:
             check(case)
         return
-    programs, notes = _choose(options.peers)
+    peers = {name: program for name, program in PROGRAMS.items() if name != OURS}
+    chosen_peers, notes = compare.choose_peers(options.peers, peers)
     rows, records, bars = [], [], []
     for case in chosen:
         for precision in _precisions(options.precisions):
-            outputs = _measure_case(case, precision, programs, options, optional=not options.peers)
+            outputs = _measure_case(case, precision, chosen_peers, options, optional=not options.peers)
             rows += _rows(f"{case.title}, {precision}", outputs)
             records.append({"case": str(case), "precision": precision, "runs": outputs})
             bars += _bars(f"{case.title}, {precision}", outputs)
@@ -72,29 +72,6 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
         compare.write_record(Path(options.output), command, {"options": asdict(options), "cases": records})
     if options.picture:
         write_bars(options.picture, "Training step", bars, "images per second")
-
-
-def _choose(asked: str) -> tuple[list[str], list[str]]:
-    """The peers to run, and a line for each that is left out because it is not installed."""
-    peers = [name for name in PROGRAMS if name != OURS]
-    if asked == "none":
-        return [], []
-    names = asked.split(",") if asked else peers
-    for name in names:
-        if name not in peers:
-            do = f"Name those to run.{nearest(name, peers)}"
-            raise UserError("peers", name, f"some of {', '.join(peers)}, or none", do)
-        if asked and PROGRAMS[name].module:
-            compare.require(PROGRAMS[name].title, PROGRAMS[name].module, PROGRAMS[name].package)
-    missing = [name for name in names if not _is_installed(PROGRAMS[name])]
-    lines = [
-        f"Left out: {PROGRAMS[name].title}, not installed (pip install {PROGRAMS[name].package})." for name in missing
-    ]
-    return [name for name in names if name not in missing], lines
-
-
-def _is_installed(program: Program) -> bool:
-    return not program.module or importlib.util.find_spec(program.module) is not None
 
 
 def _precisions(text: str) -> list[str]:
@@ -222,4 +199,4 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_run, sys.argv[1:]))
+    sys.exit(exit_code(_run))

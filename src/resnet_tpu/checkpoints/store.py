@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import math
 import re
 import threading
 import warnings
@@ -21,7 +22,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from resnet_tpu import buckets, hosts, storage
-from resnet_tpu.checkpoints import checksums, sparse
+from resnet_tpu.checkpoints import checksums, orbax_calls, sparse
 from resnet_tpu.checkpoints.folders import MARK, delete, delete_unfinished, is_checkpoint, put_aside, steps_in
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
@@ -93,8 +94,8 @@ class CheckpointStore:
         if "masks" in arrays:
             items["arrays"], items[_SPARSE] = sparse.pack(arrays)
         if not storage.is_remote(self.directory):
-            storage.check_writable(self.directory)  # Orbax would wait 300 s for its folder
-            # on a full disk TensorStore's threads print a trace for each array that they could not write
+            # before Orbax, which would wait 300 s for its folder, and leave it half written on a full disk
+            storage.check_writable(self.directory)
             storage.check_room(self.directory, sum(leaf.nbytes for leaf in jax.tree.leaves(items["arrays"])))
         with self._writing(), _context():
             path = storage.join(self.directory, str(step))
@@ -120,7 +121,7 @@ class CheckpointStore:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         got = ""
-        with _quiet("absl", "asyncio"):
+        with orbax_calls.calling():
             try:
                 yield
             except (OSError, ValueError, RuntimeError) as error:  # a disk that is full comes as any of them
@@ -289,6 +290,14 @@ def stored_shapes(path: str) -> Arrays:
     return sparse.described(*_stored(path))
 
 
+def stored_bytes(path: str) -> int:
+    """Bytes of the arrays of the checkpoint at `path` in the form in which they are stored.
+
+    What Orbax's files take is more, and differs between equal checkpoints. Raises DamagedCheckpointError.
+    """
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(_stored(path)[0]))
+
+
 def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
     """Descriptions of the arrays as they lie on disk, and the shapes of those that are packed."""
     with _reading(path), _context():
@@ -302,7 +311,7 @@ def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
     """Turns whatever reading raises into DamagedCheckpointError."""
-    with _quiet("absl", "asyncio"):  # Orbax also logs every array that it could not read, with a trace
+    with orbax_calls.calling():
         try:
             yield
         except UserError:  # of a bucket that is not there or refuses
@@ -315,18 +324,6 @@ def _reading(path: str) -> Iterator[None]:
             raise DamagedCheckpointError(
                 f"Checkpoint {path}", got, "a whole checkpoint of resnet_tpu", "Use another step, or restore a copy."
             ) from None
-
-
-@contextlib.contextmanager
-def _quiet(*names: str) -> Iterator[None]:
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
 
 
 def _check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:

@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints.tf1_table import make_table, read_table
-from resnet_tpu.data.tfrecord import masked_crc
+from resnet_tpu.data.records.tfrecord import masked_crc
 from resnet_tpu.errors import UserError
 
 _SCHEMA = """

@@ -6,7 +6,7 @@ Source: doc/table_format.md of github.com/google/leveldb.
 import struct
 from collections.abc import Iterator, Mapping
 
-from resnet_tpu.data.tfrecord import masked_crc
+from resnet_tpu.data.records.tfrecord import masked_crc
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_BYTES = 48

@@ -3,7 +3,6 @@
 Importing this package is quick: what a verb needs is imported inside its function.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 
 from resnet_tpu import __version__
@@ -52,7 +51,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `resnet-tpu`. Returns the exit code: 0 done, 2 for the user to mend, 130 or 143 when stopped."""
-    return exit_code(_dispatch, sys.argv[1:] if arguments is None else arguments)
+    return exit_code(_dispatch, arguments)
 
 
 def _dispatch(arguments: Sequence[str]) -> None:

@@ -118,8 +118,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """What argparse calls when positional arguments are missing or too many."""
+        got = message.replace("the following arguments are required:", "no").replace("unrecognized arguments:", "also")
         usage = self.format_usage().removeprefix("usage: ").strip()
-        raise UserError(self.prog, f"arguments that do not fit ({message})", usage, f"See {self.prog} --help.")
+        raise UserError(self.prog, got, usage, f"See {self.prog} --help.")
 
 
 _QUESTION = ["\0"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.options import option, options_of
+from resnet_tpu.reports.console import make_console
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,6 @@ def compact(arguments: Sequence[str]) -> None:
     source, target = given.pop("checkpoint"), given.pop("out")
     options = fill(CompactOptions, given)
 
-    from rich.console import Console
-
     from resnet_tpu.prune.compact import compact_checkpoint, render
 
-    Console().print(render(compact_checkpoint(source, target, multiple_of=options.multiple_of)))
+    make_console().print(render(compact_checkpoint(source, target, multiple_of=options.multiple_of)))

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.console import make_console
 from resnet_tpu.cli.run_options import add_run_options, configure
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
+from resnet_tpu.reports.console import make_console
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from resnet_tpu.cli.arguments import Parser, cut_at_dashes, fill
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
+from resnet_tpu.reports.console import make_console
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,6 @@ class _HowOptions:
 
 def prepare(arguments: Sequence[str]) -> None:
     """Turn folders of images per class, split folders or a CSV into TFRecords that train reads fast."""
-    from rich.console import Console
-
     from resnet_tpu.data.prepare.prepare import PrepareOptions
     from resnet_tpu.data.prepare.prepare import prepare as prepare_images
     from resnet_tpu.data.prepare.report import render_report
@@ -61,7 +60,9 @@ def prepare(arguments: Sequence[str]) -> None:
     table = Config().replace(**{name: given.pop(name) for name in bigtable if name in given}).data
     raw_dir, out_dir, options = given.pop("raw_dir"), given.pop("out_dir"), fill(PrepareOptions, given)
     if out_dir:
-        Console().print(render_report(prepare_images(raw_dir, out_dir, options, beam=for_beam if how.beam else None)))
+        make_console().print(
+            render_report(prepare_images(raw_dir, out_dir, options, beam=for_beam if how.beam else None))
+        )
     if table.bigtable_instance:
         from resnet_tpu.data.prepare.bigtable_writer import write_table
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Parser, dispatch, fill
-from resnet_tpu.cli.console import make_console
 from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
+from resnet_tpu.reports.console import make_console
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ def prune(arguments: Sequence[str]) -> None:
     """Prune a trained network and train it again: with weights or learning rate rewound, or fine-tuned."""
     from resnet_tpu.prune.methods import HELP
     from resnet_tpu.prune.options import Experiment
-    from resnet_tpu.prune.retrain import METHODS
+    from resnet_tpu.prune.retrain import RETRAININGS
 
     methods = "\n".join(f"  {name:24}{text}" for name, text in HELP.items())
-    retrains = "\n".join(f"  {name:24}{method.text}" for name, method in METHODS.items())
+    retrains = "\n".join(f"  {name:24}{retraining.text}" for name, retraining in RETRAININGS.items())
     parser = Parser(
         "resnet-tpu prune",
         f"{prune.__doc__}\n\nStopped at any time, the same command goes on; a level that is done is only read.\n\n"
@@ -60,7 +60,7 @@ def prune(arguments: Sequence[str]) -> None:
         raise UserError("MODEL_DIR", " ".join(folders), "one folder", do)
 
     from resnet_tpu import hosts
-    from resnet_tpu.prune.experiment import run
+    from resnet_tpu.prune.experiment import prune_run
     from resnet_tpu.prune.outcome import read_outcomes
     from resnet_tpu.prune.report import report_experiment
 
@@ -69,7 +69,7 @@ def prune(arguments: Sequence[str]) -> None:
         return
     output_dir = shown.output_dir or f"{folders[0].rstrip('/')}/pruning"
     devices = {name: given[name] for name in run_options if name in given}
-    outcomes = run(folders[0], output_dir, asked, devices=devices)
+    outcomes = prune_run(folders[0], output_dir, asked, devices=devices)
     if hosts.is_first():
         report_experiment(outcomes, output_dir, shown.paper_network)
 

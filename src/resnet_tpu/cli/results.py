@@ -7,6 +7,7 @@ from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.options import option, options_of
+from resnet_tpu.reports.console import make_console
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,13 @@ def results(arguments: Sequence[str]) -> None:
     model_dirs = given.pop("model_dirs")
     options = fill(ResultsOptions, given)
 
-    from rich.console import Console
-
     from resnet_tpu.reports import results as found
 
     rows = found.results(model_dirs, options.metric, split=options.split)
     if options.format == "csv":
         sys.stdout.write(found.results_csv(rows, options.metric))
     else:
-        Console().print(found.results_table(rows, options.metric))
+        make_console().print(found.results_table(rows, options.metric))
     if options.picture:
         from resnet_tpu.reports.curves import draw_results
         from resnet_tpu.reports.style import write_png

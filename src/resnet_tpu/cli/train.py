@@ -33,8 +33,7 @@ def train(arguments: Sequence[str]) -> None:
 
 def run(config: Config) -> None:
     """Does what `mode` says: for this program and for `resnet_main`."""
-    if not config.run.model_dir:
-        raise UserError("model_dir", "nothing", "a folder for checkpoints and metrics", "Give --model_dir=FOLDER.")
+    config.run.require_model_dir()
     if config.run.mode == "eval":
         from resnet_tpu.train.evaluate import evaluate_run
 

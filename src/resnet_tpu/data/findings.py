@@ -63,7 +63,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Summary:
+class FindingGroup:
     """All findings of one kind."""
 
     what: str
@@ -72,13 +72,15 @@ class Summary:
     first: list[str]  # the first paths, with details
 
 
-def summarize(findings: Iterable[Finding], counts: Mapping[Kind, int], first: int = 10) -> list[Summary]:
+def group_findings(findings: Iterable[Finding], counts: Mapping[Kind, int], first: int = 10) -> list[FindingGroup]:
     """The findings by kind, in the order of `Kind`, paths in the order given; `counts` of the kinds that list none."""
     groups: dict[Kind, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.kind, []).append(finding)
     return [
-        Summary(kind.what, kind.action, len(found) + counts.get(kind, 0), [str(finding) for finding in found[:first]])
+        FindingGroup(
+            kind.what, kind.action, len(found) + counts.get(kind, 0), [str(finding) for finding in found[:first]]
+        )
         for kind in Kind
         if (found := groups.get(kind, [])) or kind in counts
     ]

@@ -10,6 +10,7 @@ from PIL import Image, ImageOps
 
 from resnet_tpu.data.findings import Kind
 from resnet_tpu.data.pixels import jpeg
+from resnet_tpu.data.pixels.exif import UPRIGHT, orientation_of, turn
 
 _SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -25,16 +26,6 @@ IMAGE_SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in s
 _CONVERTED_QUALITY = 100  # the original's, where it re-encodes what it cannot store
 _CHANGED_QUALITY = 95  # for photos turned or made smaller: at 100 they would grow
 _SMALL_PX = 128  # below this side, colour at half resolution would show
-_ORIENTATION_TAG = 0x0112
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}  # by the value of the EXIF orientation; 1 is upright
 
 
 class BadImageError(Exception):
@@ -116,7 +107,7 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
             notes.append((Kind.ANIMATED, f"{frames} frames"))
     image.load()
     upright = ImageOps.exif_transpose(image)
-    if _orientation(image) != 1:
+    if orientation_of(image) != UPRIGHT:
         notes.append((Kind.TURNED, ""))
     if upright.mode == "CMYK":
         notes.append((Kind.CMYK, ""))
@@ -124,11 +115,11 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
 
 
 def _clean_jpeg(data: bytes, image: Image.Image, notes: list[tuple[Kind, str]], limits: Limits) -> CleanImage:
-    orientation = _orientation(image)
+    orientation = orientation_of(image)
     width, height = image.size
     full = (width, height) if orientation < 5 else (height, width)
     size = limits.size(*full)
-    if orientation == 1 and size == full:
+    if orientation == UPRIGHT and size == full:
         if (header := jpeg.read_header(data)) and not header.is_whole:  # which training refuses, decodable or not
             raise BadImageError(Kind.TRUNCATED, "no end marker")
         _decode_jpeg(data, notes, 1, 1)  # at 1/8: reads every byte, skips most of the arithmetic
@@ -136,11 +127,9 @@ def _clean_jpeg(data: bytes, image: Image.Image, notes: list[tuple[Kind, str]], 
     width, height = size if orientation < 5 else size[::-1]
     # Half of the reduction at most is left to the decoder, which averages; Lanczos does the rest.
     pixels = _decode_jpeg(data, notes, 2 * height, 2 * width) if size != full else _decode_jpeg(data, notes, 0, 0)
-    decoded = Image.fromarray(pixels)
-    if orientation != 1:
+    if orientation != UPRIGHT:
         notes.append((Kind.TURNED, f"orientation {orientation}"))
-        decoded = decoded.transpose(_TURNS[orientation])
-    return _encode(decoded, full, notes, limits, _CHANGED_QUALITY)
+    return _encode(Image.fromarray(turn(pixels, orientation)), full, notes, limits, _CHANGED_QUALITY)
 
 
 def _decode_jpeg(data: bytes, notes: list[tuple[Kind, str]], min_height: int, min_width: int) -> np.ndarray:
@@ -151,14 +140,6 @@ def _decode_jpeg(data: bytes, notes: list[tuple[Kind, str]], min_height: int, mi
         Image.open(io.BytesIO(data)).load()  # raises when the end is missing or nothing can be decoded
         notes.append((Kind.DAMAGED, str(error)))
     return simplejpeg.decode_jpeg(data, "RGB", min_height=min_height, min_width=min_width, strict=False)
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        value = image.getexif().get(_ORIENTATION_TAG, 1)
-    except Exception:  # noqa: BLE001  # broken metadata does not make the picture worse
-        return 1
-    return value if value in _TURNS else 1
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from resnet_tpu import checked_json, storage
-from resnet_tpu.data.findings import Summary
+from resnet_tpu.data.findings import FindingGroup
 from resnet_tpu.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -64,7 +64,7 @@ class Manifest:
     image_bytes: Spread
     seed: int
     options: dict[str, Any]  # those that decide what is in the records
-    findings: list[Summary]
+    findings: list[FindingGroup]
     version: str  # of the package that wrote it
 
     def to_json(self) -> str:
@@ -80,7 +80,7 @@ class Manifest:
             values["splits"][name] = SplitEntry(**(split | {"files": files}))
         for name in ("image_height", "image_width", "image_bytes"):
             values[name] = Spread(**values[name])
-        values["findings"] = [Summary(**summary) for summary in values["findings"]]
+        values["findings"] = [FindingGroup(**group) for group in values["findings"]]
         return cls(**values)
 
 

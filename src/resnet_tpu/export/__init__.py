@@ -1,0 +1,1 @@
+"""A trained network in forms that run elsewhere."""

@@ -20,6 +20,7 @@ from resnet_tpu import checked_json, storage
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.machine import has_accelerator
 
 DESCRIPTION, LABELS = "bundle.json", "labels.txt"
 
@@ -39,8 +40,7 @@ Classifier = Callable[[np.ndarray], np.ndarray]
 """images uint8 [n, s, s, 3] -> probabilities float32 [n, classes], for any n and from any number of threads."""
 
 _PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
-_DEVICES = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "dxg", "kfd")
-"""Packages through which JAX reaches accelerators, and what lies in /dev where there is one."""
+"""Packages through which JAX reaches accelerators."""
 
 _DO = "Export it again, or restore a copy."
 
@@ -230,7 +230,7 @@ def load_classifier(bundle: Bundle, form: Form | None = None, num_threads: int |
 def default_form(bundle: Bundle) -> Form:
     """The form that `load_classifier` takes when none is named."""
     order: tuple[Form, ...] = ("onnx", "stablehlo", "int8")
-    if importlib.util.find_spec("onnxruntime") is None or _has_accelerator():
+    if importlib.util.find_spec("onnxruntime") is None or _runs_on_accelerator():
         order = ("stablehlo", "onnx", "int8")
     for form in order:
         if form in bundle.forms:
@@ -239,11 +239,11 @@ def default_form(bundle: Bundle) -> Form:
     raise UserError(f"Bundle {bundle.path}", ", ".join(bundle.forms), "a form that takes pixels", do)
 
 
-def _has_accelerator() -> bool:
+def _runs_on_accelerator() -> bool:
     """Whether JAX runs on anything but a CPU here. Where it cannot, that costs no import of JAX."""
     if os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, _PLUGINS)):
         return False
-    if not any(path for pattern in _DEVICES for path in Path("/dev").glob(pattern)):
+    if not has_accelerator():
         return False
     import jax
 

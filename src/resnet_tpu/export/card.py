@@ -34,7 +34,7 @@ def make_card(
         "density": round(
             sum(np.count_nonzero(kernel) for kernel in kernels) / sum(kernel.size for kernel in kernels), 6
         ),
-        "moving_average": bool(averaged and config.optimizer.moving_average_decay),
+        "moving_average": averaged and config.optimizer.keeps_average,
         "image_size": config.data.image_size,
         "resize_method": config.data.resize_method,
         "mean_rgb": list(config.model.mean_rgb),

@@ -35,7 +35,6 @@ def export_run(config: Config) -> str:
     Of several processes the first one writes, and all return the path. Raises UserError.
     """
     check_export(config.eval)
-    storage.check_writable(config.eval.export_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         trained = load_trained(
@@ -74,13 +73,14 @@ def network_data(trained: Trained, config: Config) -> DataConfig:
 
 
 def check_export(asked: EvalConfig) -> None:
-    """Raises UserError for options of the export that do not fit, or whose packages are missing."""
+    """Raises UserError for options that do not fit, packages that are missing, and a folder not to be written to."""
     for form in chosen_forms(asked):
         packages, extra = _PACKAGES.get(form, ((), ""))
         for package in packages:
             if importlib.util.find_spec(package) is None:
                 raise missing_extra(f"Form {form}", package, extra)
     batch_sizes(asked)
+    storage.check_writable(asked.export_dir)
 
 
 def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
@@ -91,7 +91,7 @@ def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
     for name in names:
         if name not in FORMS:
             raise UserError(
-                "export_forms", name or "nothing", f"of {', '.join(FORMS)}", f"Correct it.{nearest(name, FORMS)}"
+                "export_forms", name or "nothing", f"some of {', '.join(FORMS)}", f"Correct it.{nearest(name, FORMS)}"
             )
     return tuple(form for form in FORMS if form in names)
 

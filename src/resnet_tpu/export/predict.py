@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.loader.loader import eval_batches
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.loader.batches import eval_batches
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
 from resnet_tpu.export.bundle import Bundle, Form, load_classifier
 from resnet_tpu.reports.predictions import Predictions

@@ -12,9 +12,9 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader.loader import eval_batches
-from resnet_tpu.data.source import Sample, Source
+from resnet_tpu.data.loader.batches import eval_batches
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Sample, Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.fold import Folded
 from resnet_tpu.export.onnx import make_model

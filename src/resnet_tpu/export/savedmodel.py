@@ -88,6 +88,7 @@ def load_savedmodel(bundle: Bundle) -> Classifier:
 
 def _tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it tells of every instruction set that it was not built for
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it tells of them, and nothing is gained for a few images
     try:
         tf = importlib.import_module("tensorflow")
     except ImportError:
@@ -98,7 +99,7 @@ def _tensorflow() -> Any:
 
 
 def _decode(tf: Any, image_size: int, resize_method: str, encoded: Any) -> Any:
-    """uint8 [s, s, 3], the centre of an encoded image: `data.decode.eval_image` in TensorFlow's operations."""
+    """uint8 [s, s, 3], the centre of an encoded image: `data.pixels.decode.eval_image` in TensorFlow's operations."""
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     shape = tf.shape(image)
     height, width = shape[0], shape[1]

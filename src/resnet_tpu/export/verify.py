@@ -11,7 +11,7 @@ from rich.table import Table
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import Bundle
@@ -176,7 +176,8 @@ def _check(bundle: Bundle, found: Comparison, reference: np.ndarray) -> None:
 
 def files_table(bundle: Bundle) -> Table:
     """The files of a bundle and their sizes, for a terminal."""
-    table = Table("file", title=f"{bundle.name}, version {bundle.version}")
+    title = f"{bundle.name}, version {bundle.version}"
+    table = Table("file", title=title, min_width=len(title))
     table.add_column("MB", justify="right")
     for name, (size, _) in bundle.files.items():
         table.add_row(name, f"{size / 1e6:.2f}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from resnet_tpu.data.tfrecord import framed
+from resnet_tpu.data.records.tfrecord import framed
 
 REQUESTS = "assets.extra/tf_serving_warmup_requests"
 """Where TensorFlow Serving looks for them, beside the SavedModel."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 NormAct = Literal["bn_relu", "evonorm_b0", "evonorm_s0"]
 PoolPadding = Literal["same", "symmetric"]
-Form = Literal["plain", "tpu", "cpu"]
+LayerForm = Literal["plain", "tpu", "cpu"]
 """How training computes the layers: one by one, as in `models.fused`, or as in `models.cpu`."""
 
 EPSILON = 1e-5
@@ -30,7 +30,7 @@ class Architecture:
     bn_momentum: float = 0.9
     batch_norm_groups: int = 1
     freeze_batch_norm: bool = False
-    form: Form = "plain"
+    form: LayerForm = "plain"
     pre_activation: bool = False
     norm_act_layer: NormAct = "bn_relu"
     use_resnetd_stem: bool = False

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from resnet_tpu.models import cpu
-from resnet_tpu.models.architecture import Form, PoolPadding
+from resnet_tpu.models.architecture import LayerForm, PoolPadding
 
 _CUT_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal distribution cut at -2 and 2."""
@@ -20,7 +20,7 @@ DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 """Of the images, kernels and results of convolutions."""
 
 
-def choose_form(device_kind: str, dtype: DTypeLike, *, num_devices: int = 1) -> Form:
+def choose_form(device_kind: str, dtype: DTypeLike, *, num_devices: int = 1) -> LayerForm:
     """The form of the layers that trains fastest on so many devices of this kind.
 
     On TPUs float32 is plain, which is what the original computes to the last bits. On several virtual devices of a CPU

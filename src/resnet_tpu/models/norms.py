@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from resnet_tpu.models import cpu
-from resnet_tpu.models.architecture import EPSILON, Form, PoolPadding, evonorm_groups
+from resnet_tpu.models.architecture import EPSILON, LayerForm, PoolPadding, evonorm_groups
 from resnet_tpu.models.fused import conv_norm, norm_relu_pool
 from resnet_tpu.models.layers import Conv
 from resnet_tpu.models.training import Training
@@ -30,7 +30,7 @@ class BatchNorm(nnx.Module):
         momentum: float,
         num_groups: int,
         frozen: bool = False,
-        form: Form = "plain",
+        form: LayerForm = "plain",
         relu: bool = False,
         zero_scale: bool = False,
         epsilon: float = EPSILON,

@@ -1,0 +1,1 @@
+"""What a training would be like on a TPU that is not here."""

@@ -1,11 +1,9 @@
 """The steps of a run, lowered for devices that are not here."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, Sharding
 
 from resnet_tpu import distributed
@@ -13,36 +11,18 @@ from resnet_tpu.config import Config
 from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.models.network import network_of
 from resnet_tpu.train.optimizer import make_optimizer
-from resnet_tpu.train.run import lengths
-from resnet_tpu.train.schedule import make_schedule
 from resnet_tpu.train.state import start_state
-from resnet_tpu.train.step import make_eval_step, make_train_step
-
-
-def make_mesh(devices: Sequence[Any]) -> Mesh:
-    """The devices in one row, as `train` lays them out."""
-    return Mesh(np.asarray(devices), (distributed.BATCH_AXIS,))
+from resnet_tpu.train.step import make_eval_step, train_step_of
 
 
 def lower_train_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One optimizer step of the whole batch. Counts of images and classes must be resolved, and the batch divide."""
     network = network_of(config, mesh)
     optimizer = make_optimizer(config.optimizer)
-    step = make_train_step(
-        network,
-        optimizer,
-        make_schedule(config),
-        config.optimizer,
-        seed=config.train.seed,
-        total_steps=lengths(config).total,
-        num_devices=mesh.devices.size,
-    )
-    average = config.optimizer.moving_average_decay > 0
+    step: Any = train_step_of(config, network, optimizer, mesh)
+    average = config.optimizer.keeps_average
     state = jax.eval_shape(lambda *arrays: start_state(optimizer, *arrays, average=average), *network.shapes())
-    lowering: Any = step  # jitted
-    return lowering.lower(
-        _place(state, distributed.replicated(mesh)), _batch(config, config.train.train_batch_size, mesh)
-    )
+    return step.lower(_place(state, distributed.replicated(mesh)), _batch(config, config.train.train_batch_size, mesh))
 
 
 def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
@@ -55,7 +35,7 @@ def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
 
 def eval_batch_size(config: Config, devices: int) -> int:
     """Images of one step of evaluation: `eval_batch_size`, rounded up to a multiple of the devices."""
-    return -(-config.eval.eval_batch_size // devices) * devices
+    return distributed.round_up(config.eval.eval_batch_size, devices)
 
 
 def _place(shapes: Any, sharding: Sharding) -> Any:

@@ -9,18 +9,18 @@ from typing import Any, Literal
 from resnet_tpu import distributed
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import TRAINING, forward_flops
 from resnet_tpu.plan.compiler import OutOfMemory, compile_step, devices_of
-from resnet_tpu.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step, make_mesh
+from resnet_tpu.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
 from resnet_tpu.plan.memory import Memory
 from resnet_tpu.plan.operations import Operation, by_layer
 from resnet_tpu.plan.search import find_largest
 from resnet_tpu.plan.timing import Timing, time_step
 from resnet_tpu.plan.topology import Topology, smallest_like
-from resnet_tpu.train.run import lengths, resolve
+from resnet_tpu.train.run import lengths_of, resolve
 
 Notice = Callable[[str], contextlib.AbstractContextManager[Any]]
 """Says what is being done while it lasts: `with notice("compiling ..."):`."""
@@ -106,7 +106,7 @@ def plan(
     is_enough = topology.chips > small.chips and small.devices % config.model.batch_norm_group_size == 0
     compiled_for = small if fast and is_enough else topology
     planner = _Planner(config, topology, compiled_for, notice)
-    per_eval = lengths(config).per_eval
+    per_eval = lengths_of(config).per_eval
     return Plan(
         topology,
         planner.devices,
@@ -114,8 +114,8 @@ def plan(
         planner.eval() if mode != "train" else None,
         config.data.num_train_images or 0,
         config.data.num_eval_images or 0,
-        lengths(config).total,
-        math.ceil(lengths(config).total / per_eval) if mode == "train_and_eval" else 0,
+        lengths_of(config).total,
+        math.ceil(lengths_of(config).total / per_eval) if mode == "train_and_eval" else 0,
         price_per_chip_hour,
         planner.largest_batch() if search else None,
         compiled_for.name,
@@ -177,7 +177,7 @@ class _Planner:
 
     def _step(self, what: Literal["train", "eval"], option: str, batch_size: int) -> Step:
         per_device = batch_size // self.devices
-        mesh = make_mesh(devices_of(self._compiled_for)[: self.devices])
+        mesh = distributed.mesh_of(devices_of(self._compiled_for)[: self.devices])
         config = self._config.replace(**{option: per_device * mesh.devices.size})
         with self._notice(f"compiling the {what} step for {self._compiled_for.name}, {per_device} images per device"):
             lowered = (lower_train_step if what == "train" else lower_eval_step)(config, mesh)

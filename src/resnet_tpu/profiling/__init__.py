@@ -1,0 +1,1 @@
+"""Where the time of a training goes: in its input, in its steps."""

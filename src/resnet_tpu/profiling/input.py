@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from resnet_tpu import distributed
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.loader.batches import num_workers
 from resnet_tpu.data.loader.memory import free_memory
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.machine import num_cores
 from resnet_tpu.profiling.advice import Advice, InputFigures, Photos, Stage, advise
 from resnet_tpu.profiling.rates import measure_decoder, measure_loader, measure_step, speed_of_run
-from resnet_tpu.profiling.stages import REST, Sampled, needed_side, sample_stages, time_hand_over
+from resnet_tpu.profiling.stages import REST, Sampled, sample_stages, time_hand_over
 from resnet_tpu.train.run import resolve
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def profile_input(
         needed_by, needed_speed = "measured here", measure_step(config, mesh, seconds=seconds)
     elif needed_speed is None:
         needed_by, needed_speed = f"of the run in {config.run.model_dir}", of_run
-    workers = 1 if config.data.input_pipeline == "basic" else config.data.num_parallel_calls or num_cores()
+    workers = num_workers(config.data)
     figures = InputFigures(
         speed=loader.images_per_sec,
         decoder_speed=_decoder_speed(sampled, source, config.data, workers, seconds),
@@ -89,7 +90,7 @@ def _photos(sampled: Sampled, data: DataConfig, num_images: int) -> Photos | Non
     """What the sampled photos are like."""
     if not sampled.sides:
         return None
-    needed = needed_side(data)
+    needed = data.cached_short_side
     pixels = [height * width for height, width in sampled.sides]
     kept = [size * min(1.0, needed / min(sides)) ** 2 for size, sides in zip(pixels, sampled.sides, strict=True)]
     return Photos(

@@ -14,10 +14,10 @@ from jax.sharding import Mesh
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.loader.loader import train_batches
+from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.loader.order import random_at
 from resnet_tpu.data.pixels.decode import train_image
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.machine import num_cores
 from resnet_tpu.models.network import network_of
 from resnet_tpu.plan.lowering import lower_train_step
@@ -93,7 +93,7 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
         parts = mesh.devices.size * config.optimizer.gradient_accumulation_steps
         config = config.replace(train_batch_size=min(config.train.train_batch_size, _MOST_PER_CPU * parts))
     step = lower_train_step(config, mesh).compile()
-    average = config.optimizer.moving_average_decay > 0
+    average = config.optimizer.keeps_average
     state = create_state(network_of(config), make_optimizer(config.optimizer), config.train.seed, average=average)
     state = distributed.put_replicated(state, mesh)
     batch = distributed.put_batch(made_up_batch(config), mesh)

@@ -16,17 +16,17 @@ from jax.sharding import Mesh
 
 from resnet_tpu import distributed, storage
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.example import parse_image_example
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS, distant
-from resnet_tpu.data.loader.loader import CHUNK
+from resnet_tpu.data.loader.batches import CHUNK
 from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.crop import train_window
 from resnet_tpu.data.pixels.decode import DecodeError, decode, train_image
-from resnet_tpu.data.record_source import RecordSource
-from resnet_tpu.data.source import DistantSource, Sample, Source
-from resnet_tpu.data.tfrecord import RecordError, RecordFile
+from resnet_tpu.data.records.example import parse_image_example
+from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
+from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample_of
+from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.profiling.advice import Stage
 from resnet_tpu.profiling.rates import made_up_batch
 
@@ -140,7 +140,7 @@ def _time_decoding(
         resize_method=data.resize_method,
     )
     if data.cache == "decoded":
-        image = shrink(image, Limits(short_side=needed_side(data)))
+        image = shrink(image, Limits(short_side=data.cached_short_side))
     elif data.input_pipeline == "basic":
         watch.run(DECODE, lambda: decode(encoded, honour_exif=source.honour_exif))
     else:
@@ -167,11 +167,6 @@ def _waiting(watch: Stopwatch) -> float:
     computing = [name for name in watch.cpu_ns if name != READ]
     slowdown = sum(watch.wall_ns[name] for name in computing) / sum(watch.cpu_ns[name] for name in computing)
     return max(0.0, watch.wall_ns[READ] - slowdown * watch.cpu_ns[READ])
-
-
-def needed_side(data: DataConfig) -> int:
-    """The short side in pixels that photos need: 256 for images of 224, in proportion for other sizes."""
-    return data.cache_short_side or round(data.image_size * 8 / 7)
 
 
 def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
@@ -208,10 +203,7 @@ def _distant_reader(source: DistantSource, records: Sequence[int]) -> Reader:
         if position == len(found):
             wanted = records[position : position + CHUNKS_PER_REQUEST * CHUNK]
             found.extend(watch.run(READ, lambda: source.fetch(wanted)))
-        sample = found[position]
-        if isinstance(sample, RecordError):
-            raise sample
-        return sample
+        return sample_of(found[position])
 
     return read
 

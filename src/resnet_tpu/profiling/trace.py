@@ -9,7 +9,7 @@ import jax
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
-from resnet_tpu.train.profile import FOLDER
+from resnet_tpu.train.profiler import FOLDER
 
 _SUFFIX = ".xplane.pb"
 _STEP, _INPUT_WAIT, _DEVICE_WAIT = "train", "input_wait", "device_wait"  # the annotations of `train.loop`

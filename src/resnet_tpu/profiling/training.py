@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import TRAINING, forward_flops
@@ -17,7 +17,7 @@ from resnet_tpu.profiling.peaks import find_peak
 from resnet_tpu.profiling.summary import StepSummary, summarise
 from resnet_tpu.profiling.trace import find_trace, read_trace
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.profile import can_trace, publish
+from resnet_tpu.train.profiler import can_trace, publish
 from resnet_tpu.train.run import resolve
 
 log = logging.getLogger(__name__)

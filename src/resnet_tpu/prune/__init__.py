@@ -1,0 +1,1 @@
+"""Pruning, and training again what is left."""

@@ -24,7 +24,7 @@ from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import network_of
 from resnet_tpu.models.registry import find_architecture
-from resnet_tpu.prune.sizes import Size, bytes_in, size_of
+from resnet_tpu.prune.sizes import Size, size_of
 
 _IMAGES = 16
 """Random ones, on which the logits are compared."""
@@ -32,7 +32,7 @@ _IMAGES = 16
 
 @dataclass(frozen=True)
 class Compaction:
-    """What became of a network: what it computes, and bytes of its checkpoint, before and after; how its logits moved.
+    """What became of a network: what it computes, bytes of its stored arrays, before and after; how its logits moved.
 
     `difference` is the largest of any logit of some random images, computed in float32; `largest` their size.
     """
@@ -58,8 +58,8 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
     return Compaction(
         size_of(old, None),
         size_of(config, None),
-        bytes_in(path),
-        bytes_in(store.find(target)),
+        store.stored_bytes(path),
+        store.stored_bytes(store.find(target)),
         float(np.abs(found - expected).max()),
         float(np.abs(expected).max()),
     )
@@ -82,7 +82,7 @@ def render(found: Compaction) -> RenderableType:
     rows = {
         "parameters": (found.before.parameters, found.after.parameters),
         "multiply-adds per image": (found.before.multiply_adds, found.after.multiply_adds),
-        "bytes of the checkpoint": (found.bytes_before, found.bytes_after),
+        "bytes of stored arrays": (found.bytes_before, found.bytes_after),
     }
     for name, (before, after) in rows.items():
         table.add_row(name, f"{before:,}", f"{after:,}", f"{after / before:.1%}")

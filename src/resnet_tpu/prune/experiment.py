@@ -20,19 +20,19 @@ from resnet_tpu.prune.levels import Level, plan_levels
 from resnet_tpu.prune.options import Experiment
 from resnet_tpu.prune.outcome import UNPRUNED, Outcome, read_outcome
 from resnet_tpu.prune.phase import (
-    Dense,
     Phase,
+    Unpruned,
     config_at,
     is_done,
     last_checkpoint,
 )
-from resnet_tpu.prune.retrain import METHODS
+from resnet_tpu.prune.retrain import RETRAININGS
 from resnet_tpu.train.loop import train
 
 log = logging.getLogger(__name__)
 
 
-def run(
+def prune_run(
     model_dir: str, output_dir: str, asked: Experiment, *, devices: Mapping[str, Any] | None = None
 ) -> list[Outcome]:
     """Prunes the training in `model_dir` and trains it again, level by level, each way and seed; goes on if stopped.
@@ -51,20 +51,20 @@ def run(
     with hosts.joined(where):
         own = config_at(model_dir).replace(**{name: getattr(where, name) for name in devices or {}})
         for seed in seeds or [own.train.seed]:
-            dense = _find_dense(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
-            outcomes.append(read_outcome(dense.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
+            unpruned = _find_unpruned(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
+            outcomes.append(read_outcome(unpruned.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
             for retrain in retrains:
                 folder = storage.join(output_dir, f"seed_{seed}", retrain)
-                outcomes += [_run_phase(folder, level, retrain, dense, asked) for level in levels]
+                outcomes += [_run_phase(folder, level, retrain, unpruned, asked) for level in levels]
     return outcomes
 
 
-def _run_phase(folder: str, level: Level, retrain: str, dense: Dense, asked: Experiment) -> Outcome:
+def _run_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, asked: Experiment) -> Outcome:
     """Prunes and trains one level, unless that is done."""
     model_dir = storage.join(folder, level.name)
-    previous = storage.join(folder, level.follows.name) if level.follows else dense.model_dir
-    phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, dense)
-    seed = dense.config.train.seed
+    previous = storage.join(folder, level.follows.name) if level.follows else unpruned.model_dir
+    phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, unpruned)
+    seed = unpruned.config.train.seed
     if not _first_sees(phase.is_done):
         phase.begin()
         log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
@@ -78,7 +78,7 @@ def _first_sees(question: Callable[[], bool]) -> bool:
     return bool(json.loads(hosts.from_first(json.dumps(hosts.is_first() and question()))))
 
 
-def _find_dense(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Dense:
+def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
     """The training of `seed` that is pruned: the one in `model_dir`, of these options, or one like it in `own_dir`."""
     last_step = last_checkpoint(model_dir)
     rewind_step = _rewind_step(config, last_step, asked)
@@ -92,11 +92,11 @@ def _find_dense(config: Config, model_dir: str, own_dir: str, seed: int, asked: 
         train(config)
         hosts.wait_for_all()
     kept = store.steps_in(storage.join(model_dir, store.FOLDER))
-    if rewind_step not in kept and any(METHODS[name].weights == "early" for name in asked.retrains()):
+    if rewind_step not in kept and any(RETRAININGS[name].weights == "early" for name in asked.retrains()):
         expected = f"one of the checkpoints in {model_dir}: {', '.join(map(str, kept))}"
         do = f"Choose one of them, or train again with --lottery_checkpoint_iters={rewind_step}."
         raise UserError("Rewind step", rewind_step, expected, do)
-    return Dense(model_dir, config, last_step, rewind_step)
+    return Unpruned(model_dir, config, last_step, rewind_step)
 
 
 def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from resnet_tpu.prune.masks import Masks, Weights
+from resnet_tpu.prune.masks import Kernels, Masks
 
 Shares = Mapping[int, float]
 """Share of the filters to remove from convolution J, by J."""
 
 
-def remove_filters(weights: Weights, masks: Masks, shares: Shares, rounds: int) -> Masks:
+def remove_filters(kernels: Kernels, masks: Masks, shares: Shares, rounds: int) -> Masks:
     """Removes 1 - (1 - share)^rounds of the live filters of each convolution in `shares`.
 
     What is left over of a whole filter is removed with that probability, by a generator that starts anew in every call,
@@ -23,12 +23,12 @@ def remove_filters(weights: Weights, masks: Masks, shares: Shares, rounds: int) 
     """
     rng = random.Random(0)
     found = dict(masks)
-    for name in weights:
+    for name in kernels:
         number = name.removeprefix("conv_")
         if not number.isdigit() or int(number) not in shares:
             continue
         kept = masks[name]
-        norms = np.abs(weights[name] * kept).sum((0, 1, 2))
+        norms = np.abs(kernels[name] * kept).sum((0, 1, 2))
         num_live = int(kept.any((0, 1, 2)).sum())
         wanted = num_live * (1 - (1 - shares[int(number)]) ** rounds)
         count = int(wanted) + (rng.random() < wanted - int(wanted))

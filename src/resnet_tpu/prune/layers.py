@@ -3,7 +3,7 @@
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import Arrays, Path, leaf_at
 from resnet_tpu.models.network import Network
-from resnet_tpu.prune.masks import Weights
+from resnet_tpu.prune.masks import Kernels
 
 
 def maskable(network: Network) -> dict[str, Path]:
@@ -26,6 +26,6 @@ def maskable(network: Network) -> dict[str, Path]:
     return found
 
 
-def weights_of(params: Arrays, layers: dict[str, Path]) -> Weights:
+def kernels_of(params: Arrays, layers: dict[str, Path]) -> Kernels:
     """The kernels of these layers."""
     return {name: leaf_at({"params": params}, ("params", path)) for name, path in layers.items()}

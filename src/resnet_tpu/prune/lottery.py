@@ -19,17 +19,17 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_lottery import masks_by_layer
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network, network_of
-from resnet_tpu.prune.layers import maskable, weights_of
+from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.masks import Masks, all_kept, density
 from resnet_tpu.prune.methods import find_method
 from resnet_tpu.prune.phase import fresh_arrays, masks_of
 from resnet_tpu.prune.start import start_with
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.run import lengths, resolve
+from resnet_tpu.train.run import lengths_of, resolve
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def _prune(config: Config) -> None:
     network = network_of(config)
     layers = maskable(network)
     pruned = _open(flags.lottery_prune_at, network, config)
-    masks = find_method(flags.lottery_pruning_method)(weights_of(pruned.arrays["params"], layers), pruned.masks)
+    masks = find_method(flags.lottery_pruning_method)(kernels_of(pruned.arrays["params"], layers), pruned.masks)
     if flags.lottery_results_dir and hosts.is_first():
         storage.make_dir(flags.lottery_results_dir)
         storage.write_text(storage.join(flags.lottery_results_dir, DENSITY), str(density(masks.values())))
@@ -124,7 +124,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     layers = maskable(network)
     if path == REINITIALIZE:
         arrays = fresh_arrays(network, config)
-        return _Origin(arrays, all_kept(weights_of(arrays["params"], layers)), 0)
+        return _Origin(arrays, all_kept(kernels_of(arrays["params"], layers)), 0)
     found = find_named(path)
     if store.is_checkpoint(found):
         checkpoint = store.load_all(found)
@@ -138,7 +138,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     }
     theirs = masks_by_layer(variables)
     names = {place: name.removesuffix("/kernel") for name, (_, place) in tf_names(network).items()}
-    masks = all_kept(weights_of(arrays["params"], layers))
+    masks = all_kept(kernels_of(arrays["params"], layers))
     masks |= {name: theirs[names[place]].astype(bool) for name, place in layers.items() if names[place] in theirs}
     return _Origin(arrays, masks, restored.global_step or 0)
 
@@ -168,7 +168,7 @@ def _name_checkpoints(config: Config) -> None:
     results_dir = config.lottery.lottery_results_dir
     folder = storage.absolute(storage.join(config.run.model_dir, store.FOLDER))
     saved = store.steps_in(folder)
-    kept = {str(step): step for step in lengths(config).kept if step in saved} | {_FINAL: saved[-1]}
+    kept = {str(step): step for step in lengths_of(config).kept if step in saved} | {_FINAL: saved[-1]}
     storage.make_dir(results_dir)
     for name, step in kept.items():
         storage.write_text(storage.join(results_dir, f"{_NAME}{name}"), storage.join(folder, str(step)))

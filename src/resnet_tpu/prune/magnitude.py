@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
-from resnet_tpu.prune.masks import Masks, Weights
+from resnet_tpu.prune.masks import Kernels, Masks
 
 Score = Callable[[np.ndarray], np.ndarray]
 
@@ -29,38 +29,38 @@ def standardised(kernel: np.ndarray) -> np.ndarray:
         return np.abs((values - values.mean(axis, keepdims=True)) / values.std(axis, keepdims=True))
 
 
-def keep_of_all(weights: Weights, masks: Masks, percent: float, score: Score) -> Masks:
+def keep_of_all(kernels: Kernels, masks: Masks, percent: float, score: Score) -> Masks:
     """Keeps `percent` of all weights of the network: a target density. What is masked counts as 0."""
-    scores = {name: score(kernel) for name, kernel in weights.items()}
-    threshold = _percentile((scores[name] * masks[name] for name in weights), 100 - percent)
+    scores = {name: score(kernel) for name, kernel in kernels.items()}
+    threshold = _percentile((scores[name] * masks[name] for name in kernels), 100 - percent)
     return _cut(masks, scores, threshold)
 
 
-def remove_of_kept(weights: Weights, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
+def remove_of_kept(kernels: Kernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
     """Removes `percent` of the weights that are left in the layers whose names contain one of `parts`."""
-    scores = {name: score(weights[name]) for name in _named(weights, parts)}
+    scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
     threshold = _percentile((scores[name][masks[name]] for name in scores), percent)
     return _cut(masks, scores, threshold)
 
 
-def remove_of_all(weights: Weights, masks: Masks, percent: float, parts: Collection[str]) -> Masks:
+def remove_of_all(kernels: Kernels, masks: Masks, percent: float, parts: Collection[str]) -> Masks:
     """Brings the layers whose names contain one of `parts` to a sparsity of `percent` together."""
-    scores = {name: absolute(weights[name]) for name in _named(weights, parts)}
+    scores = {name: absolute(kernels[name]) for name in _named(kernels, parts)}
     threshold = _percentile((scores[name] * masks[name] for name in scores), percent)
     return _cut(masks, scores, threshold)
 
 
-def keep_of_each(weights: Weights, masks: Masks, shares: Mapping[str, float]) -> Masks:
+def keep_of_each(kernels: Kernels, masks: Masks, shares: Mapping[str, float]) -> Masks:
     """Keeps the given share of each layer, of the largest weights."""
     return {
         name: mask & (scores >= np.percentile(scores, (1 - shares[name]) * 100))
         for name, mask in masks.items()
-        for scores in [absolute(weights[name]) * mask]
+        for scores in [absolute(kernels[name]) * mask]
     }
 
 
-def _named(weights: Weights, parts: Collection[str]) -> list[str]:
-    return [name for name in weights if any(part in name for part in parts)]
+def _named(kernels: Kernels, parts: Collection[str]) -> list[str]:
+    return [name for name in kernels if any(part in name for part in parts)]
 
 
 def _percentile(arrays: Iterable[np.ndarray], percent: float) -> np.floating:

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-Weights = Mapping[str, np.ndarray]
+Kernels = Mapping[str, np.ndarray]
 """Kernels float32 by layer, HWIO or [in, out]."""
 
 Masks = dict[str, np.ndarray]
 """Masks bool by layer."""
 
 
-def all_kept(weights: Weights) -> Masks:
+def all_kept(kernels: Kernels) -> Masks:
     """The masks of a network that was never pruned."""
-    return {name: np.ones(kernel.shape, bool) for name, kernel in weights.items()}
+    return {name: np.ones(kernel.shape, bool) for name, kernel in kernels.items()}
 
 
 def density(masks: Iterable[np.ndarray]) -> float:

@@ -18,10 +18,10 @@ from resnet_tpu.prune.magnitude import (
     remove_of_kept,
     standardised,
 )
-from resnet_tpu.prune.masks import Masks, Weights
+from resnet_tpu.prune.masks import Kernels, Masks
 
-Method = Callable[[Weights, Masks], Masks]
-"""(weights, present masks) -> masks that keep nothing that was gone. Pure: nothing given is changed."""
+Method = Callable[[Kernels, Masks], Masks]
+"""(kernels, present masks) -> masks that keep nothing that was gone. Pure: nothing given is changed."""
 
 _AMC = ("first", "second", "third", "fourth")
 _PERCENT = r"(?P<percent>\d+\.?\d*)"
@@ -50,17 +50,17 @@ def find_method(name: str) -> Method:
         parts = (_CONVOLUTIONS, _DENSE) if "_fc" in found["dense"] else (_CONVOLUTIONS,)
         score = standardised if found["z"] else absolute
         percent = _percent(name, found)
-        return lambda weights, masks: remove_of_kept(weights, masks, percent, score, parts)
+        return lambda kernels, masks: remove_of_kept(kernels, masks, percent, score, parts)
     if found := re.fullmatch(rf"(?P<z>z?)prune_all_to_global_{_PERCENT}", name):
         score = standardised if found["z"] else absolute
         percent = _percent(name, found)
-        return lambda weights, masks: keep_of_all(weights, masks, percent, score)
+        return lambda kernels, masks: keep_of_all(kernels, masks, percent, score)
     if found := re.fullmatch(rf"prune_to_global_{_PERCENT}", name):
         percent = _percent(name, found)
-        return lambda weights, masks: remove_of_all(weights, masks, percent, (_CONVOLUTIONS,))
+        return lambda kernels, masks: remove_of_all(kernels, masks, percent, (_CONVOLUTIONS,))
     if found := re.fullmatch(rf"prune_(?P<how>layerwise|uniform|random)_{_PERCENT}", name):
         baseline, percent = _BASELINES[found["how"]], _percent(name, found)
-        return lambda weights, masks: baseline(weights, masks, percent)
+        return lambda kernels, masks: baseline(kernels, masks, percent)
     if found := re.fullmatch(r"prune_amc_(?P<table>\w+)", name):
         if found["table"] in _AMC:
             return functools.partial(_amc, table=found["table"])
@@ -78,17 +78,17 @@ def _percent(name: str, found: re.Match[str]) -> float:
     return percent
 
 
-def _layerwise(weights: Weights, masks: Masks, percent: float) -> Masks:
-    return keep_of_each(weights, masks, dict.fromkeys(weights, percent / 100))
+def _layerwise(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+    return keep_of_each(kernels, masks, dict.fromkeys(kernels, percent / 100))
 
 
-def _uniform(weights: Weights, masks: Masks, percent: float) -> Masks:
-    del weights
+def _uniform(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+    del kernels
     return {name: _keep_drawn(mask, percent) for name, mask in masks.items()}
 
 
-def _random(weights: Weights, masks: Masks, percent: float) -> Masks:
-    del weights
+def _random(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+    del kernels
     drawn = _keep_drawn(np.concatenate([mask.ravel() for mask in masks.values()]), percent)
     ends = np.cumsum([mask.size for mask in masks.values()])[:-1]
     parts = np.split(drawn, ends)
@@ -107,29 +107,29 @@ def _keep_drawn(mask: np.ndarray, percent: float) -> np.ndarray:
     return kept.reshape(mask.shape)
 
 
-_BASELINES: Mapping[str, Callable[[Weights, Masks, float], Masks]] = {
+_BASELINES: Mapping[str, Callable[[Kernels, Masks, float], Masks]] = {
     "layerwise": _layerwise,
     "uniform": _uniform,
     "random": _random,
 }
 
 
-def _amc(weights: Weights, masks: Masks, table: str) -> Masks:
+def _amc(kernels: Kernels, masks: Masks, table: str) -> Masks:
     """Densities by layer of ResNet-50 that the agent of AMC found (arXiv:1802.03494)."""
     with (resources.files("resnet_tpu.prune") / "amc_densities.csv").open() as file:
         shares = {row["layer"]: float(row[table]) for row in csv.DictReader(file)}
-    _check_layers(f"prune_amc_{table}", shares, weights)
-    return keep_of_each(weights, masks, shares)
+    _check_layers(f"prune_amc_{table}", shares, kernels)
+    return keep_of_each(kernels, masks, shares)
 
 
-def _structured(weights: Weights, masks: Masks, name: str, table: str, rounds: int) -> Masks:
-    _check_layers(name, [f"conv_{number}" for number in TABLES[table]], weights)
-    return remove_filters(weights, masks, TABLES[table], rounds)
+def _structured(kernels: Kernels, masks: Masks, name: str, table: str, rounds: int) -> Masks:
+    _check_layers(name, [f"conv_{number}" for number in TABLES[table]], kernels)
+    return remove_filters(kernels, masks, TABLES[table], rounds)
 
 
-def _check_layers(method: str, listed: Collection[str], weights: Weights) -> None:
+def _check_layers(method: str, listed: Collection[str], kernels: Kernels) -> None:
     """Raises UserError unless the network has the layers that a table lists."""
-    if missing := [name for name in listed if name not in weights]:
+    if missing := [name for name in listed if name not in kernels]:
         got = f"a network without {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         expected = f"one with the {len(listed)} layers of its table"
         raise UserError(f"Pruning method {method}", got, expected, "Choose the method made for the network.")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options import Length, option
-from resnet_tpu.prune.retrain import METHODS
+from resnet_tpu.prune.retrain import RETRAININGS
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Experiment:
         None, "Prune so many times, each time what the re-training before left: iterative pruning.", at_least=1
     )
     rate: float = option(0.2, "Share of the weights left that each of the levels removes.", at_least=0)
-    retrain: str = option("lr_rewinding", f"How to train again, one or several: {', '.join(METHODS)}.")
+    retrain: str = option("lr_rewinding", f"How to train again, one or several: {', '.join(RETRAININGS)}.")
     rewind_to: Length | None = option(
         None, "Step, or epochs as 9epochs, that re-training goes back to. Default: a tenth of the training.", at_least=0
     )
@@ -38,8 +38,10 @@ class Experiment:
         """The names in `retrain`. Raises UserError for an unknown one."""
         names = [name.strip() for name in self.retrain.split(",")]
         for name in names:
-            if name not in METHODS:
-                raise UserError("retrain", name, f"one of {', '.join(METHODS)}", f"Change it.{nearest(name, METHODS)}")
+            if name not in RETRAININGS:
+                raise UserError(
+                    "retrain", name, f"one of {', '.join(RETRAININGS)}", f"Change it.{nearest(name, RETRAININGS)}"
+                )
         return names
 
     def seed_numbers(self) -> list[int]:

@@ -9,7 +9,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError
-from resnet_tpu.prune.sizes import LayerSize, bytes_in, size_of
+from resnet_tpu.prune.sizes import LayerSize, size_of
 from resnet_tpu.reports.metrics import read_metrics
 
 UNPRUNED = "none"
@@ -23,8 +23,8 @@ PHASES = "phases.csv"
 class Outcome:
     """A phase that is done: its density, from 0 to 1, and top-1 accuracy on the validation images at its last step.
 
-    `parameters` and `multiply_adds` (of one image) are those left, see `sizes.Size`. `checkpoint_bytes` is what its
-    last checkpoint takes on disk: weights and momentum, statistics, moving averages if any, masks.
+    `parameters` and `multiply_adds` (of one image) are those left, see `sizes.Size`. `checkpoint_bytes` is what the
+    arrays of its last checkpoint take as they are stored: weights and momentum, statistics, averages if any, masks.
     """
 
     model_dir: str
@@ -54,8 +54,8 @@ def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: st
         if row["split"] == "eval" and row["step"] == step
     )
     return Outcome(
-        model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds, bytes_in(path),
-        step, accuracy, size.layers,
+        model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds,
+        store.stored_bytes(path), step, accuracy, size.layers,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def paper_curve(network: str, pruning: str, retrain: str) -> list[Point]:
     """The paper's points from the densest on; none when it has no such runs.
 
     network: resnet20, resnet34, resnet50, resnet56, resnet110. pruning: one_shot, iterative, structured_a,
-    structured_b. retrain: a name of `retrain.METHODS`. The unpruned network: `outcome.UNPRUNED` for both.
+    structured_b. retrain: a name of `retrain.RETRAININGS`. The unpruned network: `outcome.UNPRUNED` for both.
     """
     with (resources.files("resnet_tpu.prune") / "paper_curves.csv").open() as file:
         return [

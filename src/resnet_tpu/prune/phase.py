@@ -16,10 +16,10 @@ from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, Path, leaf_at
 from resnet_tpu.models.network import Network, network_of
-from resnet_tpu.prune.layers import maskable, weights_of
+from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.masks import Masks, all_kept
 from resnet_tpu.prune.methods import find_method
-from resnet_tpu.prune.retrain import METHODS
+from resnet_tpu.prune.retrain import RETRAININGS
 from resnet_tpu.prune.start import start_with
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import curves_path
@@ -33,7 +33,7 @@ _FRESH = 1_000_003
 
 
 @dataclass(frozen=True)
-class Dense:
+class Unpruned:
     """A training that was not pruned: its options, its last step, and the step that re-training goes back to."""
 
     model_dir: str
@@ -55,16 +55,16 @@ class Phase:
     method: str
     retrain: str
     rewind_optimizer: Literal["restore", "reset"]
-    dense: Dense
+    unpruned: Unpruned
 
     def config(self) -> Config:
-        """The options of the training: those of the dense one, with another end and learning rate where it says so."""
-        dense, method = self.dense, METHODS[self.retrain]
-        last_step = dense.last_step
-        if method.step == "last":
-            last_step = last_checkpoint(self.previous) + dense.last_step - dense.rewind_step
-        rate = float(make_schedule(dense.config)(jnp.int32(dense.last_step - 1))) if method.low_rate else None
-        return dense.config.replace(
+        """The options of the training: of the unpruned one, with another end and learning rate where it says so."""
+        unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
+        last_step = unpruned.last_step
+        if retraining.step == "last":
+            last_step = last_checkpoint(self.previous) + unpruned.last_step - unpruned.rewind_step
+        rate = float(make_schedule(unpruned.config)(jnp.int32(unpruned.last_step - 1))) if retraining.low_rate else None
+        return unpruned.config.replace(
             model_dir=self.model_dir,
             mode="train_and_eval",
             train_steps=last_step,
@@ -94,24 +94,24 @@ class Phase:
 
     def _description(self) -> dict[str, Any]:
         names = ("method", "retrain", "rewind_optimizer")
-        return {name: asdict(self)[name] for name in names} | {"rewind_step": self.dense.rewind_step}
+        return {name: asdict(self)[name] for name in names} | {"rewind_step": self.unpruned.rewind_step}
 
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
         """The arrays and the description of the checkpoint that training goes on from."""
-        dense, method = self.dense, METHODS[self.retrain]
+        unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         pruned = store.load_all(store.find(self.previous))
-        network = network_of(dense.config)
+        network = network_of(unpruned.config)
         layers = maskable(network)
-        masks = find_method(self.method)(weights_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))
-        if method.weights == "early":
-            arrays = store.load_all(dense.at(dense.rewind_step)).arrays
-        elif method.weights == "fresh":
-            arrays = fresh_arrays(network, dense.config)
+        masks = find_method(self.method)(kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))
+        if retraining.weights == "early":
+            arrays = store.load_all(unpruned.at(unpruned.rewind_step)).arrays
+        elif retraining.weights == "fresh":
+            arrays = fresh_arrays(network, unpruned.config)
         else:
             arrays = pruned.arrays
-        step = {"last": pruned.step, "early": dense.rewind_step, "first": 0}[method.step]
+        step = {"last": pruned.step, "early": unpruned.rewind_step, "first": 0}[retraining.step]
         arrays = start_with(arrays, masks, layers, step=step, rewind_optimizer=self.rewind_optimizer)
-        position = step * dense.config.train.train_batch_size
+        position = step * unpruned.config.train.train_batch_size
         return arrays, make_meta(self.config(), pruned.meta["class_names"], position)
 
 
@@ -123,7 +123,7 @@ def config_at(model_dir: str) -> Config:
 def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
     """The masks in the arrays of a checkpoint; of one that has none, masks that keep everything."""
     if "masks" not in arrays:
-        return all_kept(weights_of(arrays["params"], layers))
+        return all_kept(kernels_of(arrays["params"], layers))
     return {name: np.asarray(leaf_at(arrays, ("masks", path))) for name, path in layers.items()}
 
 
@@ -141,6 +141,6 @@ def is_done(model_dir: str, last_step: int) -> bool:
 
 def fresh_arrays(network: Network, config: Config) -> Arrays:
     """The arrays of a training before its first step, of weights other than those it began with."""
-    average = config.optimizer.moving_average_decay > 0
+    average = config.optimizer.keeps_average
     state = create_state(network, make_optimizer(config.optimizer), config.train.seed + _FRESH, average=average)
     return jax.tree.map(np.asarray, state.to_arrays())

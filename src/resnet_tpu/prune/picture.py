@@ -23,6 +23,7 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
     axes = figure.subplots()
     unpruned = next(row for row in rows if row.retrain == UNPRUNED)
     axes.axhline(0, color=GREY, linewidth=1)
+    axes.plot(unpruned.density, 0, "o", color=GREY)
     retrains = dict.fromkeys(row.retrain for row in rows if row is not unpruned)
     for colour, retrain in zip(COLOURS, retrains, strict=False):
         own = [row for row in rows if row.retrain == retrain]

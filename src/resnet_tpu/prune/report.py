@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from resnet_tpu import storage
@@ -16,6 +15,7 @@ from resnet_tpu.prune.outcome import PHASES, UNPRUNED, Outcome
 from resnet_tpu.prune.paper import paper_network
 from resnet_tpu.prune.phase import config_at
 from resnet_tpu.prune.sizes import LayerSize
+from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.csv_text import to_csv
 
 
@@ -102,7 +102,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     from resnet_tpu.reports.style import write_png
 
     pruning, rows = _kind(outcomes), summarise(outcomes)
-    Console().print(_accuracies(rows), _sizes(rows))
+    make_console().print(_accuracies(rows), _sizes(rows))
     storage.make_dir(output_dir)
     columns = [field.name for field in fields(Outcome) if field.name != "layers"]
     phases = [tuple(getattr(outcome, name) for name in columns) for outcome in outcomes]

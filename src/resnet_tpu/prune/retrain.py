@@ -8,7 +8,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Method:
+class Retraining:
     """What re-training starts with.
 
     weights: `pruned`: those that were pruned; `early`: those of the rewind step; `fresh`: newly drawn ones.
@@ -22,11 +22,11 @@ class Method:
     text: str
 
 
-METHODS = {
-    "weight_rewinding": Method("early", "early", False, "weights and learning rate of an early step"),
-    "lr_rewinding": Method("pruned", "early", False, "the pruned weights, the learning rate of an early step"),
-    "fine_tuning": Method("pruned", "last", True, "the pruned weights, the last learning rate"),
-    "low_lr_rewinding": Method("early", "early", True, "weights of an early step, the last learning rate"),
-    "reinit": Method("fresh", "first", False, "new random weights under the mask, from the start"),
+RETRAININGS = {
+    "weight_rewinding": Retraining("early", "early", False, "weights and learning rate of an early step"),
+    "lr_rewinding": Retraining("pruned", "early", False, "the pruned weights, the learning rate of an early step"),
+    "fine_tuning": Retraining("pruned", "last", True, "the pruned weights, the last learning rate"),
+    "low_lr_rewinding": Retraining("early", "early", True, "weights of an early step, the last learning rate"),
+    "reinit": Retraining("fresh", "first", False, "new random weights under the mask, from the start"),
 }
-"""Ways to train a pruned network again, by name."""
+"""The ways by name."""

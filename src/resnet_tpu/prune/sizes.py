@@ -1,4 +1,4 @@
-"""What is left of a pruned network: weights layer by layer, parameters, multiply-adds, bytes on disk."""
+"""What is left of a pruned network: weights layer by layer, parameters, multiply-adds."""
 
 import functools
 import math
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resnet_tpu import storage
-from resnet_tpu.checkpoints import checksums
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.models.arrays import Arrays, Path, leaf_at
 from resnet_tpu.models.network import Network
@@ -63,9 +61,3 @@ def _describe(
     """Of a network without masks: where its layers are, the shape of each parameter, multiply-adds of each kernel."""
     network = Network.create(model, num_classes=num_classes, image_size=image_size)
     return maskable(network), parameter_shapes(network), multiply_adds(network)
-
-
-def bytes_in(folder: str) -> int:
-    """The bytes of all files below `folder`, without checksums of them."""
-    paths = [storage.join(folder, name) for name in storage.list_dir(folder) if name != checksums.FILE]
-    return sum(bytes_in(path) if storage.is_dir(path) else storage.file_state(path)[0] for path in paths)

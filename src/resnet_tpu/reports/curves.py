@@ -62,7 +62,7 @@ def draw_results(rows: Sequence[Result], metric: str) -> Figure:
     if "accuracy" in metric:
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     count_axis(axes.xaxis)
-    name = shorten(metric.replace("_", " "), 40)
+    name = shorten(metric.replace("top_", "top-").replace("_", " "), 40)
     axes.set(xlabel="step", ylabel=name)
     add_title(figure, f"{name.capitalize()} by training step")
     figure.legend(loc="outside lower left")
@@ -111,7 +111,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     _draw_train_curve(axes, rows, "top_1_accuracy", "#98a2ad", "training top-1")
     for name, label, colour in (("top_5_accuracy", "top-5", COLOURS[2]), ("top_1_accuracy", "top-1", COLOURS[0])):
         steps, values = _series(rows, "eval", name)
-        if not len(values):
+        if not len(values) or (name == "top_5_accuracy" and values.min() == 1):  # as with five classes or fewer
             continue
         best = values.argmax()
         text = f"validation {label} (best {values[best]:.2%} at step {steps[best]:,.0f})"

@@ -15,7 +15,7 @@ from tensorboardX.proto import event_pb2, summary_pb2, types_pb2
 from tensorboardX.record_writer import register_writer_factory
 
 from resnet_tpu import storage
-from resnet_tpu.data.tfrecord import RecordError, masked_crc, read_records
+from resnet_tpu.data.records.tfrecord import RecordError, masked_crc, read_records
 from resnet_tpu.errors import UserError
 
 # The classes in these modules are made at run time; type checkers do not see them.

@@ -74,7 +74,7 @@ def _results_of(model_dir: str, metric: str, split: Split) -> list[Result]:
     path = model_dir if whole_path or split == "train" else storage.join(model_dir, "eval")
     scalars = read_events(path) if storage.exists(path) else []
     if not scalars:
-        do = "Evaluate the run first (--mode=eval)." if split == "eval" else "Check the path."
+        do = f"Evaluate the run first: resnet-tpu eval {model_dir}." if split == "eval" else "Check the path."
         raise UserError(f"Results of {model_dir}", f"no event files with values in {path}", "at least one", do)
     by_step = {scalar.step: scalar.value for scalar in scalars if scalar.tag == metric}
     if not by_step:

@@ -6,7 +6,7 @@ import uuid
 from resnet_tpu import __version__, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.source import Source
 
 _OWN = ("process_id", "data_dir", "num_parallel_calls", "input_workers", "cache_memory", "cache_folder")
 """Options that may differ between hosts: what they give does not."""

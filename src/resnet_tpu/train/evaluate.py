@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections.abc import Iterator
 
 import jax
 from jax.sharding import Mesh
@@ -10,17 +11,18 @@ from jax.sharding import Mesh
 from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.folders import is_checkpoint
-from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader.loader import eval_batches
-from resnet_tpu.data.source import Source
+from resnet_tpu.config import Config, DataConfig
+from resnet_tpu.data.loader.batches import eval_batches
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.loss import l2
-from resnet_tpu.train.run import check_classes, lengths
+from resnet_tpu.train.run import check_classes, lengths_of
 from resnet_tpu.train.step import EvalStep, make_eval_step
 from resnet_tpu.train.trained import Trained, load_trained
 
@@ -36,27 +38,31 @@ def evaluate(
 ) -> dict[str, float]:
     """`loss` (with the L2 term, as training's), `top_1_accuracy`, `top_5_accuracy` over the whole of `source`."""
     num_images = min(config.data.num_eval_images or len(source), len(source))
-    batch_size = padded_batch_size(config.eval.eval_batch_size, num_images, mesh)
+    batch_size = config.eval.eval_batch_size
+    batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
+    sums = [eval_step(params, batch_stats, batch) for batch in batches]
+    weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
+    return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(_l2(params)))
+
+
+def batches_of(
+    source: Source, data: DataConfig, mesh: Mesh, *, num_images: int, batch_size: int, title: str
+) -> Iterator[DeviceBatch]:
+    """The first `num_images` of `source` in order, on the devices; a progress bar called `title` shows how far it is.
+
+    batch_size: over all devices, rounded up so that every one gets the same number, and no more than there are images.
+    What is missing in the last batch has weight 0.
+    """
+    batch_size = distributed.round_up(min(batch_size, num_images), mesh.devices.size)
     batches = eval_batches(
         source,
-        config.data,
+        data,
         batch_size=batch_size,
         max_images=num_images,
         host_index=jax.process_index(),
         num_hosts=jax.process_count(),
     )
-    sums = [
-        eval_step(params, batch_stats, batch)
-        for batch in track(distributed.prefetch(batches, mesh), "evaluate", total=-(-num_images // batch_size))
-    ]
-    weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
-    return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(_l2(params)))
-
-
-def padded_batch_size(batch_size: int, num_images: int, mesh: Mesh) -> int:
-    """`batch_size`, or `num_images` when fewer, rounded up so that every device gets the same number."""
-    devices = mesh.devices.size
-    return -(-min(batch_size, num_images) // devices) * devices
+    return track(distributed.prefetch(batches, mesh), title, total=-(-num_images // batch_size))
 
 
 def evaluate_run(config: Config, *, watch: bool = False) -> dict[str, float]:
@@ -89,7 +95,7 @@ def _follow(config: Config, mesh: Mesh) -> dict[str, float]:
             trained = load_trained(path, mesh)
             metrics = evaluate_checkpoint(trained, config)
             done, last_seen = trained.step, time.monotonic()
-            if done >= lengths(trained.config).total:
+            if done >= lengths_of(trained.config).total:
                 return metrics
         elif is_late:
             log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
@@ -114,7 +120,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     data = trained.data_config(config.data)
     source = open_source(data, "validation")
     check_classes(data.place, source.class_names, trained.class_names)
-    agree_on(config, validation=source)
+    agree_on(config, writes=trained.is_newest_of(config.run.model_dir), validation=source)
     as_trained = trained.config.replace(
         **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
     )

@@ -26,11 +26,11 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.weights import Weights
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader.loader import Batches, train_batches
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.loader.batches import Batches, train_batches
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.distributed import DeviceBatch
-from resnet_tpu.errors import NonFiniteLossError, UserError
+from resnet_tpu.errors import NonFiniteLossError
 from resnet_tpu.models.network import network_of
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
@@ -40,11 +40,10 @@ from resnet_tpu.train.flight import StepsInFlight
 from resnet_tpu.train.interrupt import Interruption
 from resnet_tpu.train.loop_reports import LoopReports
 from resnet_tpu.train.optimizer import make_optimizer
-from resnet_tpu.train.profile import Profiler
-from resnet_tpu.train.run import Lengths, check_classes, lengths, resolve
-from resnet_tpu.train.schedule import make_schedule
+from resnet_tpu.train.profiler import Profiler
+from resnet_tpu.train.run import check_classes, lengths_of, resolve
 from resnet_tpu.train.start import find_start, settle_start
-from resnet_tpu.train.step import EvalStep, TrainStep, make_eval_step, make_train_step
+from resnet_tpu.train.step import EvalStep, TrainStep, make_eval_step, train_step_of
 from resnet_tpu.train.waiting import InputWait
 
 log = logging.getLogger(__name__)
@@ -68,8 +67,7 @@ def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
     or checkpoints that do not fit, before anything is computed; NonFiniteLossError when the loss is no longer a number.
     train_step: takes the place of the network's own, to measure what is around it.
     """
-    if not config.run.model_dir:
-        raise UserError("model_dir", "nothing", "a folder for checkpoints and metrics", "Give --model_dir=FOLDER.")
+    config.run.require_model_dir()
     check(config)
     storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
@@ -80,22 +78,23 @@ def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
 def _train(config: Config, train_step: TrainStep | None) -> Summary:
     source = open_source(config.data, "train")
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
-    class_names = source.class_names
     if validation is not None:
-        check_classes(config.data.place, validation.class_names, class_names)
+        check_classes(config.data.place, validation.class_names, source.class_names)
     config = resolve(config, source)
     agree_on(config, train=source, validation=validation)
     mesh = distributed.make_mesh(config.run.num_cores)
     parts = config.optimizer.gradient_accumulation_steps
     distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size * parts)
-    plan, folder = lengths(config), storage.join(config.run.model_dir, store.FOLDER)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(
-            CheckpointStore(folder, keep=config.train.keep_checkpoint_max, always=plan.kept)
+            CheckpointStore(
+                storage.join(config.run.model_dir, store.FOLDER),
+                keep=config.train.keep_checkpoint_max,
+                always=lengths_of(config).kept,
+            )
         )
         config, weights = settle_start(config, checkpoints)
-        trainer = Trainer(config, plan, source, validation, class_names, mesh, checkpoints, weights)
-        trainer.train_step = train_step or trainer.train_step
+        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, train_step)
         summary = trainer.run(stack)
     if hosts.is_first():
         draw_report(config.run.model_dir)
@@ -129,40 +128,34 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        plan: Lengths,
         source: Source,
         validation: Source | None,
-        class_names: list[str] | None,
         mesh: Mesh,
         checkpoints: CheckpointStore,
         weights: Weights | None,
+        train_step: TrainStep | None,
     ) -> None:
-        """`weights` are what a new training starts from, if not from random ones."""
-        self.config, self.plan, self.source, self.validation = config, plan, source, validation
-        self.class_names, self.mesh, self.checkpoints = class_names, mesh, checkpoints
-        self.network = network_of(config, mesh)
-        self.optimizer = make_optimizer(config.optimizer)
-        self.train_step: TrainStep = make_train_step(
-            self.network,
-            self.optimizer,
-            make_schedule(config),
-            config.optimizer,
-            seed=config.train.seed,
-            total_steps=plan.total,
-            num_devices=mesh.devices.size,
-        )
-        self.eval_step: EvalStep = make_eval_step(self.network, config.optimizer)
+        """config: resolved. weights: what a new training starts from; None: random ones. train_step: see `train`.
+
+        Raises UserError when the checkpoint to go on from is of another network or other classes.
+        """
+        self.config, self.source, self.validation, self.mesh = config, source, validation, mesh
+        self.checkpoints = checkpoints
+        self.lengths = lengths_of(config)
+        network, optimizer = network_of(config, mesh), make_optimizer(config.optimizer)
+        self.train_step: TrainStep = train_step or train_step_of(config, network, optimizer, mesh)
+        self.eval_step: EvalStep = make_eval_step(network, config.optimizer)
         self.evaluation: dict[str, float] | None = None
         self._is_cold = True
         self._is_basic = config.data.input_pipeline == "basic"  # nothing at the same time
         self.input_wait = InputWait()
         self._flight = StepsInFlight()
-        start = find_start(config, self.network, self.optimizer, checkpoints, class_names, weights, mesh)
+        start = find_start(config, network, optimizer, checkpoints, source.class_names, weights, mesh)
         self.state, self.step, self.position = start.state, start.step, start.position
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
         """Trains from the present step to the last. `stack` closes what this opens."""
-        total, model_dir, train = self.plan.total, self.config.run.model_dir, self.config.train
+        total, model_dir, train = self.lengths.total, self.config.run.model_dir, self.config.train
         stop = stack.enter_context(Interruption())
         writer = None
         if hosts.is_first():
@@ -214,12 +207,12 @@ class Trainer:
         return self.step // period * period
 
     def _is_eval_due(self) -> bool:
-        at_boundary = self.step > 0 and self.step in (self.plan.total, self._multiple(self.plan.per_eval))
+        at_boundary = self.step > 0 and self.step in (self.lengths.total, self._multiple(self.lengths.per_eval))
         return self.validation is not None and at_boundary and self.step not in self.checkpoints.scores
 
     def _is_save_due(self) -> bool:
-        plan = self.plan
-        return self.step in plan.kept or (self.step > 0 and self.step in (plan.total, self._multiple(plan.per_save)))
+        ends = (self.lengths.total, self._multiple(self.lengths.per_save))
+        return self.step in self.lengths.kept or (self.step > 0 and self.step in ends)
 
     def _open_loader(self) -> Batches:
         return train_batches(
@@ -234,9 +227,10 @@ class Trainer:
 
     def _next_boundary(self) -> int:
         """The next step at which the host looks: the end of a loop, an evaluation, a checkpoint, the run."""
-        periods = (self.plan.per_loop, self.plan.per_eval, self.plan.per_save)
-        kept = (step for step in self.plan.kept if step > self.step)
-        return min(self.plan.total, *kept, *(self._multiple(period) + period for period in periods))
+        lengths = self.lengths
+        periods = (lengths.per_loop, lengths.per_eval, lengths.per_save)
+        kept = (step for step in lengths.kept if step > self.step)
+        return min(lengths.total, *kept, *(self._multiple(period) + period for period in periods))
 
     def _run_loop(
         self,
@@ -300,7 +294,7 @@ class Trainer:
         log_metrics(self.step, self.evaluation, time.perf_counter() - start)
 
     def _meta(self) -> dict[str, Any]:
-        return make_meta(self.config, self.class_names, self.position)
+        return make_meta(self.config, self.source.class_names, self.position)
 
     def _log_start(self) -> None:
         config, device = self.config, jax.devices()[0]
@@ -308,6 +302,6 @@ class Trainer:
             "ResNet-%d, %d classes, %d px, %s; %d training images; batch %d on %d x %s; steps %d to %d (%.1f epochs)",
             config.model.resnet_depth, config.data.num_label_classes, config.data.image_size, config.model.precision,
             config.data.num_train_images, config.train.train_batch_size, self.mesh.devices.size, device.device_kind,
-            self.step, self.plan.total,
-            self.plan.total * config.train.train_batch_size / (config.data.num_train_images or 1),
+            self.step, self.lengths.total,
+            self.lengths.total * config.train.train_batch_size / (config.data.num_train_images or 1),
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from resnet_tpu.config import Config
-from resnet_tpu.data.loader.loader import Batches
+from resnet_tpu.data.loader.batches import Batches
 from resnet_tpu.reports.metrics import MetricsWriter
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.train.waiting import InputWait

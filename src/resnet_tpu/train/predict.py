@@ -5,22 +5,19 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-import jax
 import numpy as np
-from rich.console import Console
 
 from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.files import FileSource
-from resnet_tpu.data.loader.loader import eval_batches
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.image_files import FileSource
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
 from resnet_tpu.reports import prediction_report as report
+from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.predictions import Predictions
-from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
-from resnet_tpu.train.evaluate import padded_batch_size
+from resnet_tpu.train.evaluate import batches_of
 from resnet_tpu.train.run import check_classes
 from resnet_tpu.train.step import make_predict_step
 from resnet_tpu.train.trained import Trained, load_trained
@@ -87,26 +84,17 @@ def open_images(data: DataConfig, images: Sequence[str], split: Split, class_nam
         return source, len(source)
     source = open_source(data, split)
     check_classes(data.place, source.class_names, class_names)
-    limits = {"train": data.num_train_images, "validation": data.num_eval_images, "test": data.num_test_images}
-    return source, min(limits[split] or len(source), len(source))
+    return source, min(data.num_images(split) or len(source), len(source))
 
 
 def predict_source(
     trained: Trained, source: Source, data: DataConfig, *, num_images: int, batch_size: int
 ) -> tuple[Predictions, np.ndarray]:
     """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out."""
-    batch_size = padded_batch_size(batch_size, num_images, trained.mesh)
     predict_step = make_predict_step(trained.network)
-    batches = eval_batches(
-        source,
-        data,
-        batch_size=batch_size,
-        max_images=num_images,
-        host_index=jax.process_index(),
-        num_hosts=jax.process_count(),
-    )
     probabilities, labels, weights = [], [], []
-    for batch in track(distributed.prefetch(batches, trained.mesh), "predict", total=-(-num_images // batch_size)):
+    batches = batches_of(source, data, trained.mesh, num_images=num_images, batch_size=batch_size, title="predict")
+    for batch in batches:
         probabilities.append(predict_step(trained.params, trained.batch_stats, batch["image"]))
         labels.append(distributed.gather(batch["label"]))
         weights.append(distributed.gather(batch["weight"]))
@@ -127,7 +115,7 @@ def show_predictions(predictions: Predictions, output_format: Format, top_k: int
     elif output_format == "json":
         sys.stdout.write(report.predictions_json(predictions, k=top_k))
     else:
-        console = Console()
+        console = make_console()
         if predictions.labelled.size:
             console.print(report.class_table(predictions))
         if list_all or len(predictions.names) <= MOST_ROWS:

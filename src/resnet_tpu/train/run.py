@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from resnet_tpu.config import Config
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import steps
 
@@ -27,7 +27,7 @@ def resolve(config: Config, source: Source) -> Config:
     )
 
 
-def lengths(config: Config) -> Lengths:
+def lengths_of(config: Config) -> Lengths:
     """The lengths of a run whose options are resolved. Raises UserError for one that comes to no step at all."""
     images, train = config.data.num_train_images or 1, config.train
 

@@ -65,7 +65,7 @@ def find_start(
 
     Raises UserError when a checkpoint is of another network or other classes.
     """
-    average = config.optimizer.moving_average_decay > 0
+    average = config.optimizer.keeps_average
     new_state = functools.partial(create_state, network, optimizer, config.train.seed, average=average)
     shapes: TrainState = dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.shapes_of("masks"))
     everywhere = distributed.replicated(mesh)

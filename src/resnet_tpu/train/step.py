@@ -6,15 +6,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
-from resnet_tpu.config import ModelConfig, OptimizerConfig
+from resnet_tpu.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.train.loss import cross_entropy, l2
 from resnet_tpu.train.masking import apply_masks
 from resnet_tpu.train.mixing import mix
-from resnet_tpu.train.schedule import Schedule
+from resnet_tpu.train.run import lengths_of
+from resnet_tpu.train.schedule import Schedule, make_schedule
 from resnet_tpu.train.state import TrainState, move_average
 from resnet_tpu.train.trainable import learning_rate_factors
 
@@ -31,6 +33,21 @@ def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
         jnp.asarray([255 * value for value in colours]) for colours in (model.mean_rgb, model.stddev_rgb)
     )
     return (images.astype(jnp.float32) - mean) / deviation
+
+
+def train_step_of(
+    config: Config, network: Network, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh
+) -> TrainStep:
+    """The step of a run whose options are resolved, on the devices of `mesh`; see `make_train_step`."""
+    return make_train_step(
+        network,
+        optimizer,
+        make_schedule(config),
+        config.optimizer,
+        seed=config.train.seed,
+        total_steps=lengths_of(config).total,
+        num_devices=mesh.devices.size,
+    )
 
 
 def make_train_step(

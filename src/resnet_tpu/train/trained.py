@@ -61,7 +61,7 @@ def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Train
         network.shapes(),
     )
     shapes = {"params": params, "batch_stats": batch_stats}
-    if moving_average and config.optimizer.moving_average_decay:
+    if moving_average and config.optimizer.keeps_average:
         checkpoint = store.load(path, {"ema": shapes})
         arrays = checkpoint.arrays["ema"]
     else:

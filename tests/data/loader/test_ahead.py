@@ -10,8 +10,8 @@ import pytest
 from resnet_tpu.data.loader import ahead
 from resnet_tpu.data.loader.ahead import PartlyFetched, ReadAhead
 from resnet_tpu.data.loader.cache import ImageCache
-from resnet_tpu.data.source import Sample
-from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
 
 CHUNK, CHUNKS = 4, 1000

@@ -16,13 +16,13 @@ from resnet_tpu.cli.prepare import prepare as prepare_verb
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.folders import Photo, find_photos
 from resnet_tpu.data.images import Limits
+from resnet_tpu.data.prepare.assignment import assign
 from resnet_tpu.data.prepare.beam import Place, describe_shards, described_shard, make_pipeline, parse_options
 from resnet_tpu.data.prepare.claim import claim
-from resnet_tpu.data.prepare.plan import make_plan
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.prepare.shards import Shard, write_shard
-from resnet_tpu.data.processes import CONTEXT
 from resnet_tpu.errors import UserError
+from resnet_tpu.processes import CONTEXT
 
 DATAFLOW = ("--runner=DataflowRunner", "--project=flowers", "--region=us-west4", "--temp_location=gs://bucket/temp")
 
@@ -47,12 +47,12 @@ def test_units_of_work_in_any_order_and_process_give_the_local_output(
     run(odd_folders, tmp_path / "local", train_shards=5, max_side=100)
     out = str(tmp_path / "out")
     options = PrepareOptions(train_shards=5, max_side=100)
-    plan = make_plan(find_photos(str(odd_folders)), (0.8, 0.1, 0.1), options.seed, options.num_shards())
-    claim(out, plan, options.deciding(), overwrite=False)
-    places = describe_shards(plan.shards, str(tmp_path / "plan"))
-    assert [described_shard(places[shard.name]) for shard in plan.shards] == plan.shards
+    assignment = assign(find_photos(str(odd_folders)), (0.8, 0.1, 0.1), options.seed, options.num_shards())
+    claim(out, assignment, options.deciding(), overwrite=False)
+    places = describe_shards(assignment.shards, str(tmp_path / "shards"))
+    assert [described_shard(places[shard.name]) for shard in assignment.shards] == assignment.shards
     with ProcessPoolExecutor(2, CONTEXT) as pool:
-        done = [pool.submit(write, places[shard.name], out, Limits(100)) for shard in reversed(plan.shards)]
+        done = [pool.submit(write, places[shard.name], out, Limits(100)) for shard in reversed(assignment.shards)]
         assert [one.result() for one in done] == [None] * len(done)
     run(odd_folders, out, train_shards=5, max_side=100)
     assert contents(Path(out)) == contents(tmp_path / "local")
@@ -63,9 +63,9 @@ def test_a_described_shard_is_the_shard(tmp_path: Path) -> None:
     names = ["plain", "ümläut \u2028", 'quote"', os.fsdecode(b"\xff\xfe not UTF-8"), "new\nline"]
     photos = [Photo(f"raw/{name}.jpg", f"{name}.jpg", name, None, boxes[:k]) for k, name in enumerate(names)]
     shards = [Shard(f"train-0000{k}-of-00005", "train", photos[:k], [*range(1, k + 1)], 10**12) for k in range(5)]
-    places = describe_shards(shards, str(tmp_path / "plan"))
+    places = describe_shards(shards, str(tmp_path / "shards"))
     assert [described_shard(places[shard.name]) for shard in shards] == shards
-    assert [json.loads(line)[0] for line in (tmp_path / "plan").read_text().splitlines()] == [*places]
+    assert [json.loads(line)[0] for line in (tmp_path / "shards").read_text().splitlines()] == [*places]
 
 
 def test_without_beam_nothing_is_touched(class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from PIL import Image
 from rich.console import Console
 
 from resnet_tpu import storage
-from resnet_tpu.data.example import decode_example, parse_image_example
 from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.prepare.prepare import PrepareOptions
 from resnet_tpu.data.prepare.report import render_report
-from resnet_tpu.data.tfrecord import RecordFile, load_index
+from resnet_tpu.data.records.example import decode_example, parse_image_example
+from resnet_tpu.data.records.tfrecord import RecordFile, load_index
 from resnet_tpu.errors import UserError
 
 

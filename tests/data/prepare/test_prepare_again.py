@@ -14,7 +14,7 @@ from rich.console import Console
 
 from resnet_tpu.data.manifest import read_manifest
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
-from resnet_tpu.data.tfrecord import RecordFile
+from resnet_tpu.data.records.tfrecord import RecordFile
 from resnet_tpu.errors import UserError
 
 RUN = (

@@ -8,8 +8,8 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import cast
 
 from resnet_tpu.data.loader.cache import ImageCache
-from resnet_tpu.data.source import DistantSource, Sample, Source
-from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample_of
 
 THREADS = 16  # requests under way at a time
 CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
@@ -32,10 +32,7 @@ class PartlyFetched:
         return len(self._source)
 
     def __getitem__(self, i: int) -> Sample:
-        found = self._fetched[i] if i in self._fetched else self._source[i]
-        if isinstance(found, RecordError):
-            raise found
-        return found
+        return sample_of(self._fetched[i]) if i in self._fetched else self._source[i]
 
 
 class ReadAhead:

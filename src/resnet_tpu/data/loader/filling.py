@@ -19,10 +19,10 @@ from resnet_tpu.data.loader.order import random_at
 from resnet_tpu.data.loader.slots import Layout, Rows, Slot, Slots, map_slot
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
-from resnet_tpu.data.processes import Crew, outcome_of
-from resnet_tpu.data.source import Source
-from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
+from resnet_tpu.processes import Crew, outcome_of
 
 _MOST_BAD_IN_A_ROW = 1000
 
@@ -125,7 +125,7 @@ class Filling:
                 return image, label, True
             if self.cache and self.data.cache == "decoded":
                 # Shrunk whether or not it will be kept: batches do not depend on how much memory there is.
-                image = shrink(self._decode(image), Limits(short_side=self._short_side))
+                image = shrink(self._decode(image), Limits(short_side=self.data.cached_short_side))
             if self.cache:
                 self.cache.put(record, image, label)
         if self.data.input_pipeline == "basic" and isinstance(image, bytes):
@@ -134,10 +134,6 @@ class Filling:
 
     def _decode(self, encoded: bytes) -> np.ndarray:
         return decode(encoded, honour_exif=self.source.honour_exif)
-
-    @property
-    def _short_side(self) -> int:
-        return self.data.cache_short_side or round(self.data.image_size * 8 / 7)
 
 
 Fill = Callable[[Chunk, Slot], list[str]]

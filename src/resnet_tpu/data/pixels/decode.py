@@ -22,11 +22,10 @@ from PIL import Image, UnidentifiedImageError
 
 from resnet_tpu.data.pixels import jpeg, native
 from resnet_tpu.data.pixels.crop import MIN_AREA, Window, eval_window, train_window
+from resnet_tpu.data.pixels.exif import UPRIGHT, orientation_of, turn
 from resnet_tpu.data.pixels.resize import Method, resize_to_uint8
 from resnet_tpu.errors import UserError
 
-_ORIENTATION = 0x0112  # EXIF tag
-_UPRIGHT = 1
 _FORMATS = "a whole JPEG, PNG, BMP, GIF, WebP or TIFF image"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -54,7 +53,7 @@ def decode(encoded: bytes, *, honour_exif: bool = False) -> np.ndarray:
     """
     header = jpeg.read_header(encoded)
     image = _decode_jpeg(encoded, header, None) if header else _decode_other(encoded)
-    return _turn(image, _orientation(encoded)) if honour_exif else image
+    return turn(image, _orientation(encoded)) if honour_exif else image
 
 
 def train_image(
@@ -115,7 +114,7 @@ def _fill(
     else:
         library = native.load()
         facts = library.read_facts(encoded) if library else None
-        if library and facts and not (honour_exif and facts.may_be_turned and _orientation(encoded) != _UPRIGHT):
+        if library and facts and not (honour_exif and facts.may_be_turned and _orientation(encoded) != UPRIGHT):
             window = choose(facts.height, facts.width)
             if library.resize_jpeg(encoded, window, out, mirrored=mirrored, method=method):
                 return
@@ -132,11 +131,11 @@ def _fill(
 def _decode_window(encoded: bytes, honour_exif: bool, choose: Callable[[int, int], Window]) -> np.ndarray:
     """The window of the decoded image that `choose` picks from height and width."""
     header = jpeg.read_header(encoded)
-    orientation = _orientation(encoded) if honour_exif else _UPRIGHT
-    if header and header.height and header.width and orientation == _UPRIGHT:
+    orientation = _orientation(encoded) if honour_exif else UPRIGHT
+    if header and header.height and header.width and orientation == UPRIGHT:
         window = choose(header.height, header.width)
         return _crop(_decode_jpeg(encoded, header, window.y + window.h), window)
-    image = _turn(decode(encoded), orientation)
+    image = turn(decode(encoded), orientation)
     return _crop(image, choose(*image.shape[:2]))
 
 
@@ -184,21 +183,9 @@ def _is_overdrawn_png(encoded: bytes) -> bool:
 
 
 def _orientation(encoded: bytes) -> int:
-    """The EXIF orientation, 1 ... 8; 1, upright, where there is none."""
+    """As `orientation_of`, of an image file."""
     try:
         with Image.open(io.BytesIO(encoded), formats=PILLOW_FORMATS) as image:
-            value = image.getexif().get(_ORIENTATION, _UPRIGHT)
+            return orientation_of(image)
     except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError):
-        return _UPRIGHT  # decoding will say what is wrong
-    return int(value) if value in range(1, 9) else _UPRIGHT
-
-
-def _turn(image: np.ndarray, orientation: int) -> np.ndarray:
-    """The upright form of an image stored with this EXIF orientation."""
-    if orientation >= 5:
-        image = image.transpose(1, 0, 2)
-    if orientation in (2, 3, 6, 7):
-        image = image[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        image = image[::-1]
-    return np.ascontiguousarray(image)
+        return UPRIGHT  # decoding will say what is wrong

@@ -23,7 +23,7 @@ from resnet_tpu.data.manifest import STATE_FOLDER
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, finished_shard, result_path, write_shard
 from resnet_tpu.errors import UserError, missing_extra, nearest
 
-_PLAN = "shards.jsonl"
+_DESCRIPTIONS = "shards.jsonl"
 _LOOK_SECS = 5.0
 _LOCAL = ("", "directrunner", "direct", "fnapirunner", "fnapi")
 _DATAFLOW = ("dataflowrunner", "dataflow")
@@ -127,7 +127,7 @@ def write_shards(
     """
     import apache_beam
 
-    places = describe_shards(shards, storage.join(out_dir, STATE_FOLDER, _PLAN))
+    places = describe_shards(shards, storage.join(out_dir, STATE_FOLDER, _DESCRIPTIONS))
     wanted = [places[shard.name] for shard in missing]
     _ = (
         pipeline
@@ -140,7 +140,7 @@ def write_shards(
     if len(results) < len(missing):
         got = f"{len(missing) - len(results)} of {len(missing)} shards not written"
         raise UserError("Apache Beam", got, _EXPECTED, _AGAIN)
-    storage.remove(storage.join(out_dir, STATE_FOLDER, _PLAN))
+    storage.remove(storage.join(out_dir, STATE_FOLDER, _DESCRIPTIONS))
     return results
 
 

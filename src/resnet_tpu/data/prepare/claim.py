@@ -6,7 +6,7 @@ from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import LABELS, MANIFEST, STATE_FOLDER
-from resnet_tpu.data.prepare.plan import Plan
+from resnet_tpu.data.prepare.assignment import Assignment
 from resnet_tpu.data.split import SPLITS
 from resnet_tpu.errors import UserError
 
@@ -16,13 +16,13 @@ _PREFIXES = tuple(f"{split}-" for split in SPLITS)
 _SUMMARIES = (MANIFEST, LABELS, REPORT)
 
 
-def claim(out_dir: str, plan: Plan, options: dict[str, Any], *, overwrite: bool) -> None:
-    """Makes `out_dir` the place of this plan; finished shards of the same plan stay, others are refused.
+def claim(out_dir: str, assignment: Assignment, options: dict[str, Any], *, overwrite: bool) -> None:
+    """Makes `out_dir` the place of these shards; finished ones of the same photos and options stay, others are refused.
 
     Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files that
     `prepare` did not write and whose names would make them part of the data set.
     """
-    state = {"options": options, "inputs": plan.inputs, "shards": [shard.name for shard in plan.shards]}
+    state = {"options": options, "inputs": assignment.inputs, "shards": [shard.name for shard in assignment.shards]}
     try:
         before = _read_state(out_dir)
         if before is not None and overwrite:

@@ -11,14 +11,14 @@ from rich.console import Console
 import resnet_tpu
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import digest_of, read_boxes
-from resnet_tpu.data.findings import Finding, Kind, summarize
+from resnet_tpu.data.findings import Finding, Kind, group_findings
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
 from resnet_tpu.data.prepare import beam as on_beam
+from resnet_tpu.data.prepare.assignment import Assignment, assign
 from resnet_tpu.data.prepare.claim import REPORT, claim, sweep
 from resnet_tpu.data.prepare.flowers import FLOWER_PHOTOS, fetch_flower_photos
-from resnet_tpu.data.prepare.plan import Plan, make_plan
 from resnet_tpu.data.prepare.report import report_text
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, StoredImage, finished_shard
 from resnet_tpu.data.prepare.workers import write_shards
@@ -113,29 +113,29 @@ def prepare(
         raw_dir = fetch_flower_photos(console)
     _check_places(raw_dir, out_dir)
     boxes = read_boxes(options.bounding_boxes)
-    plan = make_plan(find_photos(raw_dir, boxes), parse_ratios(options.split), options.seed, options.num_shards())
+    assignment = assign(find_photos(raw_dir, boxes), parse_ratios(options.split), options.seed, options.num_shards())
     pipeline = None
     if beam is not None:
-        most = _num_workers(plan.shards)
+        most = _num_workers(assignment.shards)
         pipeline = on_beam.make_pipeline(beam, raw_dir, out_dir, workers=options.workers, most_workers=most)
     deciding = options.deciding() | ({"bounding_boxes": digest_of(boxes)} if boxes else {})
-    claim(out_dir, plan, deciding, overwrite=options.overwrite)
-    results = {shard.name: result for shard in plan.shards if (result := finished_shard(shard, out_dir))}
-    missing = [shard for shard in plan.shards if shard.name not in results]
+    claim(out_dir, assignment, deciding, overwrite=options.overwrite)
+    results = {shard.name: result for shard in assignment.shards if (result := finished_shard(shard, out_dir))}
+    missing = [shard for shard in assignment.shards if shard.name not in results]
     if not missing and (manifest := read_manifest(out_dir)):
         console.print(f"Nothing to do: {out_dir} holds these photos already.", highlight=False, markup=False)
         return manifest
     storage.remove(storage.join(out_dir, MANIFEST))
     if results:
         console.print(
-            f"{len(results)} of {len(plan.shards)} shards are finished already.", highlight=False, markup=False
+            f"{len(results)} of {len(assignment.shards)} shards are finished already.", highlight=False, markup=False
         )
     limits = Limits(options.max_side, options.short_side, options.quality)
     if pipeline is None or not missing:
         results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
     else:
-        results |= on_beam.write_shards(pipeline, plan.shards, missing, out_dir, limits, console)
-    return _conclude(raw_dir, out_dir, plan, results, options)
+        results |= on_beam.write_shards(pipeline, assignment.shards, missing, out_dir, limits, console)
+    return _conclude(raw_dir, out_dir, assignment, results, options)
 
 
 def _check_places(raw_dir: str, out_dir: str) -> None:
@@ -155,21 +155,24 @@ def _num_workers(shards: list[Shard]) -> int:
 
 
 def _conclude(
-    raw_dir: str, out_dir: str, plan: Plan, results: dict[str, ShardResult], options: PrepareOptions
+    raw_dir: str, out_dir: str, assignment: Assignment, results: dict[str, ShardResult], options: PrepareOptions
 ) -> Manifest:
     """Checks what came of the shards and writes report, labels and, last, the manifest."""
-    findings = [*plan.findings, *(finding for shard in plan.shards for finding in results[shard.name].findings)]
-    findings.extend(_twins(plan, results))
+    findings = [
+        *assignment.findings,
+        *(finding for shard in assignment.shards for finding in results[shard.name].findings),
+    ]
+    findings.extend(_twins(assignment, results))
     counts: dict[Kind, int] = {}
     for result in results.values():
         for kind, count in result.counts.items():
             counts[kind] = counts.get(kind, 0) + count
     try:
-        _check_bad(raw_dir, out_dir, findings, options, sum(len(shard.photos) for shard in plan.shards))
-        manifest = _summary(plan, results, options, findings, counts)
+        _check_bad(raw_dir, out_dir, findings, options, sum(len(shard.photos) for shard in assignment.shards))
+        manifest = _summary(assignment, results, options, findings, counts)
         sweep(out_dir)
         storage.write_text(storage.join(out_dir, REPORT), report_text(manifest, findings, counts))
-        storage.write_text(storage.join(out_dir, LABELS), "".join(f"{name}\n" for name in plan.class_names))
+        storage.write_text(storage.join(out_dir, LABELS), "".join(f"{name}\n" for name in assignment.class_names))
         storage.write_text(storage.join(out_dir, MANIFEST), manifest.to_json())
     except OSError as error:
         do = "Free space or mend permissions, then run the same command again: finished shards are kept."
@@ -192,11 +195,11 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
     )
 
 
-def _twins(plan: Plan, results: dict[str, ShardResult]) -> list[Finding]:
+def _twins(assignment: Assignment, results: dict[str, ShardResult]) -> list[Finding]:
     """Images with the same bytes in two splits or two classes, told at the later one."""
     seen: dict[bytes, tuple[Shard, int]] = {}
     findings = []
-    for shard in plan.shards:
+    for shard in assignment.shards:
         for i, image in enumerate(results[shard.name].images):
             if image is None:
                 continue
@@ -210,7 +213,7 @@ def _twins(plan: Plan, results: dict[str, ShardResult]) -> list[Finding]:
 
 
 def _summary(
-    plan: Plan,
+    assignment: Assignment,
     results: dict[str, ShardResult],
     options: PrepareOptions,
     findings: list[Finding],
@@ -219,8 +222,8 @@ def _summary(
     splits: dict[str, SplitEntry] = {}
     stored: list[StoredImage] = []
     for split in SPLITS:
-        shards = [shard for shard in plan.shards if shard.split == split]
-        per_class = dict.fromkeys(plan.class_names, 0)
+        shards = [shard for shard in assignment.shards if shard.split == split]
+        per_class = dict.fromkeys(assignment.class_names, 0)
         files: dict[str, ShardEntry] = {}
         for shard in shards:
             result = results[shard.name]
@@ -233,13 +236,13 @@ def _summary(
         if shards:
             splits[split] = SplitEntry(sum(per_class.values()), per_class, len(shards), files)
     return Manifest(
-        class_names=plan.class_names,
+        class_names=assignment.class_names,
         splits=splits,
         image_height=Spread.of([image.height for image in stored]),
         image_width=Spread.of([image.width for image in stored]),
         image_bytes=Spread.of([image.num_bytes for image in stored]),
         seed=options.seed,
         options=options.deciding(),
-        findings=summarize(findings, counts),
+        findings=group_findings(findings, counts),
         version=resnet_tpu.__version__,
     )

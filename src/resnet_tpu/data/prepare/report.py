@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from resnet_tpu.data.findings import Finding, Kind, Summary
+from resnet_tpu.data.findings import Finding, FindingGroup, Kind
 from resnet_tpu.data.manifest import Manifest
 from resnet_tpu.data.split import SPLITS
 
@@ -29,7 +29,7 @@ def render_report(manifest: Manifest) -> RenderableType:
     return Group(images, *([_noticed(manifest.findings)] if manifest.findings else []))
 
 
-def _noticed(findings: Iterable[Summary]) -> Table:
+def _noticed(findings: Iterable[FindingGroup]) -> Table:
     table = Table("what", "done", "count", "first paths", title="Noticed")
     for found in findings:
         paths = [escape(path) for path in found.first[:_SHOWN_PATHS]]

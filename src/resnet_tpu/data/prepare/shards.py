@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from resnet_tpu import checked_json, storage
 from resnet_tpu.data.boxes import Box
-from resnet_tpu.data.example import Feature, encode_example
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.folders import Photo
 from resnet_tpu.data.images import BadImageError, CleanImage, Limits, clean_image
 from resnet_tpu.data.manifest import STATE_FOLDER
+from resnet_tpu.data.records.example import Feature, encode_example
+from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.data.split import Split
-from resnet_tpu.data.tfrecord import RecordWriter
 from resnet_tpu.errors import UserError
 
 

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, write_shard
-from resnet_tpu.data.processes import CONTEXT, Crew, outcome_of
 from resnet_tpu.errors import UserError
+from resnet_tpu.processes import CONTEXT, Crew, outcome_of
 
 _REFRESH_SECS = 0.2
 _PATIENCE_SECS = 10  # for a worker to finish the photo in hand

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from resnet_tpu.data.fingerprint import fingerprint
+from resnet_tpu.data.sources.fingerprint import fingerprint
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 from resnet_tpu import storage
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.files import FolderSource
-from resnet_tpu.data.made_up import NoiseSource, ZeroSource
 from resnet_tpu.data.manifest import MANIFEST, STATE_FOLDER, read_manifest
-from resnet_tpu.data.record_source import DistantRecordSource, RecordSource
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.image_files import FolderSource
+from resnet_tpu.data.sources.made_up import NoiseSource, ZeroSource
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.tfrecords import DistantRecordSource, RecordSource
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
 
@@ -25,7 +25,7 @@ def open_source(data: DataConfig, split: Split) -> Source:
     Raises UserError when there is no such folder, split, class or image, or fewer classes are asked for than found.
     """
     if data.bigtable_instance:
-        from resnet_tpu.data.bigtable import BigtableSource  # its library takes two seconds
+        from resnet_tpu.data.sources.bigtable import BigtableSource  # its library takes two seconds
 
         if data.data_dir:
             log.warning("data_dir %s is not read: bigtable_instance is given, and takes its place.", data.data_dir)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from resnet_tpu import storage
-from resnet_tpu.data.tfrecord import RecordFile
+from resnet_tpu.data.records.tfrecord import RecordFile
 
 log = logging.getLogger(__name__)
 
-BLOCK = 4 << 20
+PIECE_BYTES = 4 << 20
 """Bytes of a piece: much for a request, little to wait for."""
 
 _AT_ONCE = 4  # pieces a thread fetches at a time, and holds in memory
@@ -85,7 +85,7 @@ class KeepingReader(DirectReader):
         parts: list[dict[int, bytes]] = [{} for _ in wanted]  # of each stretch, by piece
         needed: dict[tuple[RecordFile, int], list[int]] = {}
         for i, stretch in enumerate(wanted):
-            for number in range(stretch.start // BLOCK, -(-stretch.stop // BLOCK)):
+            for number in range(stretch.start // PIECE_BYTES, -(-stretch.stop // PIECE_BYTES)):
                 needed.setdefault((stretch.file, number), []).append(i)
         missing = []
         for (file, number), users in needed.items():
@@ -96,15 +96,15 @@ class KeepingReader(DirectReader):
                     break
                 parts[i][number] = data
         for k in range(0, len(missing), _AT_ONCE):
-            for (file, number), block in self._fetch(missing[k : k + _AT_ONCE]):
+            for (file, number), piece in self._fetch(missing[k : k + _AT_ONCE]):
                 for i in needed[file, number]:
                     low, high = _within(wanted[i], number)
-                    parts[i][number] = block[low:high]
+                    parts[i][number] = piece[low:high]
         return [b"".join(part[number] for number in sorted(part)) for part in parts]
 
     def forget(self, stretch: Stretch) -> None:
         """Deletes the pieces that hold a stretch, which are damaged."""
-        for number in range(stretch.start // BLOCK, -(-stretch.stop // BLOCK)):
+        for number in range(stretch.start // PIECE_BYTES, -(-stretch.stop // PIECE_BYTES)):
             self._place(stretch.file, number).unlink(missing_ok=True)
 
     def _place(self, file: RecordFile, number: int) -> Path:
@@ -131,7 +131,7 @@ class KeepingReader(DirectReader):
                     ours[place] = (file, number)
                 futures.append(self._coming[place])
         try:
-            spans = [(file.path, n * BLOCK, min((n + 1) * BLOCK, file.size)) for file, n in ours.values()]
+            spans = [(file.path, n * PIECE_BYTES, min((n + 1) * PIECE_BYTES, file.size)) for file, n in ours.values()]
             for place, data in zip(ours, storage.read_ranges(spans), strict=True):
                 self._keep(place, data)
                 self._coming[place].set_result(data)
@@ -164,7 +164,7 @@ class KeepingReader(DirectReader):
 
 def _within(stretch: Stretch, number: int) -> tuple[int, int]:
     """Where in a piece the bytes of a stretch lie."""
-    return max(stretch.start - number * BLOCK, 0), min(stretch.stop - number * BLOCK, BLOCK)
+    return max(stretch.start - number * PIECE_BYTES, 0), min(stretch.stop - number * PIECE_BYTES, PIECE_BYTES)
 
 
 def _name(file: RecordFile) -> str:

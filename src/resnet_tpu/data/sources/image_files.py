@@ -9,10 +9,10 @@ from resnet_tpu.config import DataConfig
 from resnet_tpu.data.findings import Kind
 from resnet_tpu.data.folders import Found, Photo, find_photos
 from resnet_tpu.data.images import IMAGE_SUFFIXES
-from resnet_tpu.data.labels import UNKNOWN_LABEL, make_labels
-from resnet_tpu.data.source import Sample
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
+from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.data.split import SPLITS, Split, split_files
-from resnet_tpu.data.tfrecord import RecordError
 from resnet_tpu.errors import UserError
 
 
@@ -88,7 +88,7 @@ class FileSource:
 
     def __getitem__(self, i: int) -> Sample:
         path = self._paths[i]
-        folder = path.replace("\\", "/").rpartition("/")[0].rpartition("/")[2]
+        folder = storage.absolute(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2]
         label = self.class_names.index(folder) if folder in self.class_names else UNKNOWN_LABEL
         return Sample(storage.read_bytes(path), label, path)
 
@@ -102,8 +102,7 @@ def _files_of(path: str) -> list[str]:
         raise UserError("Image", path, "an existing file or folder", "Check the path.")
     if not storage.is_dir(path):
         return [path]
-    below = storage.glob(storage.join(path, "**"))
-    images = [name for name in below if name.lower().endswith(IMAGE_SUFFIXES)]
+    images = [file for file in storage.files_below(path) if file.lower().endswith(IMAGE_SUFFIXES)]
     if not images:
         raise UserError("Folder", path, f"images in it ({', '.join(IMAGE_SUFFIXES)})", "Check the path.")
     return images

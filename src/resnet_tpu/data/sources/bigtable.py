@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.bigtable_rows import Rows
-from resnet_tpu.data.example import parse_image_example
-from resnet_tpu.data.labels import make_labels
-from resnet_tpu.data.source import Sample
+from resnet_tpu.data.records.example import parse_image_example
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.bigtable_rows import Rows
+from resnet_tpu.data.sources.labels import make_labels
+from resnet_tpu.data.sources.source import Sample, sample_of
 from resnet_tpu.data.split import Split
-from resnet_tpu.data.tfrecord import RecordError
 from resnet_tpu.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,7 @@ class BigtableSource:
 
     def __getitem__(self, i: int) -> Sample:
         (found,) = self.fetch([i])
-        if isinstance(found, RecordError):
-            raise found
-        return found
+        return sample_of(found)
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
         """The examples of these numbers, by one request; an error in the place of each damaged one."""

@@ -14,13 +14,13 @@ import pytest
 
 from resnet_tpu import distributed
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader.loader import Batch, Batches, eval_batches, train_batches
+from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
-from resnet_tpu.data.source import Sample, Source
-from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Sample, Source
 from resnet_tpu.errors import UserError
 
 SIZE = 16

@@ -9,7 +9,7 @@ from resnet_tpu import storage
 from resnet_tpu.config import Config
 from resnet_tpu.profiling.trace import Trace, find_trace, read_trace
 from resnet_tpu.train.loop import train
-from resnet_tpu.train.profile import FOLDER, Profiler
+from resnet_tpu.train.profiler import FOLDER, Profiler
 
 Tiny = Callable[..., Config]
 ENDLESS = 3_600_000  # ms

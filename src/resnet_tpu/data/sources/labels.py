@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.fingerprint import fingerprint
+from resnet_tpu.data.sources.fingerprint import fingerprint
 from resnet_tpu.errors import UserError
 
 UNKNOWN_LABEL = -1
@@ -46,7 +46,7 @@ def make_labels(data: DataConfig, names: Sequence[str] | None, *, allow_unknown:
     every = names if names is None or first else ["background", *names]
     if every and asked and asked < len(every):
         expected = f"at least the {len(every)} classes of {data.place}"
-        raise UserError("num_label_classes", asked, expected, "Leave it out to have them counted.")
+        raise UserError("num_label_classes", asked, expected, "Leave it out, or give data of no more classes.")
     number = asked or len(every or ()) or DEFAULT_CLASSES
     names = None if every is None else list(every)
     return Labels(names, number, first, allow_unknown, data.lth_use_random_label)

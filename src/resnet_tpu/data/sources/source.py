@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.data.records.tfrecord import RecordError
 
 
 class Sample(NamedTuple):
@@ -14,6 +14,13 @@ class Sample(NamedTuple):
     encoded: bytes | np.ndarray  # an image file; or the finished image, uint8 [image_size, image_size, 3]
     label: int  # from 0; -1 when a test example has none
     name: str  # of the image file, as far as known
+
+
+def sample_of(found: Sample | RecordError) -> Sample:
+    """The example that was fetched. Raises the error that is in its place."""
+    if isinstance(found, RecordError):
+        raise found
+    return found
 
 
 class Source(Protocol):

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.blocks import Stretch, open_reader
-from resnet_tpu.data.example import parse_image_example
-from resnet_tpu.data.labels import make_labels
 from resnet_tpu.data.manifest import MANIFEST, read_class_names, read_manifest
-from resnet_tpu.data.source import Sample
+from resnet_tpu.data.records.example import parse_image_example
+from resnet_tpu.data.records.pieces import Stretch, open_reader
+from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
+from resnet_tpu.data.sources.labels import make_labels
+from resnet_tpu.data.sources.source import Sample, sample_of
 from resnet_tpu.data.split import Split
-from resnet_tpu.data.tfrecord import RecordError, RecordFile
 from resnet_tpu.errors import UserError
 
 _OPEN_FILES_AT_ONCE = 16
@@ -89,9 +89,7 @@ class DistantRecordSource(RecordSource):
 
     def __getitem__(self, i: int) -> Sample:
         (found,) = self.fetch([i])
-        if isinstance(found, RecordError):
-            raise found
-        return found
+        return sample_of(found)
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
         """The examples of these numbers, read together; an error in the place of each damaged one."""

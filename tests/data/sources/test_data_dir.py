@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.example import encode_example
-from resnet_tpu.data.source import Sample, Source
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordError, RecordWriter
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.image_files import FileSource
+from resnet_tpu.data.sources.labels import UNKNOWN_LABEL
+from resnet_tpu.data.sources.source import Sample, Source
 from resnet_tpu.data.split import SPLITS, Split
-from resnet_tpu.data.tfrecord import RecordError, RecordWriter
 from resnet_tpu.errors import UserError
 
 
@@ -284,3 +286,11 @@ def test_synthetic_images_can_be_told_apart_by_colour() -> None:
     np.testing.assert_array_equal(first, train[0].encoded)
     assert np.any(first != train[100].encoded)
     assert np.any(first != validation[0].encoded)
+
+
+def test_a_folder_to_predict_may_have_any_name_and_hold_folders(tmp_path: Path, draw: Callable[..., Path]) -> None:
+    paths = [draw(tmp_path / "roses [2020] *" / name) for name in ("deep/a.jpg", "b.JPG")]
+    (tmp_path / "roses [2020] *" / "album.jpg").mkdir()  # no image, whatever its name
+    source = FileSource([str(tmp_path / "roses [2020] *")], ["deep", "other"])
+    assert [source.where(i) for i in range(len(source))] == sorted(map(str, paths))
+    assert [source[i].label for i in range(len(source))] == [UNKNOWN_LABEL, 0]

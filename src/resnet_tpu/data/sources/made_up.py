@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.labels import DEFAULT_CLASSES
-from resnet_tpu.data.source import Sample
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.labels import DEFAULT_CLASSES
+from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.data.split import SPLITS, Split
-from resnet_tpu.data.tfrecord import RecordError
 
 _IMAGENET_SIZES = {"train": 1_281_167, "validation": 50_000, "test": 50_000}
 
@@ -22,8 +22,7 @@ class _MadeUp:
 
     def __init__(self, data: DataConfig, split: Split) -> None:
         self.num_classes = data.num_label_classes or DEFAULT_CLASSES
-        asked = {"train": data.num_train_images, "validation": data.num_eval_images, "test": data.num_test_images}
-        self._len = asked[split] or _IMAGENET_SIZES[split]
+        self._len = data.num_images(split) or _IMAGENET_SIZES[split]
         self._shape = (data.image_size, data.image_size, 3)
 
     def __len__(self) -> int:

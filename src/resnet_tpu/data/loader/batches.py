@@ -21,7 +21,7 @@ from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
 from resnet_tpu.data.loader.order import place_at
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
-from resnet_tpu.data.source import Source
+from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.machine import num_cores
 
@@ -36,7 +36,7 @@ Records = Callable[[int], int | None]
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Chunking:
     """Which positions of the stream a chunk of this host's batches holds."""
 
     batch_size: int
@@ -70,15 +70,15 @@ class _Plan:
 class _Maker:
     """Makes chunks, from any number of threads, in the memory of the batches they belong to."""
 
-    def __init__(self, plan: _Plan, records: Records, slots: Slots, fill: Fill) -> None:
-        self._plan, self._records, self._slots, self._fill = plan, records, slots, fill
+    def __init__(self, chunking: _Chunking, records: Records, slots: Slots, fill: Fill) -> None:
+        self._chunking, self._records, self._slots, self._fill = chunking, records, slots, fill
         self.ahead: ReadAhead | None = None
         self._begun: dict[int, Slot] = {}  # by batch
         self._lock = threading.Lock()
 
     def make(self, chunk: int) -> list[str]:
         """Fills the rows of number `chunk`; the messages of skipped examples."""
-        batch, first_row, positions = self._plan.place(chunk)
+        batch, first_row, positions = self._chunking.place(chunk)
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
         records = [self._records(position) for position in positions]
@@ -87,7 +87,7 @@ class _Maker:
 
     def records_in(self, chunk: int) -> list[int | None]:
         """The records of a chunk's rows."""
-        return [self._records(position) for position in self._plan.place(chunk)[2]]
+        return [self._records(position) for position in self._chunking.place(chunk)[2]]
 
     def take(self, batch: int) -> Slot:
         """The memory of a batch whose chunks are all made."""
@@ -102,31 +102,31 @@ class Batches(Iterator[Batch]):
     its processes at once. The memory of a batch is used again when no array over it is left.
     """
 
-    def __init__(self, filling: Filling, plan: _Plan, records: Records) -> None:
+    def __init__(self, filling: Filling, chunking: _Chunking, records: Records) -> None:
         self.skipped: Counter[str] = Counter()
         """Damaged examples met in the batches given out so far: message of each, and how often. `.total()` counts."""
         self._is_closed = False
-        self._numbers = iter(range(plan.num_batches))
-        self._parts = plan.parts
+        self._numbers = iter(range(chunking.num_batches))
+        self._parts = chunking.parts
         self._cache_report = CacheReport(filling.cache)
         cv2.setNumThreads(1)  # each of ours works on an image of its own; more of OpenCV's would wait for each other
-        slots, workers = Slots(Layout(plan.per_host, filling.data.image_size)), _num_workers(filling.data)
+        slots, workers = Slots(Layout(chunking.per_host, filling.data.image_size)), num_workers(filling.data)
         self._closing = contextlib.ExitStack()
         if filling.data.input_pipeline == "basic" or filling.data.input_workers == "threads":
-            self._maker = _Maker(plan, records, slots, lambda chunk, slot: filling.fill(chunk, slot.rows))
+            self._maker = _Maker(chunking, records, slots, lambda chunk, slot: filling.fill(chunk, slot.rows))
         else:
             processes = FillingProcesses(filling, slots, workers)
             self._closing.callback(processes.close)
-            self._maker = _Maker(plan, records, slots, processes)
+            self._maker = _Maker(chunking, records, slots, processes)
         if filling.data.input_pipeline == "basic":
-            self._chunks = map(self._maker.make, range(plan.num_chunks))
+            self._chunks = map(self._maker.make, range(chunking.num_chunks))
         else:
             ahead = None
             if source := distant(filling.source):
-                ahead = ReadAhead(source, filling.cache, self._maker.records_in, plan.num_chunks)
+                ahead = ReadAhead(source, filling.cache, self._maker.records_in, chunking.num_chunks)
             self._maker.ahead = ahead
-            options = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=plan.parts + 2 * workers)
-            dataset = grain.MapDataset.range(plan.num_chunks).map(self._maker.make)
+            options = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=chunking.parts + 2 * workers)
+            dataset = grain.MapDataset.range(chunking.num_chunks).map(self._maker.make)
             self._chunks = iter(dataset.to_iter_dataset(options))
             self._closing.callback(self._chunks.close)
             if ahead:
@@ -183,10 +183,10 @@ def train_batches(
     when a worker process dies.
     """
     _check_hosts("train_batch_size", batch_size, num_hosts)
-    plan = _Plan(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts)
+    chunking = _Chunking(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts)
     filling = Filling(source, data, seed, open_cache(data, len(source)))
     num_records = len(source)
-    return Batches(filling, plan, lambda position: place_at(position, num_records=num_records, seed=seed).record)
+    return Batches(filling, chunking, lambda position: place_at(position, num_records=num_records, seed=seed).record)
 
 
 def eval_batches(
@@ -206,8 +206,8 @@ def eval_batches(
     """
     _check_hosts("eval_batch_size", batch_size, num_hosts)
     num_images = min(len(source), max_images or len(source))
-    plan = _Plan(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts)
-    return Batches(Filling(source, data), plan, lambda position: position if position < num_images else None)
+    chunking = _Chunking(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts)
+    return Batches(Filling(source, data), chunking, lambda position: position if position < num_images else None)
 
 
 def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
@@ -216,5 +216,6 @@ def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
         raise UserError(option, batch_size, f"a multiple of {num_hosts} hosts", f"Use {nearby}.")
 
 
-def _num_workers(data: DataConfig) -> int:
-    return data.num_parallel_calls or num_cores()
+def num_workers(data: DataConfig) -> int:
+    """Threads or processes that make images: the basic pipeline works in the thread that asks."""
+    return 1 if data.input_pipeline == "basic" else data.num_parallel_calls or num_cores()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet_tpu.data.example import decode_example, encode_example, parse_image_example
-from resnet_tpu.data.tfrecord import read_records
+from resnet_tpu.data.records.example import decode_example, encode_example, parse_image_example
+from resnet_tpu.data.records.tfrecord import read_records
 from resnet_tpu.errors import UserError
 
 FEATURES = st.dictionaries(

@@ -19,13 +19,13 @@ from rich.console import Console
 
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.data import bigtable_rows
-from resnet_tpu.data.bigtable import BigtableSource
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.example import encode_example
-from resnet_tpu.data.loader.loader import Batch, Batches, eval_batches, train_batches
+from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.prepare.bigtable_writer import write_table
-from resnet_tpu.data.tfrecord import RecordError, RecordWriter
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordError, RecordWriter
+from resnet_tpu.data.sources import bigtable_rows
+from resnet_tpu.data.sources.bigtable import BigtableSource
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.profiling.stages import sample_stages
 from resnet_tpu.reports.metrics import read_metrics

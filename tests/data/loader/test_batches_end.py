@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.data_dir import open_source
-from resnet_tpu.data.loader.loader import Batches, eval_batches, train_batches
-from resnet_tpu.data.tfrecord import RecordError
+from resnet_tpu.data.loader.batches import Batches, eval_batches, train_batches
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 
 KINDS = ["threads", "processes"]
@@ -96,8 +96,8 @@ def test_a_file_that_vanishes(records: Path) -> None:
 START = """
 import sys
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.loader.loader import train_batches
-from resnet_tpu.data.data_dir import open_source
+from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.sources.data_dir import open_source
 
 data = DataConfig(data_dir=sys.argv[1], image_size=16, num_parallel_calls=2, input_workers=sys.argv[2], cache="decoded")
 batches = train_batches(open_source(data, "train"), data, batch_size=16, seed=0)
@@ -146,8 +146,12 @@ def test_twenty_epochs_need_no_more_than_two(records: Path, kind: str, wait_unti
         pages = sum(int((folder / "statm").read_text().split()[1]) for folder in folders)
         return threads, descriptors, pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
+    asked = config(records, input_workers=kind, cache="decoded", image_size=32)
+    with training(asked, batch_size=37) as batches:  # what a process opens once and for all, is open then
+        next(batches)
+    del batches
     before = holdings()
-    with training(config(records, input_workers=kind, cache="decoded", image_size=32), batch_size=37) as batches:
+    with training(asked, batch_size=37) as batches:
         for _ in range(2):
             next(batches)
         early = holdings()

@@ -20,7 +20,7 @@ _MIN_SHARD_IMAGES = 128  # ... as long as each has at least these
 
 
 @dataclass(frozen=True)
-class Plan:
+class Assignment:
     """What is to be written, and from what."""
 
     class_names: list[str]  # the first has label 1
@@ -29,7 +29,7 @@ class Plan:
     inputs: dict[str, list[Any]]  # folder -> number of files, digest of their names, sizes and times
 
 
-def make_plan(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping[Split, int | None]) -> Plan:
+def assign(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping[Split, int | None]) -> Assignment:
     """Labels from 1 by the byte order of class names, splits, order and shards.
 
     num_shards: None for a number that gives files of about 100 MB.
@@ -48,7 +48,7 @@ def make_plan(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapp
             name = f"{split}-{k:05d}-of-{count:05d}"
             size = sum(states[photo.path][0] for photo in part)
             shards.append(Shard(name, split, part, [labels[photo.class_name] for photo in part], size))
-    return Plan(class_names, shards, [*found.findings, *findings], _digests(photos, states))
+    return Assignment(class_names, shards, [*found.findings, *findings], _digests(photos, states))
 
 
 def _given_splits(photos: Iterable[Photo]) -> dict[Split, list[Photo]]:

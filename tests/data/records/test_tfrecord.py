@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from resnet_tpu.data.tfrecord import RecordError, RecordFile, RecordWriter, load_index, read_records
+from resnet_tpu.data.records.tfrecord import RecordError, RecordFile, RecordWriter, load_index, read_records
 from resnet_tpu.errors import UserError
 
 RECORDS = [b"", b"a", bytes(100), b"0123456789" * 30, "é".encode() * 7]
@@ -133,7 +133,7 @@ def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:
 
 def test_a_killed_writer_leaves_no_file_under_the_name(tmp_path: Path) -> None:
     code = (
-        "import sys, os, signal\nfrom resnet_tpu.data.tfrecord import RecordWriter\n"
+        "import sys, os, signal\nfrom resnet_tpu.data.records.tfrecord import RecordWriter\n"
         "with RecordWriter(sys.argv[1]) as writer:\n"
         "    writer.write(bytes(10**6))\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -228,7 +228,7 @@ def test_access_like_a_list(tmp_path: Path) -> None:
 
 def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
     code = (
-        "import sys, resource\nfrom resnet_tpu.data.tfrecord import RecordFile, RecordWriter\n"
+        "import sys, resource\nfrom resnet_tpu.data.records.tfrecord import RecordFile, RecordWriter\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))\n"
         "paths = [f'{sys.argv[1]}/shard-{i}' for i in range(400)]\n"
         "for i, path in enumerate(paths):\n"

@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.data.record_index import CHECKSUM, HEADER, read_index, save_index
+from resnet_tpu.data.records.index import CHECKSUM, HEADER, read_index, save_index
 from resnet_tpu.errors import UserError
 
 _OVERHEAD = HEADER.size + CHECKSUM.size

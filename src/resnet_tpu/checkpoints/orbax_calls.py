@@ -1,0 +1,74 @@
+"""What is around a call of Orbax: nothing of it on stderr, and no signal within."""
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+@contextlib.contextmanager
+def calling() -> Iterator[None]:
+    """Meanwhile Orbax does not log every array that it could not read or write, with a trace; it raises as well.
+
+    The first Ctrl-C or SIGTERM acts when the call is through, whatever came of it.
+    """
+    if not isinstance(sys.unraisablehook, _WithoutLateArrays):
+        sys.unraisablehook = _WithoutLateArrays(sys.unraisablehook)
+    levels = {name: logging.getLogger(name).level for name in ("absl", "asyncio")}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        with _signals_held():
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Orbax takes what a handler raises while it reads, KeyboardInterrupt too, for a checkpoint that cannot be read.
+
+    So the first signal waits for its end; another acts at once, and the first all the same.
+    """
+    held: list[tuple[int, FrameType | None]] = []
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
+    if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(number)):
+                handlers[number] = handler
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.append((number, frame))
+        if len(held) > 1:
+            handlers[number](number, frame)
+
+    for number in handlers:
+        signal.signal(number, hold)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if held:
+            number, frame = held[0]
+            handlers[number](number, frame)
+
+
+class _WithoutLateArrays:
+    """A `sys.unraisablehook` that passes over arrays that end after the write or read that they belong to.
+
+    After the first array that fails Orbax closes its event loop and raises. TensorStore's threads find it closed when
+    they are through with the others, at any time until the program ends, and each would print a trace of that.
+    """
+
+    def __init__(self, otherwise: "Callable[[sys.UnraisableHookArgs], object]") -> None:
+        self._otherwise = otherwise
+
+    def __call__(self, found: "sys.UnraisableHookArgs") -> None:
+        is_late = isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"
+        if found.object is not None or not is_late:  # C++ names no object
+            self._otherwise(found)

@@ -1,0 +1,72 @@
+"""What is around a call of Orbax."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+import tensorstore
+
+from resnet_tpu.checkpoints import orbax_calls
+from resnet_tpu.train.interrupt import Interruption
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What would be printed of errors that nobody can catch."""
+    found: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: found.append(str(args.exc_value)))
+    yield found
+
+
+def test_an_array_that_ends_after_the_loop_of_its_read_prints_no_trace(said: list[str]) -> None:
+    with orbax_calls.calling():
+        pass
+    promise, array = tensorstore.Promise.new()
+
+    async def wait() -> None:
+        await array
+
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(wait())
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    promise.set_result(1)
+    assert said == [] and not waiting.done()
+
+    class Broken:
+        def __del__(self) -> None:
+            raise RuntimeError("Event loop is closed")
+
+    Broken()
+    assert said == ["Event loop is closed"]
+
+
+def test_a_signal_waits_for_the_end_whatever_comes_of_it() -> None:
+    before, done = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt), orbax_calls.calling():
+        signal.raise_signal(signal.SIGINT)
+        done.append("the read")
+        raise ValueError("damaged")
+    assert done == ["the read"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_signal_acts_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), orbax_calls.calling():
+        signal.raise_signal(signal.SIGINT)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except BaseException as error:  # as Orbax does
+            raise ValueError("damaged") from error
+        pytest.fail("nothing was raised")
+
+
+def test_a_signal_that_is_only_noted_raises_nothing_and_the_second_does() -> None:
+    with Interruption() as stop:
+        with orbax_calls.calling():
+            signal.raise_signal(signal.SIGINT)
+        assert stop.is_due(1)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
