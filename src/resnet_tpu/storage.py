@@ -90,9 +90,9 @@ def make_dir(path: str) -> None:
 def check_writable(path: str) -> None:
     """Raises UserError when the folder `path` is a file, one that we must not write to, or in no bucket there is."""
     if not is_remote(path):
-        if Path(path).is_file():
-            raise UserError(f"Writing to {path}", "a file", "a folder", "Choose another place, or remove it.")
         try:
+            if Path(path).is_file():
+                raise UserError(f"Writing to {path}", "a file", "a folder", "Choose another place, or remove it.")
             is_refused = Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS)
         except PermissionError:  # of a folder above it
             is_refused = True

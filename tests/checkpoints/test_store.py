@@ -67,6 +67,15 @@ def as_a_user() -> Iterator[None]:
         os.seteuid(0)
 
 
+def test_a_folder_below_one_that_may_not_be_read_is_named_too() -> None:
+    with tempfile.TemporaryDirectory() as path, store.CheckpointStore(f"{path}/run", keep=9) as checkpoints:
+        Path(path).chmod(0)
+        said = f"Writing to {path}/run: got permission denied"
+        with as_a_user(), pytest.raises(UserError, match=said):
+            checkpoints.save(1, ARRAYS, {})
+        Path(path).chmod(0o700)
+
+
 def test_a_folder_that_may_not_be_written_is_named_and_the_last_checkpoint_is_whole() -> None:
     with tempfile.TemporaryDirectory() as path:  # pytest's own folders are not for other users
         folder = Path(path)
