@@ -19,13 +19,16 @@ def test_the_largest_batch_is_found_in_few_compilations(
 
     def needed(batch: int) -> float:
         calls.append(batch)
-        size = fixed + 0.035 * batch
-        return size if names_bytes or size <= available else math.inf
+        return size(batch) if names_bytes or size(batch) <= available else math.inf
+
+    def size(batch: int) -> float:
+        return fixed + 0.035 * batch
 
     found = find_largest(needed, available, start)
     assert found is not None
     truth = min(4096, math.floor((available - fixed) / 0.035 + 1e-9))
-    assert found <= truth <= max(found + 8, found * 17 / 16 + 1)
+    assert found <= truth
+    assert truth <= max(found + 8, found * 17 / 16 + 1) or size(found) >= 0.9 * available
     assert len(calls) == len(set(calls))  # nothing is compiled twice
     assert len(calls) <= (8 if names_bytes else 14)
 
@@ -33,7 +36,20 @@ def test_the_largest_batch_is_found_in_few_compilations(
 def test_memory_need_not_grow_along_a_line() -> None:
     found = find_largest(lambda batch: 1 + (batch / 100) ** 2 + 0.3 * (batch % 32 > 0), 10, 64)
     assert found is not None
-    assert 256 <= found <= 300
+    assert 278 <= found <= 300  # 0.9 of the memory, or more
+
+
+def test_memory_need_not_grow_at_all() -> None:
+    """The compiler computes things anew when memory runs short: 10.2 at 1,032 images, 10.19 at 1,088, and so on."""
+    calls: list[int] = []
+
+    def needed(batch: int) -> float:
+        calls.append(batch)
+        return 0.01 * batch if batch < 1024 else 10.24 - batch / 30_000
+
+    found = find_largest(needed, 12, 1024)
+    assert found is not None and found >= 4096 * 15 / 16
+    assert len(calls) <= 8
 
 
 @pytest.mark.parametrize("needed", [lambda batch: 100.0, lambda batch: math.inf])

@@ -1,5 +1,6 @@
 """With the TPU compiler: the real ResNet-50 fits the slices that its recipes are for. Run by `make check-tpu`."""
 
+import dataclasses
 import importlib.util
 import json
 import shlex
@@ -66,6 +67,15 @@ def test_gradient_accumulation_counts_every_part() -> None:
     mesh = mesh_of(devices_of(topology))
     lowered = lower_train_step(TINY.replace(gradient_accumulation_steps=4), mesh)
     assert 4 in {operation.count for operation in compile_step(lowered, topology).operations}
+
+
+@pytest.mark.parametrize("slice_", ["v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+def test_in_a_hurry_the_memory_is_the_same_but_for_the_program(slice_: str) -> None:
+    topology = find_topology(slice_)
+    lowered = lower_train_step(TINY, mesh_of(devices_of(topology)))
+    memory, hurried = (compile_step(lowered, topology, hurry=hurry).memory for hurry in (False, True))
+    assert hurried.program < memory.program
+    assert dataclasses.replace(hurried, program=memory.program) == memory
 
 
 def test_too_much_for_the_memory_is_an_answer() -> None:

@@ -29,7 +29,9 @@ class PlanOptions:
     price_per_chip_hour: str = option(
         "", "What a chip costs in an hour, for the cost of the run: 1.20; or by generation: v5e=1.20,v3=2.20."
     )
-    largest_batch: bool = option(False, "Also look for the largest train_batch_size that fits: 3 or 4 compilations.")
+    largest_batch: bool = option(
+        False, "Also look for the largest train_batch_size that fits: two or three short compilations."
+    )
     fast: bool = option(
         False, "Compile for 4 chips, with as many images on each, and reckon up to the slice: for lists of slices."
     )

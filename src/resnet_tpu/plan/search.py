@@ -6,21 +6,27 @@ from collections.abc import Callable
 GRAIN = 8
 """Images by which the batch of a device changes: the TPU's tiles have 8 rows."""
 
+ENOUGH = 0.9
+"""Of the memory: a batch that takes as much is the answer, as to prove that the next one fails costs most."""
+
+AIM = 0.96
+"""Of the memory, at which a guess is aimed: what fits by computing things anew when memory runs short is slow."""
+
 
 def find_largest(needed: Callable[[int], float], available: float, start: int, *, most: int = 4096) -> int | None:
-    """The largest batch per device, to a 16th of it, for which `needed(batch)` bytes are at most `available`.
+    """The largest batch per device for which `needed(batch)` bytes are at most `available`, or one that takes `ENOUGH`.
 
-    Begins at `start`, and guesses on from there by a straight line through what it has seen: three or four calls as a
-    rule, each of which compiles. infinity stands for too much of unknown size. At most `most`; None when not even one
-    image fits.
+    Begins at `start`, and guesses on from there by a straight line through what it has seen: two or three calls as a
+    rule, each of which compiles. Ends as well when a batch larger by a 16th is known to fail. infinity stands for too
+    much of unknown size. At most `most`; None when not even one image fits.
     """
     seen: dict[int, float] = {}
     fits, fails = 0, most + 1
     batch = min(max(1, start), most)
-    while fails - fits > _tolerance(fits):
+    while fails - fits > _tolerance(fits) and seen.get(fits, 0) < ENOUGH * available:
         seen[batch] = needed(batch)
         if seen[batch] <= available:
-            fits = batch
+            fits = max(fits, batch)
         else:
             fails = batch
         guess = _guess(seen, available, (fits + fails) / 2)
@@ -34,12 +40,11 @@ def _tolerance(batch: int) -> int:
 
 
 def _guess(seen: dict[int, float], available: float, middle: float) -> float:
-    """Where the line through the two known batches nearest to the limit comes to 99 % of it, else `middle`."""
+    """Where the line through the two known batches nearest to the limit comes to `AIM`, else `middle`."""
     known = sorted((abs(size - available), batch, size) for batch, size in seen.items() if math.isfinite(size))
     if not known:
         return middle
     (_, batch, size), *others = known
     _, other, other_size = others[0] if others else (0, 0, 0.0)
-    if size == other_size:
-        return middle
-    return batch + (0.99 * available - size) * (batch - other) / (size - other_size)
+    slope = (size - other_size) / (batch - other)
+    return batch + (AIM * available - size) / slope if slope > 0 else middle
