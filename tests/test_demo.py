@@ -36,6 +36,19 @@ def test_digits_are_written_once(tmp_path: Path) -> None:
     assert [path.stat().st_mtime_ns for path in files] == times
 
 
+def test_a_digit_that_a_killed_demo_left_half_written_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda self, to: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_digits(str(tmp_path))
+    assert not list(tmp_path.rglob("*.jpg"))
+    write_digits(str(tmp_path))
+    assert len(list(tmp_path.rglob("*.jpg"))) == 1797
+    assert not list(tmp_path.rglob("*.partial"))
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["demo", "--data_dir=nowhere", f"--output_dir={tmp_path}"]) == 2
     assert "nowhere" in capsys.readouterr().err

@@ -94,4 +94,6 @@ def write_digits(folder: str) -> None:
         image = cv2.resize(grey, (DIGIT_PX, DIGIT_PX), interpolation=cv2.INTER_CUBIC)
         path = Path(folder) / str(digit) / f"{number:04d}.jpg"
         if not path.exists():
-            cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, 95])
+            partial = path.with_suffix(".partial")  # a demo that is killed leaves no half digit to be taken for one
+            partial.write_bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes())
+            partial.replace(path)

@@ -422,6 +422,7 @@ def test_what_kubectl_says_is_shown_as_it_is(
         (["--zone=us-central1-b"], TRAINING, "--zone: got us-central1-b, expected one with v5litepod-16: us-"),
         ([], TRAINING[1:], "--tpu_type: got nothing"),
         (["--tpu_type=v4-8"], TRAINING, "--zone: got us-west4-a, expected one with v4-8: us-central2-b"),
+        (["--recipe=v5e-16"], TRAINING, "Option: got --recipe=v5e-16, expected options of resnet-tpu submit"),
         (["--job_name=Job_1"], TRAINING, "--job_name: got 'Job_1', expected at most 40 of a-z, 0-9 and -"),
         (["--labels=team"], TRAINING, "--labels: got 'team', expected key=value"),
         (["--image=i", "--package=p"], TRAINING, "--package: got one beside --image=i, expected one of the two"),

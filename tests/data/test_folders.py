@@ -94,7 +94,9 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
         find_photos(str(tmp_path / "missing"))
     with pytest.raises(UserError, match="no image in a class folder"):
         find_photos(str(tmp_path))
-    touch(tmp_path, "1.jpg", "2.jpg")
+    touch(tmp_path, "1.jpg", "2.JPG")
+    with pytest.raises(UserError, match=r"got .*2\.JPG, expected a folder of class folders or a CSV file"):
+        find_photos(str(tmp_path / "2.JPG"))
     with pytest.raises(UserError, match=r"no image in a class folder \(1.jpg: image outside the class folders\)"):
         find_photos(str(tmp_path))
     touch(tmp_path, "a/1.jpg")

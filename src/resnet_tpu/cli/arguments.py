@@ -98,6 +98,10 @@ class Parser(argparse.ArgumentParser):
                 action="append" if option.name in repeatable else "store",
             )
 
+    def has(self, argument: str) -> bool:
+        """Whether an argument is one of the options, with its value or without."""
+        return argument.startswith("--") and argument[2:].partition("=")[0].replace("-", "_") in self._options
+
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """The positional arguments and the given options by name. `--help` prints the help and exits."""
         if list(arguments) == _QUESTION:

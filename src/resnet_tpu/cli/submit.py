@@ -95,9 +95,13 @@ def _parse(name: str, service: Any, owner: type[T], arguments: Sequence[str], ex
     left_out = _NOT_FOR.get(name, ())
     parser.add_options("the job", [found for found in common.values() if found.name not in left_out])
     parser.add_options(f"only {name}", own.values())
-    given = parser.parse(ours)
     trainer = Parser("resnet-tpu train", "", examples=())
     add_training_options(trainer)
+    for argument in ours:
+        if trainer.has(argument) and not parser.has(argument):
+            do = f"Write {program} [options] -- {argument}"
+            raise UserError("Option", argument, f"options of {program} before --, those of the training after it", do)
+    given = parser.parse(ours)
     asked = trainer.parse(training)
     for path in asked.get("config_file", ()):
         if "://" not in path:

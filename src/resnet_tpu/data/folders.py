@@ -51,7 +51,7 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
     """
     if storage.is_dir(raw):
         found = _scan(raw)
-    elif storage.exists(raw):
+    elif storage.exists(raw) and Path(raw).suffix.lower() not in IMAGE_SUFFIXES:
         found = _read_csv(raw)
     else:
         raise UserError("Photos", raw, "a folder of class folders or a CSV file", "Check the path.")

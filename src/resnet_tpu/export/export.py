@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import logging
+import re
 from collections.abc import Callable, Mapping
 
 from resnet_tpu import distributed, hosts, storage
@@ -80,6 +81,9 @@ def check_export(asked: EvalConfig) -> None:
             if importlib.util.find_spec(package) is None:
                 raise missing_extra(f"Form {form}", package, extra)
     batch_sizes(asked)
+    if not re.fullmatch(r"[\w.-]+", asked.model_name):
+        do = "Clients ask for it by this name: /v1/models/NAME."
+        raise UserError("model_name", repr(asked.model_name), "letters, digits, '.', '_' and '-'", do)
     storage.check_writable(asked.export_dir)
 
 

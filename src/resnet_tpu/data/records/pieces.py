@@ -210,5 +210,5 @@ def _kept_bytes(folder: Path, file: RecordFile) -> int:
         if old.name != name:
             shutil.rmtree(old, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
-        return sum(entry.stat().st_size for entry in os.scandir(folder / name))
+        return sum(entry.stat().st_size for entry in os.scandir(folder / name) if not entry.name.startswith("."))
     return 0
