@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from resnet_tpu.config import Config
@@ -17,6 +18,7 @@ from resnet_tpu.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.plan.plan import plan, settle
 from resnet_tpu.plan.topology import find_topology
 from resnet_tpu.recipes import find_recipe
+from resnet_tpu.train.compiler_options import compiler_options_for
 
 pytestmark = [
     pytest.mark.tpu,
@@ -76,6 +78,13 @@ def test_in_a_hurry_the_memory_is_the_same_but_for_the_program(slice_: str) -> N
     memory, hurried = (compile_step(lowered, topology, hurry=hurry).memory for hurry in (False, True))
     assert hurried.program < memory.program
     assert dataclasses.replace(hurried, program=memory.program) == memory
+
+
+def test_the_step_of_a_v5p_may_hold_more_vector_memory() -> None:
+    device = devices_of(find_topology("v5p:2x2x1"))[0]
+    assert compiler_options_for(device) == {"xla_tpu_scoped_vmem_limit_kib": "65536"}
+    assert compiler_options_for(devices_of(find_topology("v5e:2x2"))[0]) is None
+    assert compiler_options_for(jax.devices("cpu")[0]) is None
 
 
 def test_too_much_for_the_memory_is_an_answer() -> None:

@@ -12,6 +12,7 @@ from resnet_tpu.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
+from resnet_tpu.train.compiler_options import compiler_options_for
 from resnet_tpu.train.loss import cross_entropy, l2
 from resnet_tpu.train.masking import apply_masks
 from resnet_tpu.train.mixing import mix
@@ -47,6 +48,7 @@ def train_step_of(
         seed=config.train.seed,
         total_steps=lengths_of(config).total,
         num_devices=mesh.devices.size,
+        compiler_options=compiler_options_for(mesh.devices.flat[0]),
     )
 
 
@@ -59,6 +61,7 @@ def make_train_step(
     seed: int = 0,
     total_steps: int = 1,
     num_devices: int = 1,
+    compiler_options: dict[str, str] | None = None,
 ) -> TrainStep:
     """(state, batch) -> (next state, metrics), jitted; the given state's memory is reused.
 
@@ -90,7 +93,7 @@ def make_train_step(
         metrics = {"loss": loss, "learning_rate": rate, "top_1_accuracy": correct}
         return TrainState(state.step + 1, params, batch_stats, opt_state, ema, state.masks), metrics
 
-    return jax.jit(train_step, donate_argnums=0)
+    return jax.jit(train_step, donate_argnums=0, compiler_options=compiler_options)
 
 
 def _make_gradients(
