@@ -76,7 +76,6 @@ def test_in_a_hurry_the_memory_is_the_same_but_for_the_program(slice_: str) -> N
     topology = find_topology(slice_)
     lowered = lower_train_step(TINY, mesh_of(devices_of(topology)))
     memory, hurried = (compile_step(lowered, topology, hurry=hurry).memory for hurry in (False, True))
-    assert hurried.program < memory.program
     assert dataclasses.replace(hurried, program=memory.program) == memory
 
 

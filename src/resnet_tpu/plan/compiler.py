@@ -35,7 +35,7 @@ _ENVIRONMENT = {
 }
 _HURRIED = {"xla_jf_convolution_performance_target": "0"}
 """The first form at hand for each convolution: the same buffers in half the time or less, and no more growing with the
-batch; but the program is smaller, and its cycles mean nothing."""
+batch; but it is another program, mostly smaller, and its cycles mean nothing."""
 
 _NEEDED = re.compile(r"(?:total memory required for [\w ]+ \(|Used )([\d.]+)([KMGT]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -88,7 +88,7 @@ def compile_step(
 ) -> Estimate:
     """Compiles a step that was lowered for `devices_of(topology)`; takes a minute or two for a real one.
 
-    hurry: only the memory is asked for. There are no operations then, and the program counts for less than it takes.
+    hurry: only the memory is asked for. There are no operations then, and the program is another, mostly smaller one.
     What was compiled once is read from the user's cache: the same program for the same slice and compiler.
     Raises OutOfMemory when it does not fit.
     """
