@@ -33,7 +33,7 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works beside a training that holds the TPU
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: what to compile for is said with each topology
 }
-_HURRIED = {"xla_jf_convolution_performance_target": "0"}
+_HURRIED: dict[str, str | bool] = {"xla_jf_convolution_performance_target": "0"}
 """The first form at hand for each convolution: the same buffers in half the time or less, and no more growing with the
 batch; but it is another program, mostly smaller, and its cycles mean nothing."""
 
