@@ -26,7 +26,7 @@ def find_largest(needed: Callable[[int], float], available: float, start: int, *
     while fails - fits > _tolerance(fits) and seen.get(fits, 0) < ENOUGH * available:
         seen[batch] = needed(batch)
         if seen[batch] <= available:
-            fits = max(fits, batch)
+            fits = batch
         else:
             fails = batch
         guess = _guess(seen, available, (fits + fails) / 2)
