@@ -7,10 +7,10 @@ GRAIN = 8
 """Images by which the batch of a device changes: the TPU's tiles have 8 rows."""
 
 ENOUGH = 0.9
-"""Of the memory: a batch that takes as much is the answer, as to prove that the next one fails costs most."""
+"""Of what is available: a batch that takes as much is the answer, as to prove that the next one fails costs most."""
 
 AIM = 0.96
-"""Of the memory, at which a guess is aimed: what fits by computing things anew when memory runs short is slow."""
+"""Of what is available, at which a guess is aimed: what fits only by computing things anew is slow."""
 
 
 def find_largest(needed: Callable[[int], float], available: float, start: int, *, most: int = 4096) -> int | None:

@@ -69,7 +69,7 @@ def make_train_step(
     update, `top_1_accuracy` on the batch. Random numbers (mixup, dropout ...) come from `seed` and the step alone.
     With `gradient_accumulation_steps` the batch, cut over `num_devices`, goes through in so many parts: the step is
     that of the whole batch, with the batch-norm statistics of each part its own. `total_steps` is the length of the
-    training, for what grows along it.
+    training, for what grows along it. `compiler_options`: see `compiler_options_for`.
     """
     factors = learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
