@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import __version__, cli
+from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, options_about
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.recipes import RECIPES
 
@@ -81,11 +82,19 @@ def test_help_of_train_lists_every_option_and_recipe(capsys: pytest.CaptureFixtu
         assert name in " ".join(words)
 
 
-@pytest.mark.parametrize("verb", ["eval", "predict"])
+@pytest.mark.parametrize("verb", ["eval", "predict", "export"])
 def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = prints(capsys, verb, "--help").split()
     assert {"--data_dir", "--eval_batch_size", "--use_tpu", "--params_override"} <= set(words)
     assert not {"--train_steps", "--momentum", "--resnet_depth", "--mode", "--model_dir", "--recipe"} & set(words)
+    assert not {"--random_flip", "--augment_name", "--cache", "--export_dir"} & set(words)
+    assert ("--export_forms" in words) == (verb == "export")
+    assert ("--eval_timeout" in words) == (verb == "eval")
+
+
+def test_options_left_out_of_verbs_are_options() -> None:
+    assert set(options_about("data")) >= IN_TRAINING
+    assert set(options_about("eval")) >= IN_EXPORT
 
 
 @pytest.mark.parametrize(
@@ -103,6 +112,7 @@ def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixt
         (["train", "more"], "resnet-tpu train: got also more, expected resnet-tpu train --data_dir=FOLDER"),
         (["train", "--init_form=x"], "Did you mean --init_from"),
         (["eval"], "resnet-tpu eval: got no CHECKPOINT, expected resnet-tpu eval CHECKPOINT"),
+        (["predict", "m", "--cache=decoded"], "got --cache, expected an option of resnet-tpu predict"),
         (["eval", "m", "--train_steps=3"], "got --train_steps, expected an option of resnet-tpu eval"),
         (["predict"], "resnet-tpu predict: got no CHECKPOINT"),
         (["predict", "m", "--format=xml"], "format: got 'xml', expected one of table, csv, json."),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import add_run_options, configure
+from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, add_run_options, configure
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
 
@@ -35,7 +35,7 @@ def evaluate(arguments: Sequence[str]) -> None:
         help="A model_dir: its newest, with the result recorded there. Or a checkpoint: the result is only shown.",
     )
     parser.add_options("what to do", options_of("eval", EvalOptions).values())
-    add_run_options(parser, "data", "eval", "run")
+    add_run_options(parser, "data", "eval", "run", without=IN_TRAINING | IN_EXPORT)
     given = parser.parse(arguments)
     watch = fill(EvalOptions, {"watch": given.pop("watch", False)}).watch
     own = read_run(given["model_dir"])

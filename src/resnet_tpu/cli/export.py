@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import add_run_options, configure
+from resnet_tpu.cli.run_options import IN_TRAINING, add_run_options, configure
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
 from resnet_tpu.reports.console import make_console
@@ -45,7 +45,9 @@ def export(arguments: Sequence[str]) -> None:
     )
     own = options_of("export", ExportOptions)
     parser.add_options("what to do", own.values())
-    add_run_options(parser, "data", "eval", "run", other_names={"forms": "export_forms", "name": "model_name"})
+    other_names = {"forms": "export_forms", "name": "model_name"}
+    unheeded = IN_TRAINING | {"export_dir", "eval_timeout"}
+    add_run_options(parser, "data", "eval", "run", without=unheeded, other_names=other_names)
     given = parser.parse(arguments)
     places = {"model_dir": given.pop("checkpoint"), "export_dir": given.pop("export_dir")}
     images = given.pop("images")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import add_run_options, configure
+from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, add_run_options, configure
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import Layer, read_run
@@ -45,7 +45,7 @@ def predict(arguments: Sequence[str]) -> None:
     )
     own = options_of("predict", PredictOptions)
     parser.add_options("what to do", own.values())
-    add_run_options(parser, "data", "eval", "run")
+    add_run_options(parser, "data", "eval", "run", without=IN_TRAINING | IN_EXPORT | {"eval_timeout"})
     given = parser.parse(arguments)
     checkpoint, images = given.pop("checkpoint"), given.pop("images")
     options = fill(PredictOptions, {name: given.pop(name) for name in own if name in given})

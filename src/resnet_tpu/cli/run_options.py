@@ -1,7 +1,7 @@
 """The options of a run on the command lines of verbs, singly and in bulk, and how what was given becomes a config."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,15 @@ CONCERNS = {
 }
 """Groups of options, and their titles in the help."""
 
+IN_TRAINING = frozenset({
+    "min_crop_area", "random_flip", "augment_name", "randaug_num_layers", "randaug_magnitude", "augment_flavor",
+    "random_erasing", "cache", "cache_short_side", "cache_memory",
+})  # fmt: skip
+"""Options of the images that training alone heeds."""
+
+IN_EXPORT = frozenset({"export_dir", "export_forms", "model_name", "inference_batch_sizes", "add_warmup_requests"})
+"""Options of evaluation, prediction and export that only the last heeds."""
+
 _OTHER_NAMES = {"init_from": "resnet_checkpoint"}
 """Names that also mean an option of a training."""
 
@@ -34,16 +43,19 @@ class BulkOptions:
     params_override: str = option("", "Options in one string: a=1,b=2; or a YAML mapping; or a YAML file.")
 
 
-def add_run_options(parser: Parser, *concerns: str, other_names: Mapping[str, str] | None = None) -> None:
+def add_run_options(
+    parser: Parser, *concerns: str, without: Collection[str] = (), other_names: Mapping[str, str] | None = None
+) -> None:
     """Adds the options for working on a run that is there; its model_dir and the mode are the verb's to say.
 
-    other_names: names that also mean an option, with the option's own.
+    without: names of those that the verb would not heed. other_names: names that also mean an option, with its own.
     """
     bulk = options_of("bulk", BulkOptions)
     del bulk["recipe"]
     parser.add_options("options in bulk", bulk.values(), repeatable=bulk)
     for concern in concerns:
-        parser.add_options(CONCERNS[concern], options_about(concern).values(), other_names=other_names)
+        heeded = [found for name, found in options_about(concern).items() if name not in without]
+        parser.add_options(CONCERNS[concern], heeded, other_names=other_names)
 
 
 def options_about(concern: str) -> dict[str, Option]:
