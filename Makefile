@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 DATA ?=
 OUT ?= demo
 LIBTPU := 0.0.51
+# A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
+PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-slow check-tpu release-check lint format docs bench lock clean
 
@@ -12,10 +14,10 @@ demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
 test: $(VENV)/installed  ## all tests but the slow ones
-	$(BIN)/python -m pytest -m 'not slow and not tpu' -n auto --dist=loadfile
+	$(BIN)/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=20
 
 test-slow: $(VENV)/installed  ## the slow ones
-	$(BIN)/python -m pytest -m slow -n auto --dist=loadfile
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 check-tpu: $(VENV)/libtpu  ## compile the real ResNet-50 for TPUs that are not here; minutes, and Linux on x86-64
 	$(BIN)/python -m pytest -m tpu
