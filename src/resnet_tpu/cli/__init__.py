@@ -25,6 +25,7 @@ from resnet_tpu.cli import (
     submit,
     train,
 )
+from resnet_tpu.cli.arguments import entries
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.program import exit_code
 
@@ -67,7 +68,7 @@ def _dispatch(arguments: Sequence[str]) -> None:
 
 
 def _overview() -> str:
-    verbs = "\n".join(f"  {name:12}{function.__doc__}" for name, function in VERBS.items())
+    verbs = entries({name: function.__doc__ or "" for name, function in VERBS.items()})
     return (
         "usage: resnet-tpu VERB [options]\n\nImage classification with ResNets on TPU, GPU and CPU.\n\n"
         f"verbs:\n{verbs}\n\nexamples:\n  resnet-tpu demo\n"

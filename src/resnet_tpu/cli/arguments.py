@@ -1,6 +1,8 @@
 """Command lines: the spellings of options, help made from `Option`s, and what was given as a dataclass of options."""
 
 import argparse
+import functools
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -12,6 +14,8 @@ T = TypeVar("T")
 Flags = Mapping[str, bool]
 """Names of options, with whether each is a bool, which needs no value."""
 
+_WIDTH = 110
+_wrap = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False, break_long_words=False)
 _SPELLINGS = (
     "Also --some-name VALUE for --some_name=VALUE; and of a BOOL --some_name for true, --nosome_name for false."
 )
@@ -65,9 +69,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=program,
             usage=f"{program} {usage}",
-            description=about,
+            description="\n".join(_wrap(line) for line in about.split("\n")),
             epilog="\n".join(["examples:", *(f"  {example}" for example in examples), "", _SPELLINGS]),
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=110),
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=_WIDTH),
             allow_abbrev=False,
         )
         self._options: dict[str, Option] = {}  # by all their names
@@ -164,6 +168,16 @@ def describe(option: Option) -> str:
     return f"{option.help} Default: {default}."
 
 
+def entries(texts: Mapping[str, str]) -> str:
+    """Names with their texts in a column beside them, as a part of a help."""
+    column = 4 + max(map(len, texts))
+    lines = [
+        _wrap(text, initial_indent=f"  {name}".ljust(column), subsequent_indent=" " * column)
+        for name, text in texts.items()
+    ]
+    return "\n".join(lines)
+
+
 def fill(owner: type[T], values: Mapping[str, Any]) -> T:
     """The dataclass `owner` with these values, given as text, in the types of its fields.
 
@@ -184,7 +198,7 @@ def dispatch(
     """Calls the one of `whats` that the first argument names with the others; without any, shows what there is."""
     what, *others = arguments or ["--help"]
     if what in ("--help", "-h", "help"):
-        lines = "\n".join(f"  {name:11}{function.__doc__}" for name, function in whats.items())
+        lines = entries({name: function.__doc__ or "" for name, function in whats.items()})
         shown = "\n".join(f"  {example}" for example in examples)
         print(f"usage: resnet-tpu {verb} WHAT [options]\n\n{about}\n\nwhat:\n{lines}\n\nexamples:\n{shown}\n")
         print(f"`resnet-tpu {verb} WHAT --help` lists the options of each.")

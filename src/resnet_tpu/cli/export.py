@@ -30,7 +30,8 @@ def export(arguments: Sequence[str]) -> None:
     """Write a trained network as a bundle that runs anywhere: as StableHLO, ONNX, int8 or SavedModel."""
     parser = Parser(
         "resnet-tpu export",
-        f"{export.__doc__}\n\nA new folder in EXPORT_DIR, named by the time, appears whole or not at all.",
+        f"{export.__doc__}\n\nA new folder in EXPORT_DIR, named by the time, appears whole or not at all. "
+        "Options that are not given are\nthe run's own.",
         usage="CHECKPOINT EXPORT_DIR [IMAGE_OR_FOLDER ...] [options]",
         examples=(
             "resnet-tpu export runs/flowers exported",

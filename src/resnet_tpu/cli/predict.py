@@ -28,7 +28,8 @@ def predict(arguments: Sequence[str]) -> None:
     """Name the classes of images: of files, of folders, or of a split of the data."""
     parser = Parser(
         "resnet-tpu predict",
-        f"{predict.__doc__} With known labels also the accuracy and what was mistaken for what.",
+        f"{predict.__doc__}\n\nWith known labels also the accuracy and what was mistaken for what. "
+        "Options that are not given are the run's own.",
         usage="CHECKPOINT [IMAGE_OR_FOLDER ...] [options]",
         examples=(
             "resnet-tpu predict runs/flowers rose.jpg tulips/",

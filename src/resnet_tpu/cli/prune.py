@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.arguments import Parser, entries, fill
 from resnet_tpu.cli.run_options import CONCERNS, options_about
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
@@ -29,12 +29,11 @@ def prune(arguments: Sequence[str]) -> None:
     from resnet_tpu.prune.options import Experiment
     from resnet_tpu.prune.retrain import RETRAININGS
 
-    methods = "\n".join(f"  {name:24}{text}" for name, text in HELP.items())
-    retrains = "\n".join(f"  {name:24}{retraining.text}" for name, retraining in RETRAININGS.items())
     parser = Parser(
         "resnet-tpu prune",
         f"{prune.__doc__}\n\nStopped at any time, the same command goes on; a level that is done is only read.\n\n"
-        f"methods:\n{methods}\n\nre-training:\n{retrains}",
+        f"methods:\n{entries(HELP)}\n\n"
+        f"re-training:\n{entries({name: retraining.text for name, retraining in RETRAININGS.items()})}",
         usage="MODEL_DIR [options], or --combine OUTPUT_DIR ...",
         examples=(
             "resnet-tpu prune runs/cifar --density=20",

@@ -13,7 +13,7 @@ class Experiment:
     """How to prune a trained network, and how to train it again; see `levels.plan_levels` for the first four."""
 
     method: str = option(
-        "prune_all_to_global", "How to choose what goes; with or without its number. The names are listed below."
+        "prune_all_to_global", "How to choose what goes; with or without its number. The names are listed above."
     )
     density: str = option(
         "", "Percent of the weights to keep, such as 20; or several, 80,64,51.2: each cut from the unpruned network."
