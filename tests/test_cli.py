@@ -69,8 +69,9 @@ def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = prints(capsys, verb, "--help")
     assert shown.startswith(f"usage: resnet-tpu {verb} ")
-    examples = shown.partition("\nexamples:\n")[2]
+    text, _, examples = shown.partition("\nexamples:\n")
     assert examples.startswith(f"  resnet-tpu {verb}")
+    assert max(map(len, text.splitlines())) <= 110
 
 
 def test_help_of_train_lists_every_option_and_recipe(capsys: pytest.CaptureFixture[str]) -> None:
