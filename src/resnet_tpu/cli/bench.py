@@ -47,7 +47,7 @@ def bench_wait(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu bench wait",
         f"{bench_wait.__doc__}\n{_DATA} On a CPU something that only waits "
-        "stands in for\nthe device: a real step would take the cores from the decoders.",
+        "stands in for the device: a real step would take the cores from the decoders.",
         usage="[DATA] [options]",
         examples=(
             "resnet-tpu bench wait",

@@ -25,7 +25,7 @@ def compact(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu compact",
         f"{compact.__doc__}\n\nThe logits stay as they are, but for rounding, which is shown. For networks that were "
-        "pruned by whole filters,\nas --method=prune_resnet56_A of `resnet-tpu prune` does. OUT is a model_dir that "
+        "pruned by whole filters, as --method=prune_resnet56_A of `resnet-tpu prune` does. OUT is a model_dir that "
         "every verb takes.",
         usage="CHECKPOINT OUT [options]",
         examples=(

@@ -36,7 +36,7 @@ def convert(arguments: Sequence[str]) -> None:
         "resnet-tpu convert",
         f"{convert.__doc__} Nothing of a file is ever run.\n\n"
         "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, or "
-        "a\nmodel_dir or checkpoint. DST must be new.",
+        "a model_dir or checkpoint. DST must be new.",
         usage="SRC DST [options], or --inspect SRC",
         examples=(
             "resnet-tpu convert --inspect resnet50.pth",

@@ -31,7 +31,7 @@ def export(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu export",
         f"{export.__doc__}\n\nA new folder in EXPORT_DIR, named by the time, appears whole or not at all. "
-        "Options that are not given are\nthe run's own.",
+        "Options that are not given are the run's own.",
         usage="CHECKPOINT EXPORT_DIR [IMAGE_OR_FOLDER ...] [options]",
         examples=(
             "resnet-tpu export runs/flowers exported",

@@ -45,7 +45,7 @@ def plan(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu plan",
         f"{plan.__doc__}\n\nAll figures are estimates of the TPU compiler (pip install 'resnet-tpu[plan]'), which "
-        "takes a minute\nor two for each step the first time, four on v5p. mode=train or mode=eval leaves the other "
+        "takes a minute or two for each step the first time, four on v5p. mode=train or mode=eval leaves the other "
         "step out.",
         examples=(
             "resnet-tpu plan --recipe=v3-32",

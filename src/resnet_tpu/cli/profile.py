@@ -76,7 +76,7 @@ def profile_train(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu profile train",
         f"{profile_train.__doc__}\n\nThe trace is in plugins/profile/ of model_dir, of which nothing else is changed. "
-        "With the model_dir of a run,\nits options are the defaults.",
+        "With the model_dir of a run, its options are the defaults.",
         examples=(
             "resnet-tpu profile train --recipe=flowers --data_dir=data/flowers --model_dir=runs/profile",
             "resnet-tpu profile train --recipe=imagenet --data_dir=null --model_dir=runs/device --steps=50",
