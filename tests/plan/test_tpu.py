@@ -64,6 +64,19 @@ def test_what_was_compiled_once_is_read_from_the_cache(monkeypatch: pytest.Monke
     assert again.compile_secs != first.compile_secs
 
 
+def test_a_run_of_another_length_and_of_more_chips_compiles_nothing_new(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    config = TINY.replace(mode="train")
+    first = plan(config, find_topology("v5e:2x2"))
+    more = config.replace(train_steps="7epochs", num_train_images=4096, train_batch_size=256)
+    second = plan(more, find_topology("v5e:4x4"), fast=True)
+    assert (first.train_steps, second.train_steps) == (112590, 112)
+    assert first.train and second.train and second.train.batch_per_device == first.train.batch_per_device
+    assert len(list((tmp_path / "resnet_tpu" / "plan").iterdir())) == 1
+
+
 def test_gradient_accumulation_counts_every_part() -> None:
     topology = find_topology("v3:2x2")
     mesh = mesh_of(devices_of(topology))
