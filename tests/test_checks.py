@@ -40,7 +40,7 @@ from resnet_tpu.errors import UserError
         ({"drop_connect_rate": 1}, "drop_connect_rate: got 1.0, expected less than 1."),
         ({"bn_momentum": 1.1}, "bn_momentum: got 1.1, expected at most 1."),
         ({"se_ratio": 1.5}, "se_ratio: got 1.5, expected at most 1."),
-        ({"resnet_depth": 51}, "resnet_depth: got 51, expected one of 18, 20, 34, 50,"),
+        ({"resnet_depth": 51}, "resnet_depth: got 51, expected one of 8, 18, 20, 32, 34, 44, 50,"),
         (
             {"randaug_magnitude": 9},
             "randaug_magnitude: got 9 with augment_name null, expected augment_name randaugment. Set augment_name=",

@@ -42,7 +42,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(photos: Path, model_dir: Path, *others: str) -> list[str]:
     """A job of three epochs, two steps each."""
-    words = f"""--data_dir={photos} --model_dir={model_dir} --resnet_depth=18 --resnet_width=4 --image_size=32
+    words = f"""--data_dir={photos} --model_dir={model_dir} --resnet_depth=8 --resnet_width=4 --image_size=32
         --precision=float32 --train_batch_size=7 --eval_batch_size=7 --train_steps=3epochs --num_cores=1""".split()
     return [sys.executable, "-m", "resnet_tpu", "bench", "dawnbench", *words, *others]
 

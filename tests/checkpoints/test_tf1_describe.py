@@ -11,10 +11,11 @@ from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
+from resnet_tpu.models.registry import CIFAR_DEPTHS
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
 NETWORKS: list[dict[str, Any]] = [
-    *({"resnet_depth": depth} for depth in (18, 34, 50, 101, 152, 200, 270, 350, 420, 20, 56, 110)),
+    *({"resnet_depth": depth} for depth in (18, 34, 50, 101, 152, 200, 270, 350, 420, 8, 20, 32, 44, 56, 110)),
     *({"resnet_depth": depth, **RS} for depth in (50, 101, 420)),
     {"resnet_depth": 18, "replace_stem_max_pool": True},
     {"resnet_depth": 18, "use_resnetd_stem": True},
@@ -52,7 +53,7 @@ def variables_of(network: Network) -> dict[str, Shape]:
 
 
 def described(options: dict[str, Any]) -> dict[str, Any]:
-    small = options["resnet_depth"] in (20, 56, 110)
+    small = options["resnet_depth"] in CIFAR_DEPTHS
     always = {"num_label_classes": 7, "stem": "small" if small else "imagenet"}
     return always | {name: value for name, value in options.items() if value is not None}
 

@@ -29,7 +29,7 @@ from resnet_tpu.train.loop import train
 
 Bucket = Any  # of conftest.py
 OPTIONS = {
-    "resnet_depth": 18, "resnet_width": 4, "image_size": 16, "precision": "float32", "train_batch_size": 8,
+    "resnet_depth": 8, "resnet_width": 4, "image_size": 16, "precision": "float32", "train_batch_size": 8,
     "eval_batch_size": 8, "train_steps": 6, "steps_per_eval": 3, "iterations_per_loop": 1, "num_cores": 1,
     "save_checkpoints_steps": 2, "keep_checkpoint_max": 2,
 }  # fmt: skip

@@ -24,7 +24,7 @@ from resnet_tpu.train.loop import train
 
 OPTIONS: dict[str, Any] = {
     "data_dir": "synthetic", "image_size": 16, "num_label_classes": 4, "num_train_images": 40, "num_eval_images": 37,
-    "resnet_depth": 18, "resnet_width": 4, "precision": "float32", "train_batch_size": 16, "eval_batch_size": 16,
+    "resnet_depth": 8, "resnet_width": 4, "precision": "float32", "train_batch_size": 16, "eval_batch_size": 16,
     "learning_rate_schedule": "constant", "iterations_per_loop": 2, "keep_checkpoint_max": 1000,
 }  # fmt: skip
 """Of a training that is quick once it is compiled; the same network everywhere, to be compiled once."""

@@ -26,7 +26,7 @@ def test_two_processes_prune_as_one_with_two_devices(
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     options: dict[str, Any] = {
         "data_dir": "synthetic", "model_dir": str(ours), "num_cores": 2, "image_size": 16, "num_label_classes": 4,
-        "num_train_images": 40, "num_eval_images": 37, "resnet_depth": 18, "resnet_width": 4, "precision": "float32",
+        "num_train_images": 40, "num_eval_images": 37, "resnet_depth": 8, "resnet_width": 4, "precision": "float32",
         "train_batch_size": 16, "eval_batch_size": 16, "learning_rate_schedule": "constant", "train_steps": LAST,
         "iterations_per_loop": 2, "save_checkpoints_steps": 1, "keep_checkpoint_max": 1000,
     }  # fmt: skip

@@ -154,7 +154,7 @@ def test_any_image_size_is_accepted_and_halved_five_times(size: int, depth: int,
 
 def test_an_unknown_depth_names_the_known_ones() -> None:
     with pytest.raises(
-        UserError, match="resnet_depth: got 19, expected one of 18, 20, 34, 50, 56, 101, 110, 152, 200, 270"
+        UserError, match="resnet_depth: got 19, expected one of 8, 18, 20, 32, 34, 44, 50, 56, 101, 110, 152, 200, 270"
     ):
         make_network(resnet_depth=19)
 

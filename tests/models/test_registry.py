@@ -44,7 +44,10 @@ def find(image_size: int = 224, **options: Any) -> Architecture:
         ({"drop_connect_rate": 1}, "drop_connect_rate: got 1.0, expected less than 1"),
         ({"se_ratio": 1.5}, "se_ratio: got 1.5, expected at most 1"),
         ({"bn_momentum": 1.5}, "bn_momentum: got 1.5, expected at most 1"),
-        ({"resnet_depth": 51}, "resnet_depth: got 51, expected one of 18, 20, 34, 50, 56, 101, 110, 152, 200, 270"),
+        (
+            {"resnet_depth": 51},
+            "resnet_depth: got 51, expected one of 8, 18, 20, 32, 34, 44, 50, 56, 101, 110, 152, 200, 270",
+        ),
     ],
 )
 def test_what_a_network_has_no_place_for_is_refused(options: dict[str, Any], message: str) -> None:

@@ -34,7 +34,7 @@ def config() -> Callable[..., Config]:
     def config(model_dir: Path, **changes: Any) -> Config:
         options: dict[str, Any] = {
             "data_dir": "synthetic", "model_dir": str(model_dir), "image_size": 16, "num_label_classes": 4,
-            "num_train_images": 40, "num_eval_images": 20, "resnet_depth": 18, "resnet_width": 4,
+            "num_train_images": 40, "num_eval_images": 20, "resnet_depth": 8, "resnet_width": 4,
             "precision": "float32", "train_batch_size": 16, "eval_batch_size": 20, "train_steps": LAST,
             "steps_per_eval": 3, "iterations_per_loop": 3, "save_checkpoints_steps": 1, "keep_checkpoint_max": 100,
             "num_cores": 1, "base_learning_rate": 0.8, "lottery_checkpoint_iters": f"{EARLY}",

@@ -35,7 +35,7 @@ def tiny() -> Callable[..., Config]:
     def tiny(model_dir: Path, **changes: Any) -> Config:
         options: dict[str, Any] = {
             "data_dir": "synthetic", "model_dir": str(model_dir), "image_size": 16, "num_label_classes": 4,
-            "num_train_images": 40, "num_eval_images": 37, "resnet_depth": 18, "resnet_width": 4,
+            "num_train_images": 40, "num_eval_images": 37, "resnet_depth": 8, "resnet_width": 4, "bn_momentum": 0.9,
             "precision": "float32", "train_batch_size": 16, "eval_batch_size": 16, "train_steps": 7,
             "steps_per_eval": 3, "iterations_per_loop": 2, "learning_rate_schedule": "cosine",
             "save_checkpoints_steps": 1, "keep_checkpoint_max": 100, "num_cores": 1,

@@ -15,7 +15,7 @@ from resnet_tpu.train.schedule import constant
 from resnet_tpu.train.state import TrainState, create_state
 from resnet_tpu.train.step import make_train_step
 
-CONFIG = Config().replace(resnet_depth=18, resnet_width=4, precision="float32", weight_decay=0.01)
+CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", weight_decay=0.01)
 BATCH = 16
 
 Result = tuple[TrainState, dict[str, jax.Array]]

@@ -13,7 +13,7 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.reports.metrics import read_metrics
 
 OPTIONS = (
-    "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=18,resnet_width=4,"
+    "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=8,resnet_width=4,"
     "precision=float32,train_batch_size=16,iterations_per_loop=10,save_checkpoints_steps=10,num_cores=1,mode=train"
 )
 

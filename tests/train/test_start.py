@@ -91,7 +91,8 @@ def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_weights_need_travels_with_them_and_stays(
     tiny: Tiny, torchvision_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options: dict[str, Any] = {"resnet_checkpoint": str(torchvision_file), "resnet_width": None, "stem": "imagenet"}
+    options: dict[str, Any] = {"resnet_depth": 18, "resnet_width": None, "stem": "imagenet"}
+    options |= {"resnet_checkpoint": str(torchvision_file)}
     config = tiny(tmp_path, image_size=32, train_steps=1, base_learning_rate=0.0, weight_decay=0.0, **options)
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(config)
@@ -116,7 +117,7 @@ def test_a_run_that_is_there_keeps_its_weights(tiny: Tiny, whole: Path, tmp_path
 def test_weights_of_another_depth_are_refused_before_anything_is_written(
     tiny: Tiny, whole: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="resnet_depth 18 there, 34 here"):
+    with pytest.raises(UserError, match="resnet_depth 8 there, 34 here"):
         train(tiny(tmp_path / "new", resnet_depth=34, resnet_checkpoint=str(whole)))
     assert not (tmp_path / "new" / "config.json").exists()
 

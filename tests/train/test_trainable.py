@@ -17,7 +17,7 @@ from resnet_tpu.train.state import TrainState, create_state
 from resnet_tpu.train.step import make_train_step
 from resnet_tpu.train.trainable import learning_rate_factors
 
-CONFIG = Config().replace(resnet_depth=18, resnet_width=4, precision="float32", weight_decay=0.01)
+CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", weight_decay=0.01)
 
 
 def make_network(config: Config) -> Network:

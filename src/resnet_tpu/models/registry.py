@@ -22,7 +22,7 @@ _IMAGENET_BLOCKS = {
     350: (4, 36, 72, 4),
     420: (4, 44, 87, 4),
 }
-CIFAR_DEPTHS = (20, 56, 110)
+CIFAR_DEPTHS = (8, 20, 32, 44, 56, 110)  # 6n + 2: arXiv:1512.03385, section 4.2
 IMAGENET_DEPTHS = tuple(_IMAGENET_BLOCKS)
 
 # Options that some networks have no place for; there the original ignores them without a word

@@ -187,7 +187,7 @@ def test_training_from_a_table_is_training_from_the_records(server: Any, records
     copy(records)
     server.failures["ReadRows"].extend([(0, UNAVAILABLE, "gone"), (3, UNAVAILABLE, "gone"), (1, UNAVAILABLE, "gone")])
     options: dict[str, Any] = {
-        "image_size": 16, "num_label_classes": 37, "resnet_depth": 18, "resnet_width": 4, "train_batch_size": 16,
+        "image_size": 16, "num_label_classes": 37, "resnet_depth": 8, "resnet_width": 4, "train_batch_size": 16,
         "eval_batch_size": 16, "train_steps": 4, "steps_per_eval": 2, "iterations_per_loop": 2, "num_cores": 1,
     }  # fmt: skip
     table = {"bigtable_instance": "i", "bigtable_project": "p", "bigtable_table": "t"}
