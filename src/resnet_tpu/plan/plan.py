@@ -26,7 +26,7 @@ PROGRAM = 0.03
 """Of a device's memory: left to the program where only the other memory is asked for. 0.01 to 0.26 GiB were seen."""
 
 _ANY_LENGTH = {"num_train_images": 1_281_167, "train_steps": 112_590}
-"""For the step that is compiled: a run's length is but numbers in its schedule, and so runs of all lengths share it."""
+"""What a step is compiled for: the length is but numbers in the schedule, and runs of all lengths share one program."""
 
 Notice = Callable[[str], contextlib.AbstractContextManager[Any]]
 """Says what is being done while it lasts: `with notice("compiling ..."):`."""
