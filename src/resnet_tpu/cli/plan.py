@@ -108,12 +108,14 @@ def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:
 def _notice(text: str) -> Iterator[None]:
     """A line on the terminal, with the time that has passed."""
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from resnet_tpu.terminal import live_line
 
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with live_line(*columns, console=console) as progress:
         progress.add_task(text, total=None)
-        if not console.is_terminal:
+        if progress.disable:
             console.print(f"{text[0].upper()}{text[1:]} ...")
         yield

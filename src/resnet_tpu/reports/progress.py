@@ -8,21 +8,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from resnet_tpu import hosts
+from resnet_tpu.terminal import live_line
 
 T = TypeVar("T")
 
 
 def _make_progress() -> Progress:
-    console = Console(stderr=True)
-    return Progress(
+    return live_line(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
-        console=console,
-        transient=True,
-        disable=not (console.is_terminal and hosts.is_first()),
+        console=Console(stderr=True),
+        is_shown=hosts.is_first(),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box
@@ -22,6 +22,7 @@ from resnet_tpu.data.images import Limits
 from resnet_tpu.data.manifest import STATE_FOLDER
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, finished_shard, result_path, write_shard
 from resnet_tpu.errors import UserError, missing_extra, nearest
+from resnet_tpu.terminal import live_line
 
 _DESCRIPTIONS = "shards.jsonl"
 _LOOK_SECS = 5.0
@@ -186,7 +187,7 @@ def _shown(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[
     """Shows meanwhile how many images are in shards that are finished."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     ended = threading.Event()
-    with Progress(*columns, console=console, transient=True) as progress:
+    with live_line(*columns, console=console) as progress:
         bar = progress.add_task("images", total=sum(len(shard.photos) for shard in shards))
 
         def look() -> None:

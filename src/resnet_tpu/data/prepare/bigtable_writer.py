@@ -18,6 +18,7 @@ from resnet_tpu.data.records.tfrecord import RecordFile, read_records
 from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
+from resnet_tpu.terminal import live_line
 
 _ROWS_PER_REQUEST = 100  # a request holds at most 100 000 mutations and 256 MB
 _BYTES_PER_REQUEST = 16_000_000
@@ -47,7 +48,7 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
         console.print(f"Nothing to do: {data.place} holds these records already.", highlight=False, markup=False)
         return 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with live_line(*columns, console=console) as progress:
         return sum(_write(part, progress) for part in parts)
 
 

@@ -7,12 +7,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, write_shard
 from resnet_tpu.errors import UserError
 from resnet_tpu.processes import CONTEXT, Crew, outcome_of
+from resnet_tpu.terminal import live_line
 
 _REFRESH_SECS = 0.2
 _PATIENCE_SECS = 10  # for a worker to finish the photo in hand
@@ -30,7 +31,7 @@ def write_shards(
     Raises UserError when a shard cannot be written or a process dies; finished shards stay.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TaskProgressColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+    with live_line(*columns, TimeRemainingColumn(), console=console) as progress:
         bar = progress.add_task("images", total=sum(len(shard.photos) for shard in shards))
         if min(workers, len(shards)) <= 1:
             return {shard.name: write_shard(shard, out_dir, limits, lambda: progress.advance(bar)) for shard in shards}

@@ -1,0 +1,14 @@
+"""What long work shows on a terminal while it lasts."""
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn
+
+
+def live_line(*columns: ProgressColumn, console: Console, is_shown: bool = True) -> Progress:
+    """A line that is gone when the work has ended, on a terminal.
+
+    Elsewhere nothing: not in a notebook, where it needs a widget, nor in a file, whose readers do not want every state
+    of it. There rich asks the environment too: CI and the shell cells of notebooks set FORCE_COLOR.
+    """
+    is_terminal = console.is_terminal and console.file.isatty()
+    return Progress(*columns, console=console, transient=True, disable=not (is_terminal and is_shown))
