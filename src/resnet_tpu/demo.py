@@ -68,7 +68,6 @@ def demo(photos: str, output_dir: str) -> float:
         f"  {command} train --recipe=flowers_cpu --data_dir=data --model_dir=model\n"
         f"  {command} predict model PHOTO.jpg",
         markup=False,
-        highlight=False,
         soft_wrap=True,  # commands are to be copied whole
     )
     return score.top_1

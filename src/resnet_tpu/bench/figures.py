@@ -60,7 +60,7 @@ def _show_table(grid: Grid) -> None:
     console = make_console(120)
     console.print(table)
     for note in grid.notes:
-        console.print(note, markup=False, highlight=False)
+        console.print(note, markup=False)
 
 
 def write_bars(path: str, title: str, bars: Sequence[Bar], unit: str) -> None:

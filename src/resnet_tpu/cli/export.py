@@ -66,6 +66,6 @@ def export(arguments: Sequence[str]) -> None:
     if options.verify or images or "int8" in bundle.forms:
         compared = verify_run(bundle, config, images, split=options.split, num_images=options.verify_images)
         console.print(comparisons_table(compared))
-    console.print(f"{bundle.path}  holds {', '.join(bundle.forms)}.", soft_wrap=True, highlight=False)
-    console.print(f"Predict with it: resnet-tpu predict {bundle.path} IMAGE", soft_wrap=True, highlight=False)
-    console.print(f"Serve it: resnet-tpu serve {bundle.path}", soft_wrap=True, highlight=False)
+    console.print(f"{bundle.path}  holds {', '.join(bundle.forms)}.", soft_wrap=True)
+    console.print(f"Predict with it: resnet-tpu predict {bundle.path} IMAGE", soft_wrap=True)
+    console.print(f"Serve it: resnet-tpu serve {bundle.path}", soft_wrap=True)

@@ -112,7 +112,7 @@ def _notice(text: str) -> Iterator[None]:
 
     from resnet_tpu.terminal import live_line
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with live_line(*columns, console=console) as progress:
         progress.add_task(text, total=None)

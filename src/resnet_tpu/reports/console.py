@@ -13,4 +13,4 @@ def make_console(wide: int = _WIDE) -> "Console":
     """The terminal; a file or a pipe in its place has `wide` columns, by default so many that no name is cut there."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else wide)
+    return Console(width=None if sys.stdout.isatty() else wide, highlight=False)

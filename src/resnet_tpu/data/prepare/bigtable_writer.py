@@ -40,12 +40,12 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
     file by file; until it is done, nothing is read from the table. Raises UserError for a folder without TFRecords, for
     rows of other data unless `overwrite`, which deletes them, and when the service refuses.
     """
-    console = console or Console(stderr=True)
+    console = console or Console(stderr=True, highlight=False)
     parts = _parts(records_dir, data)
     _make_table(parts[0].rows)
     parts = [found for part in parts if (found := _claim(part, overwrite=overwrite))]
     if not parts:
-        console.print(f"Nothing to do: {data.place} holds these records already.", highlight=False, markup=False)
+        console.print(f"Nothing to do: {data.place} holds these records already.", markup=False)
         return 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with live_line(*columns, console=console) as progress:

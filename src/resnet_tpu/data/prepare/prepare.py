@@ -108,7 +108,7 @@ def prepare(
     Raises UserError for photos, folders or options that cannot be used, and when too many images are bad.
     """
     options = options or PrepareOptions()
-    console = console or Console(stderr=True)
+    console = console or Console(stderr=True, highlight=False)
     if raw_dir == FLOWER_PHOTOS and not Path(raw_dir).exists():
         raw_dir = fetch_flower_photos(console)
     _check_places(raw_dir, out_dir)
@@ -123,13 +123,11 @@ def prepare(
     results = {shard.name: result for shard in assignment.shards if (result := finished_shard(shard, out_dir))}
     missing = [shard for shard in assignment.shards if shard.name not in results]
     if not missing and (manifest := read_manifest(out_dir)):
-        console.print(f"Nothing to do: {out_dir} holds these photos already.", highlight=False, markup=False)
+        console.print(f"Nothing to do: {out_dir} holds these photos already.", markup=False)
         return manifest
     storage.remove(storage.join(out_dir, MANIFEST))
     if results:
-        console.print(
-            f"{len(results)} of {len(assignment.shards)} shards are finished already.", highlight=False, markup=False
-        )
+        console.print(f"{len(results)} of {len(assignment.shards)} shards are finished already.", markup=False)
     limits = Limits(options.max_side, options.short_side, options.quality)
     if pipeline is None or not missing:
         results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
