@@ -86,9 +86,13 @@ def test_what_is_masked_but_not_zero_is_not_lost(value: Any, tmp_path: Path) -> 
 
 def test_a_layer_of_which_nothing_is_kept(tmp_path: Path) -> None:
     arrays = draw()
-    arrays["params"]["dense"]["kernel"][:] = 0
+    before = store.stored_bytes(save(tmp_path / "before", arrays))
     arrays["masks"]["dense"]["kernel"][:] = False
-    assert_same_bits(store.load_all(save(tmp_path, arrays)).arrays, arrays)
+    for place in (arrays["params"], arrays["momentum"], arrays["ema"]["params"]):
+        place["dense"]["kernel"][:] = 0
+    path = save(tmp_path / "after", arrays)
+    assert_same_bits(store.load_all(path).arrays, arrays)
+    assert before - store.stored_bytes(path) == 3 * 4 * (41 * 7 - 1)
 
 
 def test_it_takes_little_more_than_what_is_kept(tmp_path: Path) -> None:

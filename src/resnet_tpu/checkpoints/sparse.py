@@ -1,7 +1,7 @@
 """Pruned weights on disk: the values that their masks keep, in a row, and the masks as bits.
 
-What is restored is equal to the last bit: an array of which a masked value is anything but 0 is stored whole. So is one
-of which nothing is kept, for Orbax stores no empty arrays.
+What is restored is equal to the last bit: an array of which a masked value is anything but 0 is stored whole. One of
+which nothing is kept is stored as a single 0, for Orbax stores no empty arrays.
 """
 
 import functools
@@ -34,9 +34,9 @@ def pack(arrays: Arrays) -> tuple[Arrays, dict[str, list[int]]]:
         for collection in _MASKED:
             place = (*collection, *path)
             values = _find(arrays, place)
-            if values is not None and mask.any() and not np.asarray(values).view(np.uint32)[~mask].any():
+            if values is not None and not np.asarray(values).view(np.uint32)[~mask].any():
                 shapes["/".join(place)] = list(mask.shape)
-                put(packed, place, np.asarray(values)[mask])
+                put(packed, place, np.asarray(values)[mask] if mask.any() else np.zeros(1, np.float32))
     return packed, shapes
 
 
@@ -82,6 +82,8 @@ def unpack(loaded: Arrays, wanted: Arrays, shapes: Shapes) -> Arrays:
         array = np.unpackbits(bits, count=int(np.prod(leaf.shape))).view(np.bool_).reshape(leaf.shape)
         if place[0] != _MASKS:
             mask, array = array, np.zeros(leaf.shape, leaf.dtype)
+            if np.size(values) != max(np.count_nonzero(mask), 1):
+                raise ValueError(f"{np.size(values)} values for a mask of {np.count_nonzero(mask)}")
             array[mask] = np.asarray(values)
         return jax.make_array_from_callback(leaf.shape, leaf.sharding or _here(), lambda index: array[index])
 
