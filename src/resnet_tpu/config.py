@@ -128,8 +128,7 @@ class ModelConfig:
     """The network."""
 
     resnet_depth: int = option(
-        50,
-        "18, 34, 50, 101, 152, 200, 270, 350 or 420; or a CIFAR network: 8, 20, 32, 44, 56 or 110.",
+        50, "18, 34, 50, 101, 152, 200, 270, 350 or 420; or a CIFAR network: 8, 20, 32, 44, 56 or 110."
     )
     resnet_width: int | None = option(
         None, "Channels after the stem. Default: 64 (16 for the CIFAR networks).", at_least=1
