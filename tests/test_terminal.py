@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 WORK = """
-import sys
 from rich.console import Console
 from rich.progress import TextColumn
 from resnet_tpu.terminal import live_line
 with live_line(TextColumn("{task.description}"), console=Console(stderr=True)) as line:
     line.add_task("at work")
-print("done")
 """
 
 

@@ -25,7 +25,7 @@ from resnet_tpu.storage import write_text
 
 PAGE = 4096
 TRAINING = (
-    "image_size=16,resnet_depth=8,resnet_width=4,precision=float32,num_cores=1,train_batch_size=8,eval_batch_size=8,"
+    "image_size=16,resnet_depth=18,resnet_width=4,precision=float32,num_cores=1,train_batch_size=8,eval_batch_size=8,"
     "iterations_per_loop=1,save_checkpoints_steps=2,steps_per_eval=4,train_steps=8"
 )
 

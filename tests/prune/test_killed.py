@@ -43,7 +43,7 @@ def test_killed_twice_in_the_middle_of_a_level(tmp_path: Path) -> None:
     train(
         Config().replace(
             data_dir="synthetic", model_dir=str(dense), image_size=16, num_label_classes=4, num_train_images=40,
-            num_eval_images=20, resnet_depth=8, resnet_width=4, precision="float32", train_batch_size=16,
+            num_eval_images=20, resnet_depth=18, resnet_width=4, precision="float32", train_batch_size=16,
             eval_batch_size=20, train_steps=LAST, steps_per_eval=LAST, iterations_per_loop=2, save_checkpoints_steps=2,
             num_cores=1, lottery_checkpoint_iters=str(EARLY),
         )
