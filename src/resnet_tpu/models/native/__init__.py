@@ -36,12 +36,17 @@ def load() -> frozenset[str]:
         return frozenset()
     if library.interface_version() != _INTERFACE:
         return frozenset()
-    beside_python = Path(sys.prefix) / "lib" / _ONEDNN  # where pip puts it
-    able = library.load_onednn(os.fsencode(beside_python if beside_python.exists() else _ONEDNN))
+    able = library.load_onednn(locate_onednn())
     types = frozenset(name for bit, name in enumerate(("float32", "bfloat16")) if able >> bit & 1)
     for name in TARGETS if types else ():
         jax.ffi.register_ffi_target(_name(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     return types
+
+
+def locate_onednn() -> bytes:
+    """What the loader has to be asked for: the library of the extra `cpu`, or else the system's."""
+    beside_python = Path(sys.prefix) / "lib" / _ONEDNN  # where pip puts it
+    return os.fsencode(beside_python if beside_python.exists() else _ONEDNN)
 
 
 def _name(target: str) -> str:

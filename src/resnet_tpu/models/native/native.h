@@ -26,7 +26,7 @@ int64_t num_threads(const Call *call);
 void parallel(const Call *call, int64_t count, void (*work)(void *task, int64_t i), void *task);
 
 /* Memory of this thread, 64-byte aligned, which the next call with the same slot gives away again. NULL: no memory. */
-enum { SCRATCH_INPUT, SCRATCH_GRADIENT, SCRATCH_LIBRARY, SCRATCH_ROWS, NUM_SCRATCH };
+enum { SCRATCH_INPUT, SCRATCH_THINNED, SCRATCH_GRADIENT, SCRATCH_LIBRARY, SCRATCH_ROWS, NUM_SCRATCH };
 void *scratch(int slot, size_t bytes);
 
 /* A batch norm by channel: (x - mean) * factor + bias. */

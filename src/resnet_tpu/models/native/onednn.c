@@ -46,6 +46,7 @@ static Handle engine, attributes;
 struct Convolution {
     Geometry geometry;
     Direction direction;
+    int is_thinned; /* whether oneDNN is given only the pixels of the input that the stride would leave */
     Handle primitive, reorder;
     Handle input, kernel, output, plain, scratchpad, reorder_scratchpad; /* descriptions of memory */
     const Convolution *next;
@@ -90,8 +91,27 @@ static Handle describe(const int64_t dims[4], int type, int tag) {
     return dnnl.memory_desc_create_with_tag(&described, 4, dims, type, tag) ? NULL : described;
 }
 
+/* oneDNN 3.2 writes past the end of its scratchpad in the kernel's gradient of a strided 1x1 convolution where the
+   channels do not fill a vector (https://github.com/uxlfoundation/oneDNN/issues/6035, there of 3.12): it gets these
+   without the stride. */
+static int needs_thinning(const Geometry *g, Direction direction) {
+    return direction == TO_KERNEL && g->size == 1 && g->stride > 1 && g->in.channels < 16;
+}
+
+/* Takes every pixel that a 1x1 kernel with the stride meets. */
+static void thin(const Geometry *g, const char *from, char *to) {
+    size_t pixel = g->in.channels * item_size(g->dtype);
+    for (int64_t image = 0; image < g->in.images; image++)
+        for (int64_t h = 0; h < g->out.height; h++)
+            for (int64_t w = 0; w < g->out.width; w++, to += pixel)
+                memcpy(to, from + ((image * g->in.height + h * g->stride) * g->in.width + w * g->stride) * pixel, pixel);
+}
+
 static int make(Convolution *made) {
-    const Geometry *g = &made->geometry;
+    Geometry own = made->geometry;
+    const Geometry *g = &own;
+    made->is_thinned = needs_thinning(g, made->direction);
+    if (made->is_thinned) own.in.height = own.out.height, own.in.width = own.out.width, own.stride = 1;
     int type = g->dtype == FFI_FLOAT32 ? FLOAT32 : BFLOAT16, to_kernel = made->direction == TO_KERNEL;
     int64_t in[4] = {g->in.images, g->in.channels, g->in.height, g->in.width};
     int64_t out[4] = {g->out.images, g->out.channels, g->out.height, g->out.width};
@@ -184,6 +204,12 @@ const char *reorder_kernel(const Convolution *convolution, void *from, void *to)
 const char *convolve(const Convolution *convolution, void *input, void *kernel, void *output) {
     static const int names[][3] = {{SRC, WEIGHTS, DST}, {DIFF_SRC, WEIGHTS, DIFF_DST}, {SRC, DIFF_WEIGHTS, DIFF_DST}};
     const Handle descriptions[] = {convolution->input, convolution->kernel, convolution->output};
+    if (convolution->is_thinned) {
+        char *thinned = scratch(SCRATCH_THINNED, dnnl.memory_desc_get_size(convolution->input));
+        if (!thinned) return "no memory";
+        thin(&convolution->geometry, input, thinned);
+        input = thinned;
+    }
     void *const data[] = {input, kernel, output};
     return execute(
         convolution->primitive, names[convolution->direction], 3, descriptions, data, convolution->scratchpad);
