@@ -1,4 +1,4 @@
-"""Batch norms computed with the layer beside them against the layers one by one."""
+"""Batch norms computed with the layers beside them, in pairs of columns too, against the layers one by one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,35 +11,57 @@ from flax import nnx
 
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.models import registry
-from resnet_tpu.models.architecture import LayerForm
-from resnet_tpu.models.blocks import ConvNorm
+from resnet_tpu.models.architecture import Architecture, LayerForm
+from resnet_tpu.models.blocks import BottleneckBlock, ConvNorm, Maker
 from resnet_tpu.models.fused import relu as fused_relu
 from resnet_tpu.models.layers import Conv, choose_form
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.norms import BatchNorm
 from resnet_tpu.models.training import Training
 
+Module = ConvNorm | BottleneckBlock
 FEATURES = 24
 FORMS: tuple[LayerForm, LayerForm] = ("plain", "tpu")
+KINDS = ["widening", "strided", "stem", "paired stem", "paired block"]
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def make(kind: str, *, fused: bool, groups: int, dtype: Any = jnp.float32) -> ConvNorm:
-    """A 1x1 convolution that widens, one of stride 2, or a stem of 7x7, with scales of both signs and one of zero."""
-    size, stride, inputs = {"widening": (1, 1, 8), "strided": (1, 2, 8), "stem": (7, 2, 3)}[kind]
-    is_stem = kind == "stem"
+def make(kind: str, *, fused: bool, groups: int, dtype: Any = jnp.float32) -> Module:
+    """A 1x1 convolution that widens, one of stride 2, or a stem of 7x7, with scales of both signs and one of zero.
+
+    Or a whole block.
+    """
+    if kind == "paired block":
+        return make_block(fused=fused, groups=groups, dtype=dtype)
+    size, stride, inputs = {"widening": (1, 1, 8), "strided": (1, 2, 8)}.get(kind, (7, 2, 3))
+    is_stem = "stem" in kind
     norm = BatchNorm(FEATURES, momentum=0.8, num_groups=groups, form=FORMS[fused], relu=is_stem)
     scale = random(FEATURES, seed=1)
     scale[3] = 0
     norm.scale[...], norm.bias[...] = jnp.array(scale), jnp.array(random(FEATURES, seed=2))
-    conv = Conv(inputs, FEATURES, size, stride, dtype=dtype, rng=np.random.default_rng(3))
+    rng, pairs = np.random.default_rng(3), kind == "paired stem"
+    conv = Conv(inputs, FEATURES, size, stride, dtype=dtype, rng=rng, pairs_columns=pairs)
     return ConvNorm(conv, norm, "same" if is_stem else None)
 
 
-def run(module: ConvNorm, x: jax.Array) -> tuple[jax.Array, list[jax.Array], list[jax.Array]]:
+def make_block(*, fused: bool, groups: int, dtype: Any) -> BottleneckBlock:
+    form = FORMS[fused]
+    architecture = Architecture(
+        (1,), bottleneck=True, width=6, form=form, pairs_columns=fused, batch_norm_groups=groups
+    )
+    maker = Maker(architecture, dtype, np.random.default_rng(3))
+    block = BottleneckBlock(8, 6, 1, inner=(6, 5), group=1, is_first=True, make=maker)
+    for conv in (block.conv1, block.conv2, block.conv3):
+        assert isinstance(conv.norm, BatchNorm)
+        features = conv.norm.scale.shape[0]
+        conv.norm.scale[...], conv.norm.bias[...] = (jnp.array(random(features, seed=seed)) for seed in (1, 2))
+    return block
+
+
+def run(module: Module, x: jax.Array) -> tuple[jax.Array, list[jax.Array], list[jax.Array]]:
     """(result, gradients of x and of the parameters, running statistics) of a step of training."""
     graph, params, stats = nnx.split(module, nnx.Param, nnx.BatchStat)
 
@@ -53,8 +75,8 @@ def run(module: ConvNorm, x: jax.Array) -> tuple[jax.Array, list[jax.Array], lis
 
 def images(kind: str, dtype: Any = jnp.float32) -> jax.Array:
     # as after a ReLU, whose mean is no zero
-    x = random(6, 12, 14, 3 if kind == "stem" else 8, seed=4)
-    return jnp.asarray(x if kind == "stem" else np.maximum(x, 0), dtype)
+    x = random(6, 12, 12, 3 if "stem" in kind else 8, seed=4)
+    return jnp.asarray(x if "stem" in kind else np.maximum(x, 0), dtype)
 
 
 def distance(actual: jax.Array, expected: jax.Array) -> float:
@@ -64,7 +86,7 @@ def distance(actual: jax.Array, expected: jax.Array) -> float:
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("kind", ["widening", "strided", "stem"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fused_forms_in_float32_are_the_plain_ones(kind: str, groups: int) -> None:
     plain, fused = (run(make(kind, fused=fused, groups=groups), images(kind)) for fused in (False, True))
     for expected, actual in zip(jax.tree.leaves(plain), jax.tree.leaves(fused), strict=True):
@@ -72,7 +94,7 @@ def test_fused_forms_in_float32_are_the_plain_ones(kind: str, groups: int) -> No
         assert distance(actual, expected) < 3e-6  # 1e-6 seen
 
 
-@pytest.mark.parametrize("kind", ["widening", "strided", "stem"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fused_forms_in_bfloat16_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
     exact = run(make(kind, fused=False, groups=2), images(kind, jnp.bfloat16).astype(jnp.float32))
     plain, fused = (
@@ -87,6 +109,7 @@ def test_fused_forms_in_bfloat16_are_as_near_to_float32_as_the_plain_ones(kind: 
 
 def test_a_frozen_norm_is_never_fused() -> None:
     module = make("widening", fused=True, groups=1)
+    assert isinstance(module, ConvNorm)
     module.norm = BatchNorm(FEATURES, momentum=0.8, num_groups=1, frozen=True, form="tpu")
     x = images("widening")
     np.testing.assert_array_equal(module(x, Training()), module(x, None))
@@ -97,6 +120,31 @@ def test_only_half_precision_on_a_tpu_fuses() -> None:
     assert choose_form("TPU v5 lite", jnp.bfloat16, num_devices=8) == "tpu"
     assert choose_form("TPU v2", "float32") == "plain"
     assert choose_form("NVIDIA H200", "bfloat16") == "plain"
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "options", "pairs"),
+    [
+        ("TPU v2", {"precision": "bfloat16"}, True),
+        ("TPU v3", {"precision": "bfloat16"}, True),
+        ("TPU v3", {"precision": "float32"}, False),
+        ("TPU v3", {"precision": "bfloat16", "freeze_batch_norm": True}, False),
+        ("TPU v4", {"precision": "bfloat16"}, False),
+    ],
+)
+def test_the_first_generations_pair_columns(device_kind: str, options: dict[str, Any], pairs: bool) -> None:
+    found = registry.find_architecture(ModelConfig(**options), image_size=224, device_kind=device_kind)
+    assert found.pairs_columns == pairs
+
+
+@pytest.mark.parametrize(
+    ("features", "size", "width", "pairs"),
+    [(64, 3, 56, True), (64, 3, 57, False), (64, 2, 56, False), (65, 3, 56, False)],
+)
+def test_convolutions_of_half_a_matrix_unit_pair_columns(features: int, size: int, width: int, pairs: bool) -> None:
+    for may in (True, False):
+        conv = Conv(3, features, size, 1, dtype=jnp.bfloat16, rng=None, pairs_columns=may)
+        assert conv.can_pair(jnp.zeros((1, 8, width, 3))) == (may and pairs)
 
 
 def gradients_of(network: Network) -> Callable[..., Any]:
@@ -111,14 +159,19 @@ def gradients_of(network: Network) -> Callable[..., Any]:
     return gradients
 
 
-@pytest.mark.parametrize("options", [{}, {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}])
-def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device_kind", "options"),
+    [("TPU v2", {}), ("TPU v4", {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25})],
+)
+def test_a_whole_network_gives_the_same_in_both_forms(
+    device_kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
     x = random(4, 64, 64, 3)
     found = []
     for fuses, inputs in ((False, [x, np.nextafter(x, np.float32(np.inf))]), (True, [x])):
         monkeypatch.setattr(registry, "choose_form", lambda *_, form=FORMS[fuses], **__: form)  # in float32 too
-        network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2)
+        network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2, device_kind=device_kind)
         params, batch_stats = network.init(0)
         # last norms of branches begin at zero and would hide theirs
         params = jax.tree.map(lambda leaf: leaf + 0.1 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)

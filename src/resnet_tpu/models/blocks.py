@@ -79,7 +79,10 @@ class Maker:
 
     def conv(self, in_features: int, out_features: int, size: int, stride: int = 1, *, bias: bool = False) -> Conv:
         """A convolution alone."""
-        return Conv(in_features, out_features, size, stride, dtype=self.dtype, rng=self.rng, bias=bias)
+        pairs = self.architecture.pairs_columns
+        return Conv(
+            in_features, out_features, size, stride, dtype=self.dtype, rng=self.rng, bias=bias, pairs_columns=pairs
+        )
 
     def batch_norm(self, features: int, *, relu: bool = True, zero_scale: bool = False) -> BatchNorm:
         """A batch norm, whatever `norm_act_layer` says."""
@@ -237,8 +240,7 @@ class BottleneckBlock(nnx.Module):
         if self.projection is not None:
             shortcut = self.projection(average_pool(x) if self.pools_shortcut else x, training)
         shortcut = self.dropblock_shortcut(shortcut, training)
-        x = self.dropblock1(self.conv1(x, training), training)
-        x = self.dropblock2(self.conv2(x, training), training)
+        x = self.dropblock2(self._narrow(x, training), training)
         x = self.conv3(x, training)
         if self.norm_in is not None:  # with pre-activation the original's branch ends here
             return x + shortcut
@@ -246,3 +248,11 @@ class BottleneckBlock(nnx.Module):
         if self.squeeze_excite is not None:
             x = self.squeeze_excite(x)
         return self.relu(self.drop_connect(x, training) + shortcut)
+
+    def _narrow(self, x: jax.Array, training: Training | None) -> jax.Array:
+        """The first two convolutions, of which the second may be one to compute in pairs of columns."""
+        before, conv, after = self.conv1.norm, self.conv2.conv, self.conv2.norm
+        is_paired = training is not None and not self.dropblock1.share and conv.stride == 1 and conv.can_pair(x)
+        if is_paired and isinstance(before, BatchNorm) and isinstance(after, BatchNorm):
+            return before.between_convs(self.conv1.conv(x), conv, after)
+        return self.conv2(self.dropblock1(self.conv1(x, training), training), training)

@@ -19,7 +19,8 @@ Normed = tuple[jax.Array, jax.Array, jax.Array]
 """(activations, mean, variance)."""
 
 _EXACT = jax.lax.Precision.HIGHEST  # of products of small matrices, which a TPU would round to bfloat16
-_POSITIONS = (1, 2, 3)
+POSITIONS = (1, 2, 3)
+"""Of what `group` gives: all but groups and channels."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
@@ -38,7 +39,7 @@ def conv_norm(
 def _conv_norm(
     x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float
 ) -> tuple[Normed, Any]:
-    grouped = _group(x, num_groups)
+    grouped = group(x, num_groups)
     count = grouped[0, ..., 0].size
     rounded = kernel.astype(x.dtype)
     wide = rounded.astype(jnp.float32)
@@ -51,7 +52,7 @@ def _conv_norm(
     var = jnp.maximum((wide * shared).sum(1), 0.0)
     factor = jax.lax.rsqrt(var + epsilon)
     y = jax.lax.conv_general_dilated(x, rounded[None, None], (1, 1), "VALID", dimension_numbers=DIMENSIONS)
-    y = (_group(y, num_groups).astype(jnp.float32) - _spread(mean)) * _spread(factor * scale) + bias
+    y = (group(y, num_groups).astype(jnp.float32) - spread(mean)) * spread(factor * scale) + bias
     kept = x, kernel, scale, mean_in, shared, mean, factor
     return (y.astype(x.dtype).reshape(*x.shape[:-1], -1), mean, var), kept
 
@@ -59,20 +60,20 @@ def _conv_norm(
 def _conv_norm_backward(num_groups: int, epsilon: float, kept: Any, gradients: Normed) -> tuple[jax.Array, ...]:
     del epsilon
     x, kernel, scale, mean_in, shared, mean, factor = kept
-    grouped, dy = _group(x, num_groups), _group(gradients[0], num_groups)
+    grouped, dy = group(x, num_groups), group(gradients[0], num_groups)
     count = grouped[0, ..., 0].size
     wide = kernel.astype(x.dtype).astype(jnp.float32)
-    total = dy.astype(jnp.float32).sum(_POSITIONS)
+    total = dy.astype(jnp.float32).sum(POSITIONS)
     product = _inner(grouped, dy) - mean_in[:, :, None] * total[:, None, :]
     d_scale = factor * (wide * product).sum(1)
-    slope, offset, inverse = _affine(scale, mean, factor, total, d_scale, count)
+    slope, offset, inverse = coefficients(scale, mean, factor, total, d_scale, count)
     d_kernel = (product * slope[:, None] + count * shared * inverse[:, None]).sum(0)
     # the gradient of the convolution's result is slope * dy + inverse * (x @ kernel) + offset
     back = (wide * slope[:, None]).astype(x.dtype)
     again = jnp.einsum("io,go,jo->gij", wide, inverse, wide, precision=_EXACT).astype(x.dtype)
     constant = jnp.einsum("io,go->gi", wide, offset, precision=_EXACT)
     dx = jnp.einsum("gnhwo,gio->gnhwi", dy, back).astype(jnp.float32)
-    dx = dx + jnp.einsum("gnhwi,gij->gnhwj", grouped, again).astype(jnp.float32) + _spread(constant)
+    dx = dx + jnp.einsum("gnhwi,gij->gnhwj", grouped, again).astype(jnp.float32) + spread(constant)
     return dx.astype(x.dtype).reshape(x.shape), d_kernel.astype(kernel.dtype), d_scale.sum(0), total.sum(0)
 
 
@@ -94,34 +95,57 @@ def norm_relu_pool(
 def _norm_relu_pool(
     x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float, padding: PoolPadding
 ) -> tuple[Normed, Any]:
-    wide = _group(x, num_groups).astype(jnp.float32)
-    mean = wide.mean(_POSITIONS)
-    var = jnp.maximum(jnp.square(wide).mean(_POSITIONS) - jnp.square(mean), 0.0)
-    factor = jax.lax.rsqrt(var + epsilon)
-    pooled = max_pool(x, padding)
-    y = (_group(pooled, num_groups).astype(jnp.float32) - _spread(mean)) * _spread(factor * scale) + bias
-    y = jnp.maximum(y, 0.0).astype(x.dtype).reshape(pooled.shape)
-    return (y, mean, var), (x, pooled, y, scale, mean, factor)
+    mean, var = moments(x, num_groups)
+    y, kept = normalize_pooled(x, scale, bias, mean, var, epsilon, padding)
+    return (y, mean, var), kept
 
 
 def _norm_relu_pool_backward(
     num_groups: int, epsilon: float, padding: PoolPadding, kept: Any, gradients: Normed
 ) -> tuple[jax.Array, ...]:
     del epsilon
-    x, pooled, y, scale, mean, factor = kept
-    dy = _group(jnp.where(y > 0, gradients[0], 0), num_groups).astype(jnp.float32)
-    total = dy.sum(_POSITIONS)
-    d_scale = factor * ((_group(pooled, num_groups).astype(jnp.float32) - _spread(mean)) * dy).sum(_POSITIONS)
-    count = x.size // x.shape[-1] // num_groups
-    slope, offset, inverse = _affine(scale, mean, factor, total, d_scale, count)
-    scaled = (dy * _spread(slope)).astype(x.dtype).reshape(pooled.shape)
-    (own,) = jax.vjp(lambda x: max_pool(x, padding), x)[1](scaled)
-    dx = _group(own, num_groups).astype(jnp.float32)
-    dx = dx + _group(x, num_groups).astype(jnp.float32) * _spread(inverse) + _spread(offset)
-    return dx.astype(x.dtype).reshape(x.shape), d_scale.sum(0), total.sum(0)
+    d_scale, d_bias, own, offset, inverse = pooled_gradients(kept, gradients[0], padding)
+    x = kept[0]
+    dx = group(own, num_groups).astype(jnp.float32)
+    dx = dx + group(x, num_groups).astype(jnp.float32) * spread(inverse) + spread(offset)
+    return dx.astype(x.dtype).reshape(x.shape), d_scale, d_bias
 
 
 norm_relu_pool.defvjp(_norm_relu_pool, _norm_relu_pool_backward)
+
+
+def normalize_pooled(
+    x: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    mean: jax.Array,
+    var: jax.Array,
+    epsilon: float,
+    padding: PoolPadding,
+) -> tuple[jax.Array, Any]:
+    """(`norm_relu_pool` of x with these statistics, what `pooled_gradients` needs)."""
+    factor = jax.lax.rsqrt(var + epsilon)
+    pooled = max_pool(x, padding)
+    y = (group(pooled, mean.shape[0]).astype(jnp.float32) - spread(mean)) * spread(factor * scale) + bias
+    y = jnp.maximum(y, 0.0).astype(x.dtype).reshape(pooled.shape)
+    return y, (x, pooled, y, scale, mean, factor)
+
+
+def pooled_gradients(kept: Any, dy: jax.Array, padding: PoolPadding) -> tuple[jax.Array, ...]:
+    """Gradients of scale and bias, and three parts of that of x, which is own + inverse * x + offset.
+
+    own is like x, offset and inverse are [num_groups, features].
+    """
+    x, pooled, y, scale, mean, factor = kept
+    num_groups = mean.shape[0]
+    dy = group(jnp.where(y > 0, dy, 0), num_groups).astype(jnp.float32)
+    total = dy.sum(POSITIONS)
+    d_scale = factor * ((group(pooled, num_groups).astype(jnp.float32) - spread(mean)) * dy).sum(POSITIONS)
+    count = x.size // x.shape[-1] // num_groups
+    slope, offset, inverse = coefficients(scale, mean, factor, total, d_scale, count)
+    scaled = (dy * spread(slope)).astype(x.dtype).reshape(pooled.shape)
+    (own,) = jax.vjp(lambda x: max_pool(x, padding), x)[1](scaled)
+    return d_scale.sum(0), total.sum(0), own, offset, inverse
 
 
 @jax.custom_vjp
@@ -139,7 +163,7 @@ def _relu(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 relu.defvjp(_relu, lambda y, dy: (jnp.where(y > 0, dy, 0),))
 
 
-def _affine(
+def coefficients(
     scale: jax.Array, mean: jax.Array, factor: jax.Array, total: jax.Array, d_scale: jax.Array, count: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(a, b, c) of the gradient a * dy + b + c * x of a batch norm in x, all [num_groups, features].
@@ -151,11 +175,19 @@ def _affine(
     return slope, -slope * total / count - inverse * mean, inverse
 
 
-def _group(x: jax.Array, num_groups: int) -> jax.Array:
+def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance by channel, float32 [num_groups, features], in one pass."""
+    wide = group(x, num_groups).astype(jnp.float32)
+    mean = wide.mean(POSITIONS)
+    return mean, jnp.maximum(jnp.square(wide).mean(POSITIONS) - jnp.square(mean), 0.0)
+
+
+def group(x: jax.Array, num_groups: int) -> jax.Array:
+    """[n, h, w, c] -> [num_groups, n / num_groups, h, w, c]."""
     return x.reshape(num_groups, x.shape[0] // num_groups, *x.shape[1:])
 
 
-def _spread(statistic: jax.Array) -> jax.Array:
+def spread(statistic: jax.Array) -> jax.Array:
     """[num_groups, features] -> [num_groups, 1, 1, 1, features]."""
     return statistic[:, None, None, None, :]
 

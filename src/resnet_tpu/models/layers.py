@@ -19,6 +19,11 @@ DENSE_DEVIATION = 0.01
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 """Of the images, kernels and results of convolutions."""
 
+PAIRING = ("TPU v2", "TPU v3")
+"""Kinds of devices on which convolutions with few channels are faster in pairs of columns: see `models.paired`."""
+
+_HALF_UNIT = 64
+
 
 def choose_form(device_kind: str, dtype: DTypeLike, *, num_devices: int = 1) -> LayerForm:
     """The form of the layers that trains fastest on so many devices of this kind.
@@ -61,17 +66,25 @@ class Conv(nnx.Module):
         dtype: DTypeLike,
         rng: np.random.Generator | None,
         bias: bool = False,
+        pairs_columns: bool = False,
     ) -> None:
         self.kernel = nnx.Param(jnp.array(draw_kernel(rng, (size, size, in_features, out_features))))
         self.bias = nnx.Param(jnp.array(np.zeros(out_features, np.float32))) if bias else None
         self.stride = stride
         self.dtype = dtype
+        self.pairs_columns = pairs_columns
 
     @property
     def widens(self) -> bool:
         """Whether it is a 1x1 convolution without bias that has no fewer channels after it than before."""
         height, width, before, after = self.kernel.shape
         return (height, width) == (1, 1) and self.bias is None and before <= after
+
+    def can_pair(self, x: jax.Array) -> bool:
+        """Whether it may be computed in pairs of columns of the result, which are at most half a matrix unit each."""
+        size, _, _, features = self.kernel.shape
+        has_pairs = x.shape[2] % (2 * self.stride) == 0
+        return self.pairs_columns and self.bias is None and size % 2 == 1 and features <= _HALF_UNIT and has_pairs
 
     def __call__(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """x [n, h, w, in] -> [n, ceil(h/stride), ceil(w/stride), out], `dtype`, by the kernel times `factor` [out]."""

@@ -11,6 +11,7 @@ from resnet_tpu.models import cpu
 from resnet_tpu.models.architecture import EPSILON, LayerForm, PoolPadding, evonorm_groups
 from resnet_tpu.models.fused import conv_norm, norm_relu_pool
 from resnet_tpu.models.layers import Conv
+from resnet_tpu.models.paired import conv_norm_relu_pool, norm_conv_norm
 from resnet_tpu.models.training import Training
 
 
@@ -77,11 +78,29 @@ class BatchNorm(nnx.Module):
         """max_pool(self(conv(x)), padding) in training, for a norm with ReLU; see `norm_relu_pool`."""
         # a channel with a negative scale is turned over, and its kernel with it
         sign = jax.lax.stop_gradient(jnp.where(self.scale[...] < 0, -1.0, 1.0))
-        x = conv(x, sign)
-        scale = sign * self.scale[...]
-        normed: Any = norm_relu_pool(x, scale, self.bias[...], self.num_groups, self.epsilon, padding)
+        affine, settings = (sign * self.scale[...], self.bias[...]), (self.num_groups, self.epsilon, padding)
+        normed: Any
+        if conv.can_pair(x):
+            normed = conv_norm_relu_pool(x.astype(conv.dtype), conv.kernel[...] * sign, *affine, conv.stride, *settings)
+        else:
+            normed = norm_relu_pool(conv(x, sign), *affine, *settings)
         y, mean, var = normed
-        self._move(sign * mean.mean(0), var.mean(0), x.size // x.shape[-1] // self.num_groups)
+        n, height, width, _ = x.shape
+        self._move(
+            sign * mean.mean(0),
+            var.mean(0),
+            n * -(-height // conv.stride) * -(-width // conv.stride) // self.num_groups,
+        )
+        return y
+
+    def between_convs(self, x: jax.Array, conv: Conv, after: "BatchNorm") -> jax.Array:
+        """after(conv(self(x))) in training, in pairs of columns and with ReLU in both norms; see `norm_conv_norm`."""
+        affine = self.scale[...], self.bias[...]
+        affine_after = after.scale[...], after.bias[...]
+        normed: Any = norm_conv_norm(x, *affine, conv.kernel[...], *affine_after, self.num_groups, self.epsilon)
+        y, *moments = normed
+        for norm, (mean, var) in zip((self, after), moments, strict=True):
+            norm._move(mean.mean(0), var.mean(0), y.size // y.shape[-1] // self.num_groups)
         return y
 
     def after_conv(self, conv: Conv, x: jax.Array | cpu.Pending) -> tuple[cpu.Pending, jax.Array]:

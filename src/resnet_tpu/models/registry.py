@@ -6,7 +6,7 @@ from typing import Any
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
-from resnet_tpu.models.layers import choose_form
+from resnet_tpu.models.layers import PAIRING, choose_form
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
@@ -43,10 +43,12 @@ def find_architecture(
     _check_values(model)
     names = {field.name for field in dataclasses.fields(Architecture)}
     changes: dict[str, Any] = {name: value for name, value in vars(model).items() if name in names}
+    form = choose_form(device_kind, model.precision, num_devices=num_devices)
     changes |= {
         "width": model.resnet_width,
         "batch_norm_groups": batch_norm_groups,
-        "form": choose_form(device_kind, model.precision, num_devices=num_devices),
+        "form": form,
+        "pairs_columns": form == "tpu" and device_kind in PAIRING and not model.freeze_batch_norm,
         "dropblock_groups": _parse_groups(model.dropblock_groups),
         "inner_channels": _parse_channels(model.inner_channels, network),
     }
