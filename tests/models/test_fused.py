@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from resnet_tpu.config import ModelConfig
-from resnet_tpu.models import registry
+from resnet_tpu.models import layers, registry
 from resnet_tpu.models.architecture import Architecture, LayerForm
 from resnet_tpu.models.blocks import BottleneckBlock, ConvNorm, Maker
 from resnet_tpu.models.fused import relu as fused_relu
@@ -42,15 +42,14 @@ def make(kind: str, *, fused: bool, groups: int, dtype: Any = jnp.float32) -> Mo
     scale = random(FEATURES, seed=1)
     scale[3] = 0
     norm.scale[...], norm.bias[...] = jnp.array(scale), jnp.array(random(FEATURES, seed=2))
-    rng, pairs = np.random.default_rng(3), kind == "paired stem"
-    conv = Conv(inputs, FEATURES, size, stride, dtype=dtype, rng=rng, pairs_columns=pairs)
+    rng, paired_images = np.random.default_rng(3), 3 if kind == "paired stem" else 0
+    conv = Conv(inputs, FEATURES, size, stride, dtype=dtype, rng=rng, paired_images=paired_images)
     return ConvNorm(conv, norm, "same" if is_stem else None)
 
 
 def make_block(*, fused: bool, groups: int, dtype: Any) -> BottleneckBlock:
-    form = FORMS[fused]
     architecture = Architecture(
-        (1,), bottleneck=True, width=6, form=form, pairs_columns=fused, batch_norm_groups=groups
+        (1,), bottleneck=True, width=6, form=FORMS[fused], paired_images=3 * fused, batch_norm_groups=groups
     )
     maker = Maker(architecture, dtype, np.random.default_rng(3))
     block = BottleneckBlock(8, 6, 1, inner=(6, 5), group=1, is_first=True, make=maker)
@@ -123,28 +122,37 @@ def test_only_half_precision_on_a_tpu_fuses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device_kind", "options", "pairs"),
+    ("device_kind", "options", "images"),
     [
-        ("TPU v2", {"precision": "bfloat16"}, True),
-        ("TPU v3", {"precision": "bfloat16"}, True),
-        ("TPU v3", {"precision": "float32"}, False),
-        ("TPU v3", {"precision": "bfloat16", "freeze_batch_norm": True}, False),
-        ("TPU v4", {"precision": "bfloat16"}, False),
+        ("TPU v2", {"precision": "bfloat16"}, 512),
+        ("TPU v3", {"precision": "bfloat16"}, 512),
+        ("TPU v3", {"precision": "float32"}, 0),
+        ("TPU v3", {"precision": "bfloat16", "freeze_batch_norm": True}, 0),
+        ("TPU v4", {"precision": "bfloat16"}, 0),
     ],
 )
-def test_the_first_generations_pair_columns(device_kind: str, options: dict[str, Any], pairs: bool) -> None:
-    found = registry.find_architecture(ModelConfig(**options), image_size=224, device_kind=device_kind)
-    assert found.pairs_columns == pairs
+def test_the_first_generations_pair_columns(device_kind: str, options: dict[str, Any], images: int) -> None:
+    model = ModelConfig(**options)
+    found = registry.find_architecture(model, image_size=224, device_kind=device_kind, num_devices=4)
+    assert found.paired_images == images
 
 
 @pytest.mark.parametrize(
-    ("features", "size", "width", "pairs"),
-    [(64, 3, 56, True), (64, 3, 57, False), (64, 2, 56, False), (65, 3, 56, False)],
+    ("shape", "features", "size", "pairs"),
+    [
+        ((4, 8, 56, 3), 64, 3, True),
+        ((4, 8, 57, 3), 64, 3, False),
+        ((5, 8, 56, 3), 64, 3, False),
+        ((4, 8, 56, 3), 65, 3, False),
+        ((4, 8, 56, 3), 64, 2, False),
+    ],
 )
-def test_convolutions_of_half_a_matrix_unit_pair_columns(features: int, size: int, width: int, pairs: bool) -> None:
-    for may in (True, False):
-        conv = Conv(3, features, size, 1, dtype=jnp.bfloat16, rng=None, pairs_columns=may)
-        assert conv.can_pair(jnp.zeros((1, 8, width, 3))) == (may and pairs)
+def test_narrow_convolutions_of_full_batches_pair_columns(
+    shape: tuple[int, ...], features: int, size: int, pairs: bool
+) -> None:
+    for paired_images in (2, 0):
+        conv = Conv(3, features, size, 1, dtype=jnp.bfloat16, rng=None, paired_images=paired_images)
+        assert conv.can_pair(jnp.zeros(shape)) == (pairs and paired_images > 0)
 
 
 def gradients_of(network: Network) -> Callable[..., Any]:
@@ -171,6 +179,7 @@ def test_a_whole_network_gives_the_same_in_both_forms(
     found = []
     for fuses, inputs in ((False, [x, np.nextafter(x, np.float32(np.inf))]), (True, [x])):
         monkeypatch.setattr(registry, "choose_form", lambda *_, form=FORMS[fuses], **__: form)  # in float32 too
+        monkeypatch.setitem(layers.PAIRED_IMAGES, "TPU v2", 2)
         network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2, device_kind=device_kind)
         params, batch_stats = network.init(0)
         # last norms of branches begin at zero and would hide theirs

@@ -79,9 +79,9 @@ class Maker:
 
     def conv(self, in_features: int, out_features: int, size: int, stride: int = 1, *, bias: bool = False) -> Conv:
         """A convolution alone."""
-        pairs = self.architecture.pairs_columns
+        paired = self.architecture.paired_images
         return Conv(
-            in_features, out_features, size, stride, dtype=self.dtype, rng=self.rng, bias=bias, pairs_columns=pairs
+            in_features, out_features, size, stride, dtype=self.dtype, rng=self.rng, bias=bias, paired_images=paired
         )
 
     def batch_norm(self, features: int, *, relu: bool = True, zero_scale: bool = False) -> BatchNorm:

@@ -19,8 +19,9 @@ DENSE_DEVIATION = 0.01
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 """Of the images, kernels and results of convolutions."""
 
-PAIRING = ("TPU v2", "TPU v3")
-"""Kinds of devices on which convolutions with few channels are faster in pairs of columns: see `models.paired`."""
+PAIRED_IMAGES = {"TPU v2": 128, "TPU v3": 128}
+"""By `device_kind`: where as many images, or a multiple, are on a device, narrow convolutions are faster in pairs of
+columns (see `models.paired`): few channels then lie beside each other by image, 128 to a row of the vector memory."""
 
 _HALF_UNIT = 64
 
@@ -66,13 +67,13 @@ class Conv(nnx.Module):
         dtype: DTypeLike,
         rng: np.random.Generator | None,
         bias: bool = False,
-        pairs_columns: bool = False,
+        paired_images: int = 0,
     ) -> None:
         self.kernel = nnx.Param(jnp.array(draw_kernel(rng, (size, size, in_features, out_features))))
         self.bias = nnx.Param(jnp.array(np.zeros(out_features, np.float32))) if bias else None
         self.stride = stride
         self.dtype = dtype
-        self.pairs_columns = pairs_columns
+        self.paired_images = paired_images
 
     @property
     def widens(self) -> bool:
@@ -83,8 +84,9 @@ class Conv(nnx.Module):
     def can_pair(self, x: jax.Array) -> bool:
         """Whether it may be computed in pairs of columns of the result, which are at most half a matrix unit each."""
         size, _, _, features = self.kernel.shape
+        is_narrow = self.bias is None and size % 2 == 1 and features <= _HALF_UNIT
         has_pairs = x.shape[2] % (2 * self.stride) == 0
-        return self.pairs_columns and self.bias is None and size % 2 == 1 and features <= _HALF_UNIT and has_pairs
+        return is_narrow and has_pairs and self.paired_images > 0 and x.shape[0] % self.paired_images == 0
 
     def __call__(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """x [n, h, w, in] -> [n, ceil(h/stride), ceil(w/stride), out], `dtype`, by the kernel times `factor` [out]."""
