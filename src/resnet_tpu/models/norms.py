@@ -86,11 +86,8 @@ class BatchNorm(nnx.Module):
             normed = norm_relu_pool(conv(x, sign), *affine, *settings)
         y, mean, var = normed
         n, height, width, _ = x.shape
-        self._move(
-            sign * mean.mean(0),
-            var.mean(0),
-            n * -(-height // conv.stride) * -(-width // conv.stride) // self.num_groups,
-        )
+        count = n * -(-height // conv.stride) * -(-width // conv.stride) // self.num_groups
+        self._move(sign * mean.mean(0), var.mean(0), count)
         return y
 
     def between_convs(self, x: jax.Array, conv: Conv, after: "BatchNorm") -> jax.Array:
