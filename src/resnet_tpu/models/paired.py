@@ -30,23 +30,47 @@ _BATCH_MINOR = Layout(major_to_minor=(1, 2, 3, 0))  # as the compiler lays out f
 _KERNEL = Layout(major_to_minor=(0, 1, 2, 3))  # transposed, the convolution would take twice the time
 
 
-class _Affine(NamedTuple):
-    """(x - mean) * slope + bias by channel: float32 [num_groups, features] each."""
+class _Norm(NamedTuple):
+    """A batch norm with its statistics: mean and one over the deviation [num_groups, features], scale and bias."""
 
     mean: jax.Array
-    slope: jax.Array
+    factor: jax.Array
+    scale: jax.Array
     bias: jax.Array
 
-    def __call__(self, wide: jax.Array) -> jax.Array:
-        return (wide - spread(self.mean)) * spread(self.slope) + spread(self.bias)
+    def twice(self) -> "_Norm":
+        return _Norm(*map(_twice, self))
 
-    def twice(self) -> "_Affine":
-        return _Affine(*map(_twice, self))
+    def relu(self, x: jax.Array) -> jax.Array:
+        return jnp.maximum(self._normalize(self.wide(x)), 0.0).astype(x.dtype).reshape(x.shape)
+
+    def masked(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """x, and dy where the ReLU lets it through: both float32 and grouped."""
+        wide = self.wide(x)
+        return wide, jnp.where(self._normalize(wide) > 0, self.wide(dy), 0.0)
+
+    def gradients(self, wide: jax.Array, masked: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Those of scale and bias, [num_groups, features] each, of what `masked` gives."""
+        return self.factor * ((wide - spread(self.mean)) * masked).sum(POSITIONS), masked.sum(POSITIONS)
+
+    def coefficients(self, d_scale: jax.Array, d_bias: jax.Array, count: int) -> tuple[jax.Array, ...]:
+        """See `fused.coefficients`."""
+        return coefficients(self.scale, self.mean, self.factor, d_bias, d_scale, count)
+
+    def wide(self, x: jax.Array) -> jax.Array:
+        return _wide(x, self.mean.shape[0])
+
+    def _normalize(self, wide: jax.Array) -> jax.Array:
+        return (wide - spread(self.mean)) * spread(self.factor * self.scale) + self.bias
+
+
+def _wide(x: jax.Array, num_groups: int) -> jax.Array:
+    return group(x, num_groups).astype(jnp.float32)
 
 
 def _twice(statistic: jax.Array) -> jax.Array:
-    """Of columns -> of pairs."""
-    return jnp.tile(statistic, (1, 2))
+    """Of columns -> of pairs, along the last axis."""
+    return jnp.concatenate([statistic, statistic], axis=-1)
 
 
 def _fold(sums: jax.Array) -> jax.Array:
@@ -94,29 +118,9 @@ def _kernel_gradient(x: jax.Array, d_pairs: jax.Array, kernel: jax.Array, stride
 
 def _moments(pairs: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
     """`moments` of the columns."""
-    wide = group(pairs, num_groups).astype(jnp.float32)
+    wide = _wide(pairs, num_groups)
     mean, square = (_fold(values.mean(POSITIONS)) / 2 for values in (wide, jnp.square(wide)))
     return mean, jnp.maximum(square - jnp.square(mean), 0.0)
-
-
-def _wide(x: jax.Array, num_groups: int) -> jax.Array:
-    return group(x, num_groups).astype(jnp.float32)
-
-
-def _relu(x: jax.Array, affine: _Affine) -> jax.Array:
-    wide = affine(_wide(x, affine.mean.shape[0]))
-    return jnp.maximum(wide, 0.0).astype(x.dtype).reshape(x.shape)
-
-
-def _affine_of(mean: jax.Array, factor: jax.Array, scale: jax.Array, bias: jax.Array) -> _Affine:
-    return _Affine(mean, factor * scale, jnp.broadcast_to(bias, mean.shape))
-
-
-def _masked(x: jax.Array, dy: jax.Array, affine: _Affine) -> tuple[jax.Array, jax.Array]:
-    """x, and dy where `affine` of it is positive: both float32 and grouped."""
-    num_groups = affine.mean.shape[0]
-    wide = _wide(x, num_groups)
-    return wide, jnp.where(affine(wide) > 0, _wide(dy, num_groups), 0.0)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
@@ -149,43 +153,38 @@ def _norm_conv_norm(
     epsilon: float,
 ) -> tuple[Any, Any]:
     mean, var = moments(x, num_groups)
-    factor = jax.lax.rsqrt(var + epsilon)
-    norm = _affine_of(mean, factor, scale, bias)
-    pairs = _convolve(_relu(x, norm), _double(kernel.astype(x.dtype), 1), 1)
+    norm = _Norm(mean, jax.lax.rsqrt(var + epsilon), scale, bias)
+    pairs = _convolve(norm.relu(x), _double(kernel.astype(x.dtype), 1), 1)
     mean_out, var_out = _moments(pairs, num_groups)
-    factor_out = jax.lax.rsqrt(var_out + epsilon)
-    norm_out = _affine_of(mean_out, factor_out, scale_out, bias_out)
+    norm_out = _Norm(mean_out, jax.lax.rsqrt(var_out + epsilon), scale_out, bias_out)
     z = _to_columns(pairs)
-    kept = x, z, kernel, norm, norm_out, (scale, factor), (scale_out, factor_out)
-    return (_relu(z, norm_out), (mean, var), (mean_out, var_out)), kept
+    return (norm_out.relu(z), (mean, var), (mean_out, var_out)), (x, z, kernel, norm, norm_out)
 
 
 def _norm_conv_norm_backward(num_groups: int, epsilon: float, kept: Any, gradients: Any) -> tuple[jax.Array, ...]:
     del epsilon
-    x, z, kernel, norm, norm_out, (scale, factor), (scale_out, factor_out) = kept
+    x, z, kernel, norm, norm_out = kept
     dy = gradients[0]
     count = z.size // z.shape[-1] // num_groups
-    wide, masked = _masked(z, dy, norm_out)
-    d_bias_out = masked.sum(POSITIONS)
-    d_scale_out = factor_out * ((wide - spread(norm_out.mean)) * masked).sum(POSITIONS)
-    parts = coefficients(scale_out, norm_out.mean, factor_out, d_bias_out, d_scale_out, count)
-
-    def behind_norm(z: jax.Array, dy: jax.Array, norm: _Affine, parts: Any) -> jax.Array:
-        wide, masked = _masked(z, dy, norm)
-        slope, offset, inverse = map(spread, parts)
-        return (masked * slope + wide * inverse + offset).astype(z.dtype).reshape(z.shape)
-
-    d_pairs = behind_norm(_to_pairs(z), _to_pairs(dy), norm_out.twice(), tuple(map(_twice, parts)))
-    d_kernel = _kernel_gradient(_relu(x, norm), d_pairs, kernel, 1)
+    d_affine_out = norm_out.gradients(*norm_out.masked(z, dy))
+    parts = norm_out.coefficients(*d_affine_out, count)
+    d_pairs = _add_up(z, tuple(map(_twice, parts)), *norm_out.twice().masked(_to_pairs(z), _to_pairs(dy)))
+    d_kernel = _kernel_gradient(norm.relu(x), d_pairs, kernel, 1)
     turned = jnp.flip(kernel.astype(x.dtype), (0, 1)).swapaxes(2, 3)
-    d_active = _convolve(behind_norm(z, dy, norm_out, parts), _double(turned, 1), 1)
-    wide, masked = _masked(_to_pairs(x), d_active, norm.twice())
-    d_bias = _fold(masked.sum(POSITIONS))
-    d_scale = factor * _fold(((wide - spread(_twice(norm.mean))) * masked).sum(POSITIONS))
-    slope, offset, inverse = map(spread, coefficients(scale, norm.mean, factor, d_bias, d_scale, count))
-    masked = _wide(_to_columns(masked.astype(x.dtype).reshape(d_active.shape)), num_groups)
-    dx = (masked * slope + _wide(x, num_groups) * inverse + offset).astype(x.dtype).reshape(x.shape)
-    return dx, d_scale.sum(0), d_bias.sum(0), d_kernel, d_scale_out.sum(0), d_bias_out.sum(0)
+    d_active = _convolve(_add_up(z, parts, *norm_out.masked(z, dy)), _double(turned, 1), 1)
+    wide, masked = norm.twice().masked(_to_pairs(x), d_active)
+    d_affine = tuple(map(_fold, norm.twice().gradients(wide, masked)))
+    masked = norm.wide(_to_columns(masked.astype(x.dtype).reshape(d_active.shape)))
+    dx = _add_up(x, norm.coefficients(*d_affine, count), norm.wide(x), masked)
+    d_scale, d_bias, d_scale_out, d_bias_out = (sums.sum(0) for sums in (*d_affine, *d_affine_out))
+    return dx, d_scale, d_bias, d_kernel, d_scale_out, d_bias_out
+
+
+def _add_up(like: jax.Array, parts: tuple[jax.Array, ...], wide: jax.Array, masked: jax.Array) -> jax.Array:
+    """The gradient before a batch norm, by its coefficients, in the type of `like`: [n, h, w, c]."""
+    slope, offset, inverse = map(spread, parts)
+    total = (masked * slope + wide * inverse + offset).astype(like.dtype)
+    return total.reshape(-1, *total.shape[2:])
 
 
 norm_conv_norm.defvjp(_norm_conv_norm, _norm_conv_norm_backward)
