@@ -68,7 +68,7 @@ def run(module: Module, x: jax.Array) -> tuple[jax.Array, list[jax.Array], list[
         own = nnx.merge(graph, params, stats, copy=True)
         return own(x, Training()), nnx.state(own, nnx.BatchStat)
 
-    y, backward, moved = jax.vjp(forward, x, params, has_aux=True)
+    y, backward, moved = jax.vjp(jax.jit(forward), x, params, has_aux=True)
     return y, jax.tree.leaves(backward(jnp.asarray(random(*y.shape, seed=5), y.dtype))), jax.tree.leaves(moved)
 
 
