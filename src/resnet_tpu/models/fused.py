@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from resnet_tpu.models.architecture import PoolPadding
-from resnet_tpu.models.layers import DIMENSIONS, max_pool
+from resnet_tpu.models.layers import convolve, max_pool
 
 Normed = tuple[jax.Array, jax.Array, jax.Array]
 """(activations, mean, variance)."""
@@ -51,8 +51,8 @@ def _conv_norm(
     mean = jnp.einsum("gi,io->go", mean_in, wide, precision=_EXACT)
     var = jnp.maximum((wide * shared).sum(1), 0.0)
     factor = jax.lax.rsqrt(var + epsilon)
-    y = jax.lax.conv_general_dilated(x, rounded[None, None], (1, 1), "VALID", dimension_numbers=DIMENSIONS)
-    y = (group(y, num_groups).astype(jnp.float32) - spread(mean)) * spread(factor * scale) + bias
+    y = convolve(x, rounded[None, None], (1, 1))
+    y = (widen(y, num_groups) - spread(mean)) * spread(factor * scale) + bias
     kept = x, kernel, scale, mean_in, shared, mean, factor
     return (y.astype(x.dtype).reshape(*x.shape[:-1], -1), mean, var), kept
 
@@ -106,8 +106,7 @@ def _norm_relu_pool_backward(
     del epsilon
     d_scale, d_bias, own, offset, inverse = pooled_gradients(kept, gradients[0], padding)
     x = kept[0]
-    dx = group(own, num_groups).astype(jnp.float32)
-    dx = dx + group(x, num_groups).astype(jnp.float32) * spread(inverse) + spread(offset)
+    dx = widen(own, num_groups) + widen(x, num_groups) * spread(inverse) + spread(offset)
     return dx.astype(x.dtype).reshape(x.shape), d_scale, d_bias
 
 
@@ -126,7 +125,7 @@ def normalize_pooled(
     """(`norm_relu_pool` of x with these statistics, what `pooled_gradients` needs)."""
     factor = jax.lax.rsqrt(var + epsilon)
     pooled = max_pool(x, padding)
-    y = (group(pooled, mean.shape[0]).astype(jnp.float32) - spread(mean)) * spread(factor * scale) + bias
+    y = (widen(pooled, mean.shape[0]) - spread(mean)) * spread(factor * scale) + bias
     y = jnp.maximum(y, 0.0).astype(x.dtype).reshape(pooled.shape)
     return y, (x, pooled, y, scale, mean, factor)
 
@@ -138,9 +137,9 @@ def pooled_gradients(kept: Any, dy: jax.Array, padding: PoolPadding) -> tuple[ja
     """
     x, pooled, y, scale, mean, factor = kept
     num_groups = mean.shape[0]
-    dy = group(jnp.where(y > 0, dy, 0), num_groups).astype(jnp.float32)
+    dy = widen(jnp.where(y > 0, dy, 0), num_groups)
     total = dy.sum(POSITIONS)
-    d_scale = factor * ((group(pooled, num_groups).astype(jnp.float32) - spread(mean)) * dy).sum(POSITIONS)
+    d_scale = factor * ((widen(pooled, num_groups) - spread(mean)) * dy).sum(POSITIONS)
     count = x.size // x.shape[-1] // num_groups
     slope, offset, inverse = coefficients(scale, mean, factor, total, d_scale, count)
     scaled = (dy * spread(slope)).astype(x.dtype).reshape(pooled.shape)
@@ -177,7 +176,7 @@ def coefficients(
 
 def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
     """Mean and biased variance by channel, float32 [num_groups, features], in one pass."""
-    wide = group(x, num_groups).astype(jnp.float32)
+    wide = widen(x, num_groups)
     mean = wide.mean(POSITIONS)
     return mean, jnp.maximum(jnp.square(wide).mean(POSITIONS) - jnp.square(mean), 0.0)
 
@@ -185,6 +184,11 @@ def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
 def group(x: jax.Array, num_groups: int) -> jax.Array:
     """[n, h, w, c] -> [num_groups, n / num_groups, h, w, c]."""
     return x.reshape(num_groups, x.shape[0] // num_groups, *x.shape[1:])
+
+
+def widen(x: jax.Array, num_groups: int) -> jax.Array:
+    """`group` of x, float32."""
+    return group(x, num_groups).astype(jnp.float32)
 
 
 def spread(statistic: jax.Array) -> jax.Array:

@@ -50,6 +50,12 @@ def draw_kernel(rng: np.random.Generator | None, shape: tuple[int, ...]) -> np.n
     return values * np.float32(1 / (math.sqrt(math.prod(shape[:-1])) * _CUT_DEVIATION))
 
 
+def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, int]) -> jax.Array:
+    """x [n, h, w, in] by a kernel [k, any, in, out], padded by k-1 in height and in width, (k-1)//2 of it before."""
+    padding = [((kernel.shape[0] - 1) // 2, kernel.shape[0] // 2)] * 2
+    return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=DIMENSIONS)
+
+
 class Conv(nnx.Module):
     """A convolution computed in `dtype`; its kernel [k, k, in, out] and its bias [out], if any, are float32.
 
@@ -91,16 +97,7 @@ class Conv(nnx.Module):
     def __call__(self, x: jax.Array, factor: jax.Array | None = None) -> jax.Array:
         """x [n, h, w, in] -> [n, ceil(h/stride), ceil(w/stride), out], `dtype`, by the kernel times `factor` [out]."""
         kernel = self.kernel[...] if factor is None else self.kernel[...] * factor
-        kernel = kernel.astype(self.dtype)
-        total = kernel.shape[0] - 1
-        padding = "SAME" if self.stride == 1 else [(total // 2, total - total // 2)] * 2
-        y = jax.lax.conv_general_dilated(
-            x.astype(self.dtype),
-            kernel,
-            (self.stride, self.stride),
-            padding,
-            dimension_numbers=DIMENSIONS,
-        )
+        y = convolve(x.astype(self.dtype), kernel.astype(self.dtype), (self.stride, self.stride))
         return y if self.bias is None else y + self.bias[...].astype(self.dtype)
 
 

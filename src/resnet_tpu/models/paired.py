@@ -18,13 +18,13 @@ from resnet_tpu.models.fused import (
     POSITIONS,
     Normed,
     coefficients,
-    group,
     moments,
     normalize_pooled,
     pooled_gradients,
     spread,
+    widen,
 )
-from resnet_tpu.models.layers import DIMENSIONS
+from resnet_tpu.models.layers import convolve
 
 _BATCH_MINOR = Layout(major_to_minor=(1, 2, 3, 0))  # as the compiler lays out few channels, else it copies pairs
 _KERNEL = Layout(major_to_minor=(0, 1, 2, 3))  # transposed, the convolution would take twice the time
@@ -58,14 +58,10 @@ class _Norm(NamedTuple):
         return coefficients(self.scale, self.mean, self.factor, d_bias, d_scale, count)
 
     def wide(self, x: jax.Array) -> jax.Array:
-        return _wide(x, self.mean.shape[0])
+        return widen(x, self.mean.shape[0])
 
     def _normalize(self, wide: jax.Array) -> jax.Array:
         return (wide - spread(self.mean)) * spread(self.factor * self.scale) + self.bias
-
-
-def _wide(x: jax.Array, num_groups: int) -> jax.Array:
-    return group(x, num_groups).astype(jnp.float32)
 
 
 def _twice(statistic: jax.Array) -> jax.Array:
@@ -102,10 +98,7 @@ def _double(kernel: jax.Array, stride: int) -> jax.Array:
 
 def _convolve(x: jax.Array, doubled: jax.Array, stride: int) -> jax.Array:
     """x [n, h, w, in] -> pairs [n, h/stride, w/stride/2, 2 * out], padded as `Conv`."""
-    size = doubled.shape[0]
-    padding = [((size - 1) // 2, size // 2)] * 2
-    pairs = jax.lax.conv_general_dilated(x, doubled, (stride, 2 * stride), padding, dimension_numbers=DIMENSIONS)
-    return with_layout_constraint(pairs, _BATCH_MINOR)
+    return with_layout_constraint(convolve(x, doubled, (stride, 2 * stride)), _BATCH_MINOR)
 
 
 def _kernel_gradient(x: jax.Array, d_pairs: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
@@ -118,7 +111,7 @@ def _kernel_gradient(x: jax.Array, d_pairs: jax.Array, kernel: jax.Array, stride
 
 def _moments(pairs: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
     """`moments` of the columns."""
-    wide = _wide(pairs, num_groups)
+    wide = widen(pairs, num_groups)
     mean, square = (_fold(values.mean(POSITIONS)) / 2 for values in (wide, jnp.square(wide)))
     return mean, jnp.maximum(square - jnp.square(mean), 0.0)
 
@@ -229,19 +222,15 @@ def _conv_norm_relu_pool_backward(
     d_scale, d_bias, own, offset, inverse = pooled_gradients(kept, gradients[0], padding)
 
     def total(own: jax.Array, z: jax.Array, offset: jax.Array, inverse: jax.Array) -> jax.Array:
-        wide = _wide(own, num_groups) + _wide(z, num_groups) * spread(inverse) + spread(offset)
+        wide = widen(own, num_groups) + widen(z, num_groups) * spread(inverse) + spread(offset)
         return wide.astype(x.dtype).reshape(z.shape)
 
     z = kept[0]
     d_pairs = total(_to_pairs(own), _to_pairs(z), _twice(offset), _twice(inverse))
     d_kernel = _kernel_gradient(x, d_pairs, kernel, stride)
-    (dx,) = jax.linear_transpose(lambda x: _plain(x, kernel.astype(x.dtype), stride), x)(total(own, z, offset, inverse))
+    rounded, strides = kernel.astype(x.dtype), (stride, stride)
+    (dx,) = jax.linear_transpose(lambda x: convolve(x, rounded, strides), x)(total(own, z, offset, inverse))
     return dx, d_kernel, d_scale, d_bias
-
-
-def _plain(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    padding = [((kernel.shape[0] - 1) // 2, kernel.shape[0] // 2)] * 2
-    return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, padding, dimension_numbers=DIMENSIONS)
 
 
 conv_norm_relu_pool.defvjp(_conv_norm_relu_pool, _conv_norm_relu_pool_backward)
