@@ -11,6 +11,7 @@ from flax import nnx
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.blocks import BasicBlock, BottleneckBlock, ConvNorm, Maker, SqueezeExcite
 from resnet_tpu.models.layers import average_pool, global_average, max_pool
+from resnet_tpu.models.normed import active
 from resnet_tpu.models.norms import BatchNorm, EvoNormB0
 from resnet_tpu.models.resnet import ResNet
 from resnet_tpu.models.training import Training
@@ -172,7 +173,7 @@ def test_the_deep_stem_and_the_convolution_for_the_pool(pre_activation: bool) ->
     assert isinstance(pool.norm, BatchNorm)  # whatever norm_act_layer says
     assert pool.norm.relu
     x = random(2, 20, 20, 3)
-    y = pool(stem(x, None), None)
+    y = pool(active(stem.lazy(x, None)), None)
     assert y.shape == (2, 5, 5, 8)
     y = getattr(network, "group1")["block1"](y, None)  # noqa: B009
     if pre_activation:

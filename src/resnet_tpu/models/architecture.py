@@ -31,7 +31,7 @@ class Architecture:
     batch_norm_groups: int = 1
     freeze_batch_norm: bool = False
     form: LayerForm = "plain"
-    paired_images: int = 0  # batches of a multiple of it take narrow convolutions in pairs: see `models.paired`
+    paired_images: int = 0  # batches of a multiple of it train as in `models.paired` and `models.joined`
     pre_activation: bool = False
     norm_act_layer: NormAct = "bn_relu"
     use_resnetd_stem: bool = False

@@ -6,16 +6,19 @@ The shortcut of a pre-activated block is its raw input, but a projection sees th
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from resnet_tpu.models import cpu, fused
+from resnet_tpu.models import cpu, fused, normed
 from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.dropping import DropBlock, DropConnect, Dropout
+from resnet_tpu.models.joined import WIDEST, ConvParams, bottleneck
 from resnet_tpu.models.layers import Conv, average_pool, global_average, max_pool
+from resnet_tpu.models.normed import Pending
 from resnet_tpu.models.norms import BatchNorm, EvoNormB0, EvoNormS0
 from resnet_tpu.models.training import Training
 
@@ -32,6 +35,10 @@ class ConvNorm(nnx.Module):
 
     def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h', w', out]."""
+        return normed.active(self.lazy(x, training))
+
+    def lazy(self, x: jax.Array, training: Training | None) -> jax.Array | Pending:
+        """The same, but for the norm and the activation behind a max-pool, which may be left to what comes next."""
         norm = self.norm
         if training is not None and isinstance(norm, BatchNorm):
             if norm.form == "cpu":
@@ -47,9 +54,14 @@ class ConvNorm(nnx.Module):
 
     def pending(self, x: jax.Array | cpu.Pending) -> tuple[cpu.Pending, jax.Array]:
         """The convolution in training, yet to be normalised, and x again: see `cpu.convolve`."""
+        return self.batch_norm.after_conv(self.conv, x)
+
+    @property
+    def batch_norm(self) -> BatchNorm:
+        """The norm. Raises TypeError where it is another, or none."""
         if not isinstance(self.norm, BatchNorm):
             raise TypeError(f"a convolution with a batch norm is expected, got {self.norm}")
-        return self.norm.after_conv(self.conv, x)
+        return self.norm
 
     def _finish(self, pending: cpu.Pending, norm: BatchNorm) -> jax.Array:
         if self.pool_padding is not None and norm.relu:
@@ -184,8 +196,9 @@ class BasicBlock(nnx.Module):
         self.conv1 = make.conv_act(in_features, between, 3, stride)
         self.conv2 = make.conv_linear(between, width, 3, zero_scale=settings.zero_scale)
 
-    def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
+    def __call__(self, x: jax.Array | Pending, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h/stride, w/stride, width]."""
+        x = normed.active(x)
         if self.is_chained and training is not None:
             return _chain((self.conv1, self.conv2), self.projection, x)
         shortcut = x
@@ -215,6 +228,8 @@ class BottleneckBlock(nnx.Module):
     ) -> None:
         settings, features, (before, after) = make.architecture, 4 * width, inner
         self.is_chained = settings.form == "cpu" and settings.has_plain_branches
+        joins = settings.has_plain_branches and after <= WIDEST
+        self.joined_images = settings.paired_images if joins else 0
         self.relu = fused.relu if settings.form == "tpu" else nnx.relu
         self.pools_shortcut = settings.resnetd_shortcut and stride == 2
         self.norm_in = make.norm_act(in_features) if settings.pre_activation else None
@@ -230,8 +245,12 @@ class BottleneckBlock(nnx.Module):
         self.squeeze_excite = SqueezeExcite(features, make=make) if settings.se_ratio else None
         self.drop_connect = make.drop_connect(group)
 
-    def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
+    def __call__(self, x: jax.Array | Pending, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h/stride, w/stride, 4 * width]."""
+        raw = x.x if isinstance(x, Pending) else x
+        if training is not None and self.joined_images and raw.shape[0] % self.joined_images == 0:
+            return self._join(x)
+        x = normed.active(x)
         if self.is_chained and training is not None:
             return _chain((self.conv1, self.conv2, self.conv3), self.projection, x)
         shortcut = x
@@ -240,7 +259,8 @@ class BottleneckBlock(nnx.Module):
         if self.projection is not None:
             shortcut = self.projection(average_pool(x) if self.pools_shortcut else x, training)
         shortcut = self.dropblock_shortcut(shortcut, training)
-        x = self.dropblock2(self._narrow(x, training), training)
+        x = self.dropblock1(self.conv1(x, training), training)
+        x = self.dropblock2(self.conv2(x, training), training)
         x = self.conv3(x, training)
         if self.norm_in is not None:  # with pre-activation the original's branch ends here
             return x + shortcut
@@ -249,10 +269,20 @@ class BottleneckBlock(nnx.Module):
             x = self.squeeze_excite(x)
         return self.relu(self.drop_connect(x, training) + shortcut)
 
-    def _narrow(self, x: jax.Array, training: Training | None) -> jax.Array:
-        """The first two convolutions, of which the second may be one to compute in pairs of columns."""
-        before, conv, after = self.conv1.norm, self.conv2.conv, self.conv2.norm
-        is_paired = training is not None and not self.dropblock1.share and conv.stride == 1 and conv.can_pair(x)
-        if is_paired and isinstance(before, BatchNorm) and isinstance(after, BatchNorm):
-            return before.between_convs(self.conv1.conv(x), conv, after)
-        return self.conv2(self.dropblock1(self.conv1(x, training), training), training)
+    def _join(self, x: jax.Array | Pending) -> jax.Array:
+        """The block in training, see `joined.bottleneck`."""
+        convs = [self.conv1, self.conv2, self.conv3] + ([] if self.projection is None else [self.projection])
+        norms = [conv.batch_norm for conv in convs]
+        params = (
+            ConvParams(conv.conv.kernel[...], conv.batch_norm.scale[...], conv.batch_norm.bias[...]) for conv in convs
+        )
+        conv, num_groups = self.conv2.conv, norms[0].num_groups
+        raw, norm_in = x if isinstance(x, Pending) else (x, None)
+        in_pairs = conv.stride == 1 and conv.can_pair(raw)
+        joined: Any = bottleneck(
+            Pending(raw.astype(conv.dtype), norm_in), tuple(params), conv.stride, num_groups, norms[0].epsilon, in_pairs
+        )
+        y, moments = joined
+        for norm, (mean, var), like in zip(norms, moments, (raw, y, y, y), strict=False):
+            norm.move(mean.mean(0), var.mean(0), like.size // like.shape[-1] // num_groups)
+        return y

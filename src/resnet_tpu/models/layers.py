@@ -21,7 +21,8 @@ DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 
 PAIRED_IMAGES = {"TPU v2": 128, "TPU v3": 128}
 """By `device_kind`: where as many images, or a multiple, are on a device, narrow convolutions are faster in pairs of
-columns (see `models.paired`): few channels then lie beside each other by image, 128 to a row of the vector memory."""
+columns and blocks as a whole (see `models.paired` and `models.joined`): few channels then lie in memory by image, 128
+to a row."""
 
 _HALF_UNIT = 64
 

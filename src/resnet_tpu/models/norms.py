@@ -9,9 +9,10 @@ from flax import nnx
 
 from resnet_tpu.models import cpu
 from resnet_tpu.models.architecture import EPSILON, LayerForm, PoolPadding, evonorm_groups
-from resnet_tpu.models.fused import conv_norm, norm_relu_pool
+from resnet_tpu.models.fused import conv_norm, pool
 from resnet_tpu.models.layers import Conv
-from resnet_tpu.models.paired import conv_norm_relu_pool, norm_conv_norm
+from resnet_tpu.models.normed import Norm, Pending
+from resnet_tpu.models.paired import conv_pool
 from resnet_tpu.models.training import Training
 
 
@@ -62,7 +63,7 @@ class BatchNorm(nnx.Module):
         else:  # one pass less over the activations; what it rounds is below what half-precision activations have lost
             var = jnp.maximum(jnp.square(wide).mean((1, 2, 3), keepdims=True) - jnp.square(mean), 0.0)
         count = grouped[0, ..., 0].size
-        self._move(mean.mean(0).reshape(features), var.mean(0).reshape(features), count)
+        self.move(mean.mean(0).reshape(features), var.mean(0).reshape(features), count)
         return self._normalize(grouped, mean, var).reshape(x.shape)
 
     def of_conv(self, conv: Conv, x: jax.Array) -> jax.Array:
@@ -71,34 +72,24 @@ class BatchNorm(nnx.Module):
         kernel = conv.kernel[...][0, 0]
         normed: Any = conv_norm(x, kernel, self.scale[...], self.bias[...], self.num_groups, self.epsilon)
         y, mean, var = normed
-        self._move(mean.mean(0), var.mean(0), x.size // x.shape[-1] // self.num_groups)
+        self.move(mean.mean(0), var.mean(0), x.size // x.shape[-1] // self.num_groups)
         return y
 
-    def pooled_conv(self, conv: Conv, x: jax.Array, padding: PoolPadding) -> jax.Array:
-        """max_pool(self(conv(x)), padding) in training, for a norm with ReLU; see `norm_relu_pool`."""
+    def pooled_conv(self, conv: Conv, x: jax.Array, padding: PoolPadding) -> Pending:
+        """max_pool(self(conv(x)), padding) in training, for a norm with ReLU: see `fused.pool`."""
         # a channel with a negative scale is turned over, and its kernel with it
         sign = jax.lax.stop_gradient(jnp.where(self.scale[...] < 0, -1.0, 1.0))
-        affine, settings = (sign * self.scale[...], self.bias[...]), (self.num_groups, self.epsilon, padding)
-        normed: Any
+        pooled: Any
         if conv.can_pair(x):
-            normed = conv_norm_relu_pool(x.astype(conv.dtype), conv.kernel[...] * sign, *affine, conv.stride, *settings)
+            kernel = conv.kernel[...] * sign
+            pooled = conv_pool(x.astype(conv.dtype), kernel, conv.stride, self.num_groups, padding)
         else:
-            normed = norm_relu_pool(conv(x, sign), *affine, *settings)
-        y, mean, var = normed
+            pooled = pool(conv(x, sign), self.num_groups, padding)
+        y, mean, var = pooled
         n, height, width, _ = x.shape
         count = n * -(-height // conv.stride) * -(-width // conv.stride) // self.num_groups
-        self._move(sign * mean.mean(0), var.mean(0), count)
-        return y
-
-    def between_convs(self, x: jax.Array, conv: Conv, after: "BatchNorm") -> jax.Array:
-        """after(conv(self(x))) in training, in pairs of columns and with ReLU in both norms; see `norm_conv_norm`."""
-        affine = self.scale[...], self.bias[...]
-        affine_after = after.scale[...], after.bias[...]
-        normed: Any = norm_conv_norm(x, *affine, conv.kernel[...], *affine_after, self.num_groups, self.epsilon)
-        y, *moments = normed
-        for norm, (mean, var) in zip((self, after), moments, strict=True):
-            norm._move(mean.mean(0), var.mean(0), y.size // y.shape[-1] // self.num_groups)
-        return y
+        self.move(sign * mean.mean(0), var.mean(0), count)
+        return Pending(y, Norm.of(mean, var, sign * self.scale[...], self.bias[...], self.epsilon))
 
     def after_conv(self, conv: Conv, x: jax.Array | cpu.Pending) -> tuple[cpu.Pending, jax.Array]:
         """conv(x) in training, yet to be normalised by this norm, and x again: see `cpu.convolve`."""
@@ -107,11 +98,11 @@ class BatchNorm(nnx.Module):
         if self.frozen:
             mean, var = self.mean[...], self.var[...]
         else:
-            self._move(mean, var, y.size // y.shape[-1])
+            self.move(mean, var, y.size // y.shape[-1])
         factor = jax.lax.rsqrt(var + self.epsilon) * self.scale[...]
         return cpu.Pending(y, cpu.Norm(mean, factor, self.bias[...])), again
 
-    def _move(self, mean: jax.Array, var: jax.Array, count: int) -> None:
+    def move(self, mean: jax.Array, var: jax.Array, count: int) -> None:
         """Moves the running statistics towards those of slices of `count` values each."""
         for running, batch in ((self.mean, mean), (self.var, var * (count / max(count - 1, 1)))):
             running[...] = self.momentum * running[...] + (1 - self.momentum) * jax.lax.stop_gradient(batch)

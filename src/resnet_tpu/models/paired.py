@@ -7,61 +7,19 @@ what stands beside a convolution is computed in the shape of this one, from what
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from resnet_tpu.models.architecture import PoolPadding
-from resnet_tpu.models.fused import (
-    POSITIONS,
-    Normed,
-    coefficients,
-    moments,
-    normalize_pooled,
-    pooled_gradients,
-    spread,
-    widen,
-)
-from resnet_tpu.models.layers import convolve
+from resnet_tpu.models.fused import pool_gradient
+from resnet_tpu.models.layers import convolve, max_pool
+from resnet_tpu.models.normed import POSITIONS, Norm, Normed, add_up, moments_gradient, widen
 
-_BATCH_MINOR = Layout(major_to_minor=(1, 2, 3, 0))  # as the compiler lays out few channels, else it copies pairs
-_KERNEL = Layout(major_to_minor=(0, 1, 2, 3))  # transposed, the convolution would take twice the time
-
-
-class _Norm(NamedTuple):
-    """A batch norm with its statistics: mean and one over the deviation [num_groups, features], scale and bias."""
-
-    mean: jax.Array
-    factor: jax.Array
-    scale: jax.Array
-    bias: jax.Array
-
-    def twice(self) -> "_Norm":
-        return _Norm(*map(_twice, self))
-
-    def relu(self, x: jax.Array) -> jax.Array:
-        return jnp.maximum(self._normalize(self.wide(x)), 0.0).astype(x.dtype).reshape(x.shape)
-
-    def masked(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x, and dy where the ReLU lets it through: both float32 and grouped."""
-        wide = self.wide(x)
-        return wide, jnp.where(self._normalize(wide) > 0, self.wide(dy), 0.0)
-
-    def gradients(self, wide: jax.Array, masked: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Those of scale and bias, [num_groups, features] each, of what `masked` gives."""
-        return self.factor * ((wide - spread(self.mean)) * masked).sum(POSITIONS), masked.sum(POSITIONS)
-
-    def coefficients(self, d_scale: jax.Array, d_bias: jax.Array, count: int) -> tuple[jax.Array, ...]:
-        """See `fused.coefficients`."""
-        return coefficients(self.scale, self.mean, self.factor, d_bias, d_scale, count)
-
-    def wide(self, x: jax.Array) -> jax.Array:
-        return widen(x, self.mean.shape[0])
-
-    def _normalize(self, wide: jax.Array) -> jax.Array:
-        return (wide - spread(self.mean)) * spread(self.factor * self.scale) + self.bias
+_BATCH_MINOR = (1, 2, 3, 0)  # as the compiler lays out few channels, else it copies pairs
+_KERNEL = (0, 1, 2, 3)  # transposed, the convolution would take twice the time
 
 
 def _twice(statistic: jax.Array) -> jax.Array:
@@ -75,8 +33,14 @@ def _fold(sums: jax.Array) -> jax.Array:
     return first + second
 
 
+def lay_out(x: jax.Array, order: tuple[int, ...]) -> jax.Array:
+    """x, on a TPU with its dimensions in memory in this order, from the outermost to the innermost."""
+    # elsewhere it is of no use, and XLA for CPU (jaxlib 0.10.2) errs where such an x is the result of a program
+    return jax.lax.platform_dependent(x, tpu=lambda x: with_layout_constraint(x, Layout(order)), default=lambda x: x)
+
+
 def _in_memory(x: jax.Array) -> jax.Array:
-    return jax.lax.optimization_barrier(with_layout_constraint(x, _BATCH_MINOR))
+    return jax.lax.optimization_barrier(lay_out(x, _BATCH_MINOR))
 
 
 def _to_pairs(x: jax.Array) -> jax.Array:
@@ -92,13 +56,13 @@ def _to_columns(pairs: jax.Array) -> jax.Array:
 def _double(kernel: jax.Array, stride: int) -> jax.Array:
     """[k, k, in, out] -> [k, k + stride, in, 2 * out]."""
     first, second = (jnp.pad(kernel, ((0, 0), pads, (0, 0), (0, 0))) for pads in ((0, stride), (stride, 0)))
-    doubled = with_layout_constraint(jnp.concatenate([first, second], axis=-1), _KERNEL)
+    doubled = lay_out(jnp.concatenate([first, second], axis=-1), _KERNEL)
     return jax.lax.optimization_barrier(doubled)
 
 
 def _convolve(x: jax.Array, doubled: jax.Array, stride: int) -> jax.Array:
     """x [n, h, w, in] -> pairs [n, h/stride, w/stride/2, 2 * out], padded as `Conv`."""
-    return with_layout_constraint(convolve(x, doubled, (stride, 2 * stride)), _BATCH_MINOR)
+    return lay_out(convolve(x, doubled, (stride, 2 * stride)), _BATCH_MINOR)
 
 
 def _kernel_gradient(x: jax.Array, d_pairs: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
@@ -110,127 +74,70 @@ def _kernel_gradient(x: jax.Array, d_pairs: jax.Array, kernel: jax.Array, stride
 
 
 def _moments(pairs: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
-    """`moments` of the columns."""
+    """`normed.moments` of the columns."""
     wide = widen(pairs, num_groups)
     mean, square = (_fold(values.mean(POSITIONS)) / 2 for values in (wide, jnp.square(wide)))
     return mean, jnp.maximum(square - jnp.square(mean), 0.0)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
-def norm_conv_norm(
-    x: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    kernel: jax.Array,
-    scale_out: jax.Array,
-    bias_out: jax.Array,
-    num_groups: int,
-    epsilon: float,
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Batch norm, ReLU, a convolution of stride 1, batch norm and ReLU: x [n, h, w, in] -> [n, h, w, out].
+@jax.custom_vjp
+def norm_conv(x: jax.Array, norm: Norm, kernel: jax.Array) -> Normed:
+    """A convolution of stride 1 of `norm.relu(x)`, x [n, h, w, in] -> ([n, h, w, out], its mean, its variance).
 
-    The kernel is float32 [k, k, in, out], its k odd; w is even. Beside the result come mean and variance of x and those
-    of the convolution's result, float32 [num_groups, features], without a gradient.
+    The kernel is float32 [k, k, in, out], its k odd; w is even. These mean and variance have gradients.
     """
-    return _norm_conv_norm(x, scale, bias, kernel, scale_out, bias_out, num_groups, epsilon)[0]
+    return _norm_conv(x, norm, kernel)[0]
 
 
-def _norm_conv_norm(
-    x: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    kernel: jax.Array,
-    scale_out: jax.Array,
-    bias_out: jax.Array,
-    num_groups: int,
-    epsilon: float,
-) -> tuple[Any, Any]:
-    mean, var = moments(x, num_groups)
-    norm = _Norm(mean, jax.lax.rsqrt(var + epsilon), scale, bias)
-    pairs = _convolve(norm.relu(x), _double(kernel.astype(x.dtype), 1), 1)
-    mean_out, var_out = _moments(pairs, num_groups)
-    norm_out = _Norm(mean_out, jax.lax.rsqrt(var_out + epsilon), scale_out, bias_out)
+def _norm_conv(x: jax.Array, norm: Norm, kernel: jax.Array) -> tuple[Normed, Any]:
+    pairs = _convolve(norm.relu(x).reshape(x.shape), _double(kernel.astype(x.dtype), 1), 1)
+    mean, var = _moments(pairs, norm.mean.shape[0])
     z = _to_columns(pairs)
-    return (norm_out.relu(z), (mean, var), (mean_out, var_out)), (x, z, kernel, norm, norm_out)
+    return (z, mean, var), (x, norm, kernel, z, mean)
 
 
-def _norm_conv_norm_backward(num_groups: int, epsilon: float, kept: Any, gradients: Any) -> tuple[jax.Array, ...]:
-    del epsilon
-    x, z, kernel, norm, norm_out = kept
-    dy = gradients[0]
-    count = z.size // z.shape[-1] // num_groups
-    d_affine_out = norm_out.gradients(*norm_out.masked(z, dy))
-    parts = norm_out.coefficients(*d_affine_out, count)
-    d_pairs = _add_up(z, tuple(map(_twice, parts)), *norm_out.twice().masked(_to_pairs(z), _to_pairs(dy)))
-    d_kernel = _kernel_gradient(norm.relu(x), d_pairs, kernel, 1)
+def _norm_conv_backward(kept: Any, gradients: Normed) -> tuple[jax.Array, Norm, jax.Array]:
+    x, norm, kernel, z, mean = kept
+    dz, *d_moments = gradients
+    parts = moments_gradient(mean, d_moments, z.size // mean.size)
+    d_pairs = add_up(_to_pairs(dz), _to_pairs(z), *map(_twice, parts))
+    d_kernel = _kernel_gradient(norm.relu(x).reshape(x.shape), d_pairs, kernel, 1)
     turned = jnp.flip(kernel.astype(x.dtype), (0, 1)).swapaxes(2, 3)
-    d_active = _convolve(_add_up(z, parts, *norm_out.masked(z, dy)), _double(turned, 1), 1)
-    wide, masked = norm.twice().masked(_to_pairs(x), d_active)
-    d_affine = tuple(map(_fold, norm.twice().gradients(wide, masked)))
-    masked = norm.wide(_to_columns(masked.astype(x.dtype).reshape(d_active.shape)))
-    dx = _add_up(x, norm.coefficients(*d_affine, count), norm.wide(x), masked)
-    d_scale, d_bias, d_scale_out, d_bias_out = (sums.sum(0) for sums in (*d_affine, *d_affine_out))
-    return dx, d_scale, d_bias, d_kernel, d_scale_out, d_bias_out
+    d_active = _convolve(add_up(dz, z, *parts), _double(turned, 1), 1)
+    dx, d_norm = Norm(*map(_twice, norm)).pull_relu(_to_pairs(x), widen(d_active, norm.mean.shape[0]))
+    dx = _to_columns(dx.astype(x.dtype).reshape(d_active.shape))
+    return dx, Norm(*map(_fold, d_norm)), d_kernel
 
 
-def _add_up(like: jax.Array, parts: tuple[jax.Array, ...], wide: jax.Array, masked: jax.Array) -> jax.Array:
-    """The gradient before a batch norm, by its coefficients, in the type of `like`: [n, h, w, c]."""
-    slope, offset, inverse = map(spread, parts)
-    total = (masked * slope + wide * inverse + offset).astype(like.dtype)
-    return total.reshape(-1, *total.shape[2:])
+norm_conv.defvjp(_norm_conv, _norm_conv_backward)
 
 
-norm_conv_norm.defvjp(_norm_conv_norm, _norm_conv_norm_backward)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def conv_pool(x: jax.Array, kernel: jax.Array, stride: int, num_groups: int, padding: PoolPadding) -> Normed:
+    """`fused.pool` of a convolution's result: the kernel is float32 [k, k, in, out], k odd."""
+    return _conv_pool(x, kernel, stride, num_groups, padding)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
-def conv_norm_relu_pool(
-    x: jax.Array,
-    kernel: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    stride: int,
-    num_groups: int,
-    epsilon: float,
-    padding: PoolPadding,
-) -> Normed:
-    """A convolution with a kernel float32 [k, k, in, out], k odd, and `fused.norm_relu_pool` of its result."""
-    return _conv_norm_relu_pool(x, kernel, scale, bias, stride, num_groups, epsilon, padding)[0]
-
-
-def _conv_norm_relu_pool(
-    x: jax.Array,
-    kernel: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    stride: int,
-    num_groups: int,
-    epsilon: float,
-    padding: PoolPadding,
+def _conv_pool(
+    x: jax.Array, kernel: jax.Array, stride: int, num_groups: int, padding: PoolPadding
 ) -> tuple[Normed, Any]:
     pairs = _convolve(x, _double(kernel.astype(x.dtype), stride), stride)
     mean, var = _moments(pairs, num_groups)
-    y, kept = normalize_pooled(_to_columns(pairs), scale, bias, mean, var, epsilon, padding)
-    return (y, mean, var), (x, kernel, kept)
+    z = _to_columns(pairs)
+    return (max_pool(z, padding), mean, var), (x, kernel, z, mean)
 
 
-def _conv_norm_relu_pool_backward(
-    stride: int, num_groups: int, epsilon: float, padding: PoolPadding, kept: Any, gradients: Normed
-) -> tuple[jax.Array, ...]:
-    del epsilon
-    x, kernel, kept = kept
-    d_scale, d_bias, own, offset, inverse = pooled_gradients(kept, gradients[0], padding)
-
-    def total(own: jax.Array, z: jax.Array, offset: jax.Array, inverse: jax.Array) -> jax.Array:
-        wide = widen(own, num_groups) + widen(z, num_groups) * spread(inverse) + spread(offset)
-        return wide.astype(x.dtype).reshape(z.shape)
-
-    z = kept[0]
-    d_pairs = total(_to_pairs(own), _to_pairs(z), _twice(offset), _twice(inverse))
+def _conv_pool_backward(
+    stride: int, num_groups: int, padding: PoolPadding, kept: Any, gradients: Normed
+) -> tuple[jax.Array, jax.Array]:
+    del num_groups
+    x, kernel, z, mean = kept
+    own, *parts = pool_gradient(z, mean, gradients, padding)
+    d_pairs = add_up(_to_pairs(own), _to_pairs(z), *map(_twice, parts))
     d_kernel = _kernel_gradient(x, d_pairs, kernel, stride)
     rounded, strides = kernel.astype(x.dtype), (stride, stride)
-    (dx,) = jax.linear_transpose(lambda x: convolve(x, rounded, strides), x)(total(own, z, offset, inverse))
-    return dx, d_kernel, d_scale, d_bias
+    (dx,) = jax.linear_transpose(lambda x: convolve(x, rounded, strides), x)(add_up(own, z, *parts))
+    return dx, d_kernel
 
 
-conv_norm_relu_pool.defvjp(_conv_norm_relu_pool, _conv_norm_relu_pool_backward)
+conv_pool.defvjp(_conv_pool, _conv_pool_backward)

@@ -1,5 +1,7 @@
 """The residual network: stem, groups of blocks, classifier. Source: arXiv:1512.03385, stride in the 3x3 convolution."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from flax import nnx
@@ -8,6 +10,7 @@ from jax.typing import DTypeLike
 from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.blocks import BasicBlock, BottleneckBlock, ConvNorm, Maker
 from resnet_tpu.models.layers import Dense, global_average
+from resnet_tpu.models.normed import Pending
 from resnet_tpu.models.training import Training
 
 
@@ -23,11 +26,11 @@ class DeepStem(nnx.Module):
         self.conv2 = make.conv_act(half, half, 3)
         self.conv3 = _stem_conv(half, width, 3, 1, pool_padding, make)
 
-    def __call__(self, x: jax.Array, training: Training | None) -> jax.Array:
-        """x [n, h, w, 3] -> [n, h/2, w/2, width], half as high and wide with a max-pool."""
-        for conv in (self.conv1, self.conv2, self.conv3):
+    def lazy(self, x: jax.Array, training: Training | None) -> jax.Array | Pending:
+        """x [n, h, w, 3] -> [n, h/2, w/2, width], half as high and wide with a max-pool; see `ConvNorm.lazy`."""
+        for conv in (self.conv1, self.conv2):
             x = conv(x, training)
-        return x
+        return self.conv3.lazy(x, training)
 
 
 def _stem_conv(
@@ -90,8 +93,9 @@ class ResNet(nnx.Module):
 
     def __call__(self, images: jax.Array, training: Training | None) -> jax.Array:
         """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]. Training moves the batch statistics."""
+        x: Any  # `Pending` up to the first block, if at all
         with jax.named_scope("stem"):  # the names stand in compiled programs and profiles
-            x = self.stem(images, training)
+            x = self.stem.lazy(images, training)
         if self.pool is not None:
             with jax.named_scope("pool"):
                 x = self.pool(x, training)

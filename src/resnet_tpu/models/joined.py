@@ -1,0 +1,208 @@
+"""A bottleneck block in training as one function, whose products take at once what would else be read twice.
+
+The last convolution and the projection are one product over the channels of both their inputs side by side, forward and
+in the kernels' gradient; so are the products that add up to the gradient of an input. On a TPU v2 or v3 a pass over
+large activations costs more than their arithmetic. Nothing is copied to lie side by side: what lies in memory is padded
+with channels of zeros as it is read, then normalised and added up. For that all of it lies in memory in one order.
+"""
+
+import functools
+import itertools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from resnet_tpu.models import paired
+from resnet_tpu.models.fused import Expansion, inner, multiply
+from resnet_tpu.models.layers import convolve
+from resnet_tpu.models.normed import (
+    POSITIONS,
+    Norm,
+    Normed,
+    Pending,
+    add_up,
+    group,
+    moments,
+    moments_gradient,
+    spread,
+    widen,
+)
+
+Moments = tuple[jax.Array, jax.Array]
+"""(mean, variance) of a batch norm, float32 [num_groups, features] each."""
+
+WIDEST = 256
+"""Channels inside a block up to which it gains: with more of them products of kernels cost what passes would."""
+
+_ROW = 128  # values beside each other in the vector memory
+
+
+class ConvParams(NamedTuple):
+    """A convolution's kernel, HWIO, and scale and bias [out] of the batch norm behind it: float32."""
+
+    kernel: jax.Array
+    scale: jax.Array
+    bias: jax.Array
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4, 5))
+def bottleneck(
+    x: Pending, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
+) -> tuple[jax.Array, tuple[Moments, ...]]:
+    """x [n, h, w, in] -> ([n, h/stride, w/stride, out] behind the last ReLU, the moments of every batch norm).
+
+    The parameters are those of the convolutions of 1x1, 3x3 and 1x1, and of the projection, 1x1, of a block that has
+    one; so stand the moments, which have no gradient. `in_pairs`: the 3x3 is computed as in `paired.norm_conv`.
+    """
+    return _bottleneck(x, params, stride, num_groups, epsilon, in_pairs)[0]
+
+
+def _bottleneck(
+    x: Pending, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
+) -> tuple[Any, Any]:
+    conv1, conv2, *last = params
+    norm_of = functools.partial(Norm.of, epsilon=epsilon)
+    norm_conv = paired.norm_conv if in_pairs else functools.partial(_norm_conv, stride)
+    x = Pending(_in_memory(x.x, x.x.shape[-1] // 4), x.norm)
+    z1, pull_conv1 = jax.vjp(_convolve, _beside(num_groups, x).reshape(x.x.shape), conv1.kernel)
+    moments1 = moments(z1, num_groups)
+    norm1, pull_norm1 = jax.vjp(norm_of, *moments1, conv1.scale, conv1.bias)
+    (z2, *moments2), pull_conv2 = jax.vjp(norm_conv, z1, norm1, conv2.kernel)
+    norm2, pull_norm2 = jax.vjp(norm_of, *moments2, conv2.scale, conv2.bias)
+
+    sources = [Pending(z2, norm2)]
+    if len(last) > 1:
+        sources.append(x if stride == 1 else Pending(_in_memory(x.x[:, ::stride, ::stride], z2.shape[-1]), x.norm))
+    expansions = [_expand(conv, source, num_groups, epsilon) for conv, source in zip(last, sources, strict=True)]
+    kernel = jnp.concatenate([each.kernel * each.slope[:, None] for each in expansions], axis=1)
+    y = multiply(_beside(num_groups, *sources), kernel)
+    for conv, each in zip(last, expansions, strict=True):
+        y += spread(conv.bias - each.mean * each.slope)
+    if len(last) == 1:
+        y += _beside(num_groups, x).astype(jnp.float32)
+    y = _in_memory(jnp.maximum(y, 0.0).astype(z2.dtype).reshape(*z2.shape[:-1], -1), y.shape[-1] // 4)
+    every = moments1, tuple(moments2), *((each.mean, each.var) for each in expansions)
+    pulls = pull_conv1, pull_norm1, pull_conv2, pull_norm2
+    return (y, every), (x, z1, y, moments1[0], sources, expansions, pulls)
+
+
+def _bottleneck_backward(
+    stride: int, num_groups: int, epsilon: float, in_pairs: bool, kept: Any, gradients: Any
+) -> tuple[Pending, tuple[ConvParams, ...]]:
+    del epsilon, in_pairs
+    x, z1, y, mean1, sources, expansions, (pull_conv1, pull_norm1, pull_conv2, pull_norm2) = kept
+    dy = _pin(jnp.where(y > 0, gradients[0], 0), y.shape[-1] // 4)
+    (d_active, *d_source), d_last = _pull_expansions(dy, sources, expansions, num_groups)
+    z2, norm2 = sources[0]
+    dz2, d_norm2 = norm2.pull_relu(z2, d_active)
+    dz2 = _pin(dz2.astype(z2.dtype).reshape(z2.shape), z2.shape[-1])
+    *d_moments2, d_scale2, d_bias2 = pull_norm2(d_norm2)
+    dz1, d_norm1, d_kernel2 = pull_conv2((dz2, *d_moments2))
+    *d_moments1, d_scale1, d_bias1 = pull_norm1(d_norm1)
+    dx, d_kernel1 = pull_conv1(add_up(dz1, z1, *moments_gradient(mean1, d_moments1, z1.size // mean1.size)))
+
+    dx = widen(dx, num_groups)
+    if not d_source:
+        dx += widen(dy, num_groups)
+    elif stride == 1:
+        dx += d_source[0]
+    else:
+        taken = d_source[0].astype(x.x.dtype).reshape(sources[1].x.shape)
+        pull_source = jax.linear_transpose(lambda x: x[:, ::stride, ::stride], x.x)
+        (spread_out,) = pull_source(_in_memory(taken, x.x.shape[-1] // 4))
+        dx += widen(spread_out, num_groups)
+    d_norm = None
+    if x.norm is not None:
+        dx, d_norm = x.norm.pull_relu(x.x, dx)
+    d_convs = ConvParams(d_kernel1, d_scale1, d_bias1), ConvParams(d_kernel2, d_scale2, d_bias2)
+    return Pending(dx.astype(x.x.dtype).reshape(x.x.shape), d_norm), (*d_convs, *d_last)
+
+
+bottleneck.defvjp(_bottleneck, _bottleneck_backward)
+
+
+def _pull_expansions(
+    dy: jax.Array, sources: list[Pending], expansions: list[Expansion], num_groups: int
+) -> tuple[list[jax.Array], list[ConvParams]]:
+    """The gradients of the sources, grouped and float32, and of the convolutions, by that of their sum."""
+    grouped = group(dy, num_groups)
+    total = grouped.astype(jnp.float32).sum(POSITIONS)
+    products = inner(_beside(num_groups, *sources), grouped)
+    d_sources, d_convs, end = [], [], 0
+    for source, expansion in zip(sources, expansions, strict=True):
+        begin, end = end, end + source.x.shape[-1]
+        parts = expansion.gradients(products[:, begin:end], total, grouped[0, ..., 0].size)
+        both = _beside(num_groups, source, Pending(dy, None))
+        d_source = multiply(both, jnp.concatenate([parts.again, parts.back], axis=1)) + spread(parts.constant)
+        d_sources.append(d_source)
+        d_convs.append(ConvParams(parts.kernel[None, None], parts.scale, total.sum(0)))
+    return d_sources, d_convs
+
+
+def _expand(conv: ConvParams, source: Pending, num_groups: int, epsilon: float) -> Expansion:
+    active = _place(source, num_groups)
+    before, count = active.shape[-1], active[0, ..., 0].size
+    products = inner(_place(source, num_groups, after=8, fill=1.0), active) / count  # with ones, the last are the mean
+    mean = products[:, before]
+    covariance = products[:, :before] - mean[:, :, None] * mean[:, None, :]
+    return Expansion.of(conv.kernel[0, 0], conv.scale, mean, covariance, epsilon, source.x.dtype)
+
+
+def _beside(num_groups: int, *parts: Pending) -> jax.Array:
+    """The activations, channels side by side: [num_groups, n / num_groups, h, w, all channels]."""
+    ends = list(itertools.accumulate(part.x.shape[-1] for part in parts))
+    placed = (
+        _place(part, num_groups, before=end - part.x.shape[-1], after=ends[-1] - end)
+        for part, end in zip(parts, ends, strict=True)
+    )
+    return functools.reduce(jnp.add, placed)
+
+
+def _place(part: Pending, num_groups: int, *, before: int = 0, after: int = 0, fill: float = 0.0) -> jax.Array:
+    """The activations, grouped, between channels of `fill`, which is not negative."""
+
+    def pad(values: jax.Array, fill: float) -> jax.Array:
+        return jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(before, after)], constant_values=fill)
+
+    if part.norm is None:
+        return group(pad(part.x, fill), num_groups)
+    mean, slope, bias = part.norm
+    return Norm(pad(mean, 0.0), pad(slope, 0.0), pad(bias, fill)).relu(pad(part.x, 0.0))
+
+
+def _convolve(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
+    return _pin(convolve(x, kernel.astype(x.dtype), (stride, stride)), kernel.shape[-1])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _norm_conv(stride: int, x: jax.Array, norm: Norm, kernel: jax.Array) -> Normed:
+    """As `paired.norm_conv`, column by column and with any stride."""
+    return _norm_conv_forward(stride, x, norm, kernel)[0]
+
+
+def _norm_conv_forward(stride: int, x: jax.Array, norm: Norm, kernel: jax.Array) -> tuple[Normed, Any]:
+    z, pull = jax.vjp(functools.partial(_convolve, stride=stride), norm.relu(x).reshape(x.shape), kernel)
+    mean, var = moments(z, norm.mean.shape[0])
+    return (z, mean, var), (x, norm, z, mean, pull)
+
+
+def _norm_conv_backward(stride: int, kept: Any, gradients: Normed) -> tuple[jax.Array, Norm, jax.Array]:
+    del stride
+    x, norm, z, mean, pull = kept
+    dz, *d_moments = gradients
+    d_active, d_kernel = pull(add_up(dz, z, *moments_gradient(mean, d_moments, z.size // mean.size)))
+    dx, d_norm = norm.pull_relu(x, widen(d_active, norm.mean.shape[0]))
+    return dx.astype(x.dtype).reshape(x.shape), d_norm, d_kernel
+
+
+_norm_conv.defvjp(_norm_conv_forward, _norm_conv_backward)
+
+
+def _pin(x: jax.Array, narrow: int) -> jax.Array:
+    """Lays x out as activations with `narrow` channels are, which stand beside it: few of them by image."""
+    return paired.lay_out(x, (1, 2, 3, 0) if narrow < _ROW else (1, 2, 0, 3))
+
+
+def _in_memory(x: jax.Array, narrow: int) -> jax.Array:
+    return jax.lax.optimization_barrier(_pin(x, narrow))
