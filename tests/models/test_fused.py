@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from resnet_tpu import distributed
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.models import layers, registry
 from resnet_tpu.models.architecture import Architecture, LayerForm
@@ -208,6 +209,16 @@ def test_a_whole_network_gives_the_same_in_both_forms(
     differences, noise = (list(map(distance, other, expected)) for other in (fused, nearly))
     assert max(differences) < 3 * max(noise) < 1e-3
     assert np.median(differences) < 3 * np.median(noise) < 3e-5
+
+
+@pytest.mark.parametrize("kind", ["paired stem", "first block", "halving block"])
+def test_fused_forms_on_three_devices_are_those_on_one(kind: str) -> None:
+    module, x = make(kind, fused=True, groups=3), images(kind)
+    everywhere = jax.device_put(x, distributed.split_batch(distributed.mesh_of(jax.devices()[:3])))
+    one, three = run(module, [x, everywhere])
+    assert len(three[0].sharding.device_set) == 3
+    for expected, actual in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
+        assert distance(actual, expected) < 3e-6
 
 
 def test_relu_and_its_gradient_are_the_plain_ones() -> None:

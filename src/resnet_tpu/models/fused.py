@@ -102,7 +102,7 @@ def _conv_norm(
     x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, epsilon: float
 ) -> tuple[Normed, Any]:
     grouped = group(x, num_groups)
-    count = grouped[0, ..., 0].size
+    count = x.size // x.shape[-1] // num_groups
     # a product, for as a reduction the sum costs a pass of its own, and with one column it is made one
     ones = jnp.ones((*grouped.shape[:-1], 8), x.dtype)
     mean_in = inner(grouped, ones)[..., 0] / count
@@ -118,7 +118,7 @@ def _conv_norm_backward(num_groups: int, epsilon: float, kept: Any, gradients: N
     x, expansion = kept
     grouped, dy = group(x, num_groups), group(gradients[0], num_groups)
     total = dy.astype(jnp.float32).sum(POSITIONS)
-    parts = expansion.gradients(inner(grouped, dy), total, grouped[0, ..., 0].size)
+    parts = expansion.gradients(inner(grouped, dy), total, dy.size // total.size)
     dx = multiply(dy, parts.back) + multiply(grouped, parts.again) + spread(parts.constant)
     return dx.astype(x.dtype).reshape(x.shape), parts.kernel, parts.scale, total.sum(0)
 

@@ -132,7 +132,7 @@ def _pull_expansions(
     d_sources, d_convs, end = [], [], 0
     for source, expansion in zip(sources, expansions, strict=True):
         begin, end = end, end + source.x.shape[-1]
-        parts = expansion.gradients(products[:, begin:end], total, grouped[0, ..., 0].size)
+        parts = expansion.gradients(products[:, begin:end], total, grouped.size // total.size)
         both = _beside(num_groups, source, Pending(dy, None))
         d_source = multiply(both, jnp.concatenate([parts.again, parts.back], axis=1)) + spread(parts.constant)
         d_sources.append(d_source)
@@ -142,8 +142,9 @@ def _pull_expansions(
 
 def _expand(conv: ConvParams, source: Pending, num_groups: int, epsilon: float) -> Expansion:
     active = _place(source, num_groups)
-    before, count = active.shape[-1], active[0, ..., 0].size
-    products = inner(_place(source, num_groups, after=8, fill=1.0), active) / count  # with ones, the last are the mean
+    before = active.shape[-1]
+    products = inner(_place(source, num_groups, after=8, fill=1.0), active)  # those with ones are the sum
+    products /= active.size // (num_groups * before)
     mean = products[:, before]
     covariance = products[:, :before] - mean[:, :, None] * mean[:, None, :]
     return Expansion.of(conv.kernel[0, 0], conv.scale, mean, covariance, epsilon, source.x.dtype)
