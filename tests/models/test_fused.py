@@ -52,7 +52,13 @@ def make(kind: str, *, fused: bool, groups: int, dtype: Any = jnp.float32) -> Mo
 
 def make_block(kind: str, *, fused: bool, groups: int, dtype: Any) -> BottleneckBlock:
     architecture = Architecture(
-        (1,), bottleneck=True, width=6, form=FORMS[fused], paired_images=3 * fused, batch_norm_groups=groups
+        (1,),
+        bottleneck=True,
+        width=6,
+        form=FORMS[fused],
+        joined_images=3 * fused,
+        pairs_columns=kind != "block",
+        batch_norm_groups=groups,
     )
     maker = Maker(architecture, dtype, np.random.default_rng(3))
     features, stride, is_first = BLOCKS[kind]
@@ -146,13 +152,17 @@ def test_only_half_precision_on_a_tpu_fuses() -> None:
         ("TPU v3", {"precision": "bfloat16"}, 512),
         ("TPU v3", {"precision": "float32"}, 0),
         ("TPU v3", {"precision": "bfloat16", "freeze_batch_norm": True}, 0),
-        ("TPU v4", {"precision": "bfloat16"}, 0),
+        ("TPU v4", {"precision": "bfloat16"}, 512),
+        ("TPU v5 lite", {"precision": "bfloat16"}, 0),
     ],
 )
-def test_the_first_generations_pair_columns(device_kind: str, options: dict[str, Any], images: int) -> None:
+def test_the_first_generations_join_blocks_and_pair_columns(
+    device_kind: str, options: dict[str, Any], images: int
+) -> None:
     model = ModelConfig(**options)
     found = registry.find_architecture(model, image_size=224, device_kind=device_kind, num_devices=4)
-    assert found.paired_images == images
+    assert found.joined_images == images
+    assert found.pairs_columns == (device_kind in ("TPU v2", "TPU v3"))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +197,10 @@ def gradients_of(network: Network) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(
     ("device_kind", "options"),
-    [("TPU v2", {}), ("TPU v4", {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25})],
+    [
+        ("TPU v2", {}),
+        ("TPU v6 lite", {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}),
+    ],
 )
 def test_a_whole_network_gives_the_same_in_both_forms(
     device_kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -197,7 +210,7 @@ def test_a_whole_network_gives_the_same_in_both_forms(
     found = []
     for fuses, inputs in ((False, [x, np.nextafter(x, np.float32(np.inf))]), (True, [x])):
         monkeypatch.setattr(registry, "choose_form", lambda *_, form=FORMS[fuses], **__: form)  # in float32 too
-        monkeypatch.setitem(layers.PAIRED_IMAGES, "TPU v2", 2)
+        monkeypatch.setitem(layers.JOINED_IMAGES, device_kind, 2)
         network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2, device_kind=device_kind)
         params, batch_stats = network.init(0)
         # last norms of branches begin at zero and would hide theirs

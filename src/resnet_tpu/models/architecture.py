@@ -31,7 +31,8 @@ class Architecture:
     batch_norm_groups: int = 1
     freeze_batch_norm: bool = False
     form: LayerForm = "plain"
-    paired_images: int = 0  # batches of a multiple of it train as in `models.paired` and `models.joined`
+    joined_images: int = 0  # batches of a multiple of it train in whole blocks: see `models.joined`
+    pairs_columns: bool = False  # and their narrow convolutions in pairs of columns: see `models.paired`
     pre_activation: bool = False
     norm_act_layer: NormAct = "bn_relu"
     use_resnetd_stem: bool = False

@@ -91,7 +91,7 @@ class Maker:
 
     def conv(self, in_features: int, out_features: int, size: int, stride: int = 1, *, bias: bool = False) -> Conv:
         """A convolution alone."""
-        paired = self.architecture.paired_images
+        paired = self.architecture.joined_images if self.architecture.pairs_columns else 0
         return Conv(
             in_features, out_features, size, stride, dtype=self.dtype, rng=self.rng, bias=bias, paired_images=paired
         )
@@ -229,7 +229,7 @@ class BottleneckBlock(nnx.Module):
         settings, features, (before, after) = make.architecture, 4 * width, inner
         self.is_chained = settings.form == "cpu" and settings.has_plain_branches
         joins = settings.has_plain_branches and after <= WIDEST
-        self.joined_images = settings.paired_images if joins else 0
+        self.joined_images = settings.joined_images if joins else 0
         self.relu = fused.relu if settings.form == "tpu" else nnx.relu
         self.pools_shortcut = settings.resnetd_shortcut and stride == 2
         self.norm_in = make.norm_act(in_features) if settings.pre_activation else None

@@ -19,10 +19,12 @@ DENSE_DEVIATION = 0.01
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 """Of the images, kernels and results of convolutions."""
 
-PAIRED_IMAGES = {"TPU v2": 128, "TPU v3": 128}
-"""By `device_kind`: where as many images, or a multiple, are on a device, narrow convolutions are faster in pairs of
-columns and blocks as a whole (see `models.paired` and `models.joined`): few channels then lie in memory by image, 128
-to a row."""
+JOINED_IMAGES = {"TPU v2": 128, "TPU v3": 128, "TPU v4": 128}
+"""By `device_kind`: where as many images, or a multiple, are on a device, blocks are faster as a whole (see
+`models.joined`): few channels then lie in memory by image, 128 to a row."""
+
+PAIRING_KINDS = ("TPU v2", "TPU v3")
+"""Where narrow convolutions of such batches are faster in pairs of columns, too: see `models.paired`."""
 
 _HALF_UNIT = 64
 
