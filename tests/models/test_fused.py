@@ -153,6 +153,7 @@ def test_only_half_precision_on_a_tpu_fuses() -> None:
         ("TPU v3", {"precision": "float32"}, 0),
         ("TPU v3", {"precision": "bfloat16", "freeze_batch_norm": True}, 0),
         ("TPU v4", {"precision": "bfloat16"}, 512),
+        ("TPU v5", {"precision": "bfloat16"}, 512),
         ("TPU v5 lite", {"precision": "bfloat16"}, 0),
     ],
 )

@@ -19,7 +19,7 @@ DENSE_DEVIATION = 0.01
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 """Of the images, kernels and results of convolutions."""
 
-JOINED_IMAGES = {"TPU v2": 128, "TPU v3": 128, "TPU v4": 128}
+JOINED_IMAGES = {"TPU v2": 128, "TPU v3": 128, "TPU v4": 128, "TPU v5": 128}
 """By `device_kind`: where as many images, or a multiple, are on a device, blocks are faster as a whole (see
 `models.joined`): few channels then lie in memory by image, 128 to a row."""
 
