@@ -11,7 +11,7 @@ from flax import nnx
 
 from resnet_tpu import distributed
 from resnet_tpu.config import ModelConfig
-from resnet_tpu.models import layers, registry
+from resnet_tpu.models import registry
 from resnet_tpu.models.architecture import Architecture, LayerForm
 from resnet_tpu.models.blocks import BottleneckBlock, ConvNorm, Maker
 from resnet_tpu.models.fused import relu as fused_relu
@@ -153,7 +153,7 @@ def test_only_half_precision_on_a_tpu_fuses() -> None:
         ("TPU v3", {"precision": "float32"}, 0),
         ("TPU v3", {"precision": "bfloat16", "freeze_batch_norm": True}, 0),
         ("TPU v4", {"precision": "bfloat16"}, 512),
-        ("TPU v5", {"precision": "bfloat16"}, 512),
+        ("TPU v5p", {"precision": "bfloat16"}, 512),
         ("TPU v5 lite", {"precision": "bfloat16"}, 0),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_whole_network_gives_the_same_in_both_forms(
     found = []
     for fuses, inputs in ((False, [x, np.nextafter(x, np.float32(np.inf))]), (True, [x])):
         monkeypatch.setattr(registry, "choose_form", lambda *_, form=FORMS[fuses], **__: form)  # in float32 too
-        monkeypatch.setitem(layers.JOINED_IMAGES, device_kind, 2)
+        monkeypatch.setattr(registry, "LANES", 2)
         network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2, device_kind=device_kind)
         params, batch_stats = network.init(0)
         # last norms of branches begin at zero and would hide theirs

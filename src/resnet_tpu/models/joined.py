@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from resnet_tpu.models import paired
 from resnet_tpu.models.fused import Expansion, inner, multiply
-from resnet_tpu.models.layers import convolve
+from resnet_tpu.models.layers import LANES, convolve
 from resnet_tpu.models.normed import (
     POSITIONS,
     Norm,
@@ -34,8 +34,6 @@ Moments = tuple[jax.Array, jax.Array]
 
 WIDEST = 256
 """Channels inside a block up to which it gains: with more of them products of kernels cost what passes would."""
-
-_ROW = 128  # values beside each other in the vector memory
 
 
 class ConvParams(NamedTuple):
@@ -202,7 +200,7 @@ _norm_conv.defvjp(_norm_conv_forward, _norm_conv_backward)
 
 def _pin(x: jax.Array, narrow: int) -> jax.Array:
     """Lays x out as activations with `narrow` channels are, which stand beside it: few of them by image."""
-    return paired.lay_out(x, (1, 2, 3, 0) if narrow < _ROW else (1, 2, 0, 3))
+    return paired.lay_out(x, (1, 2, 3, 0) if narrow < LANES else (1, 2, 0, 3))
 
 
 def _in_memory(x: jax.Array, narrow: int) -> jax.Array:

@@ -19,12 +19,14 @@ DENSE_DEVIATION = 0.01
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 """Of the images, kernels and results of convolutions."""
 
-JOINED_IMAGES = {"TPU v2": 128, "TPU v3": 128, "TPU v4": 128, "TPU v5": 128}
-"""By `device_kind`: where as many images, or a multiple, are on a device, blocks are faster as a whole (see
-`models.joined`): few channels then lie in memory by image, 128 to a row."""
+LANES = 128
+"""Values in a row of a TPU's vector memory: those of one channel for as many images, where channels are few."""
+
+JOINING_KINDS = ("TPU v2", "TPU v3", "TPU v4", "TPU v5", "TPU v5p")
+"""Kinds of devices that train faster in whole blocks, `LANES` images or a multiple on each: see `models.joined`."""
 
 PAIRING_KINDS = ("TPU v2", "TPU v3")
-"""Where narrow convolutions of such batches are faster in pairs of columns, too: see `models.paired`."""
+"""Of these, those that train narrow convolutions faster in pairs of columns: see `models.paired`."""
 
 _HALF_UNIT = 64
 
