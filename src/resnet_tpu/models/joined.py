@@ -1,8 +1,8 @@
 """A bottleneck block in training as one function, whose products take at once what would else be read twice.
 
 The last convolution and the projection are one product over the channels of both their inputs side by side, forward and
-in the kernels' gradient; so are the products that add up to the gradient of an input. On a TPU v2 or v3 a pass over
-large activations costs more than their arithmetic. Nothing is copied to lie side by side: what lies in memory is padded
+in the kernels' gradient; so are the two products that add up to the gradient of such an input. On a TPU a pass over
+large activations costs more than that arithmetic. Nothing is copied to lie side by side: what lies in memory is padded
 with channels of zeros as it is read, then normalised and added up. For that all of it lies in memory in one order.
 """
 
@@ -69,7 +69,7 @@ def _bottleneck(
     (z2, *moments2), pull_conv2 = jax.vjp(norm_conv, z1, norm1, conv2.kernel)
     norm2, pull_norm2 = jax.vjp(norm_of, *moments2, conv2.scale, conv2.bias)
 
-    sources = [Pending(z2, norm2)]
+    sources = [Pending(z2, norm2)]  # of the last convolution, and of the projection
     if len(last) > 1:
         sources.append(x if stride == 1 else Pending(_in_memory(x.x[:, ::stride, ::stride], z2.shape[-1]), x.norm))
     expansions = [_expand(conv, source, num_groups, epsilon) for conv, source in zip(last, sources, strict=True)]
