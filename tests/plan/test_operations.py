@@ -68,6 +68,8 @@ def test_kinds_sum_over_layers(program: str) -> None:
         ("jit(train_step)/transpose(jvp(stem))/conv/conv_general_dilated", "stem/conv"),
         ("jit(train_step)/while/body/closed_call/jvp(group4/block3)/conv2/conv_general_dilated", "group4/block3/conv2"),
         ("jit(eval_step)/dense/dot_general", "dense"),
+        ("jit(train_step)/jvp(group1/block1)/gi,io->go/dot_general", "group1/block1"),
+        ("jit(train_step)/transpose(jvp(group1/block2))/transpose(jvp(group1/block2))/jvp()/add", "group1/block2"),
         ("", ""),
     ],
 )

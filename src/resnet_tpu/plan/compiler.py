@@ -23,7 +23,7 @@ from resnet_tpu.plan.memory import Memory, count_memory
 from resnet_tpu.plan.operations import Operation, list_operations
 from resnet_tpu.plan.topology import Topology
 
-FORMAT = 3
+FORMAT = 4
 """Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
 
 _ENVIRONMENT = {
