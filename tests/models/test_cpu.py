@@ -14,6 +14,7 @@ from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.models import cpu, native
 from resnet_tpu.models.layers import choose_form, max_pool
 from resnet_tpu.models.network import Network
+from resnet_tpu.models.normed import Norm, Pending
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.schedule import make_schedule
 from resnet_tpu.train.state import create_state
@@ -42,13 +43,13 @@ def plain_conv(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     return jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), (stride,) * 2, padding, dimension_numbers=dimensions)
 
 
-def plain_norm(x: jax.Array, norm: cpu.Norm) -> jax.Array:
-    return ((x.astype(jnp.float32) - norm.mean) * norm.factor + norm.bias).astype(x.dtype)
+def plain_norm(x: jax.Array, norm: Norm) -> jax.Array:
+    return ((x.astype(jnp.float32) - norm.mean) * norm.slope + norm.bias).astype(x.dtype)
 
 
-def random_norm(features: int, seed: int) -> cpu.Norm:
+def random_norm(features: int, seed: int) -> Norm:
     """Factors of both signs."""
-    return cpu.Norm(*(random(features, seed=seed + i) for i in range(3)))
+    return Norm(*(random(features, seed=seed + i) for i in range(3)))
 
 
 def all_gradients(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -79,10 +80,10 @@ GEOMETRIES = [
 def test_convolution_and_all_its_gradients_are_the_plain_ones(geometry: tuple[int, ...], is_pending: bool) -> None:
     n, height, width, before, after, size, stride = geometry
 
-    def ours(x: jax.Array, kernel: jax.Array, norm: cpu.Norm) -> Any:
-        return cpu.convolve(cpu.Pending(x, norm) if is_pending else x, kernel, stride)
+    def ours(x: jax.Array, kernel: jax.Array, norm: Norm) -> Any:
+        return cpu.convolve(Pending(x, norm) if is_pending else x, kernel, stride)
 
-    def plain(x: jax.Array, kernel: jax.Array, norm: cpu.Norm) -> Any:
+    def plain(x: jax.Array, kernel: jax.Array, norm: Norm) -> Any:
         y = plain_conv(jax.nn.relu(plain_norm(x, norm)) if is_pending else x, kernel, stride)
         return y, y.mean((0, 1, 2)), y.var((0, 1, 2)), x
 
@@ -107,10 +108,10 @@ def test_mean_and_variance_of_values_far_from_zero() -> None:
 @needs_library
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_end_of_a_block_is_the_plain_one(has_norm: bool) -> None:
-    def ours(x: jax.Array, norm: cpu.Norm, beside: jax.Array, other: cpu.Norm) -> jax.Array:
-        return cpu.join(cpu.Pending(x, norm), cpu.Pending(beside, other) if has_norm else beside)
+    def ours(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm) -> jax.Array:
+        return cpu.join(Pending(x, norm), Pending(beside, other) if has_norm else beside)
 
-    def plain(x: jax.Array, norm: cpu.Norm, beside: jax.Array, other: cpu.Norm) -> jax.Array:
+    def plain(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm) -> jax.Array:
         return jax.nn.relu(plain_norm(x, norm) + (plain_norm(beside, other) if has_norm else beside))
 
     shape = 3, 20, 20, 300  # several blocks of rows
@@ -125,10 +126,10 @@ def test_end_of_a_block_is_the_plain_one(has_norm: bool) -> None:
 @pytest.mark.parametrize("side", [8, 9])
 @pytest.mark.parametrize("padding", ["same", "symmetric"])
 def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
-    def ours(x: jax.Array, norm: cpu.Norm) -> jax.Array:
-        return cpu.pool(cpu.Pending(x, norm), padding)
+    def ours(x: jax.Array, norm: Norm) -> jax.Array:
+        return cpu.pool(Pending(x, norm), padding)
 
-    def plain(x: jax.Array, norm: cpu.Norm) -> jax.Array:
+    def plain(x: jax.Array, norm: Norm) -> jax.Array:
         return max_pool(jax.nn.relu(plain_norm(x, norm)), padding)
 
     arguments = random(3, side, side, 20), random_norm(20, 1)
@@ -140,10 +141,10 @@ def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
 def test_what_is_no_number_goes_through() -> None:
     x = random(2, 8, 8, 16).at[1, 2, 3, 4].set(jnp.nan)
     norm = random_norm(16, 1)
-    for y in (cpu.pool(cpu.Pending(x, norm), "same"), cpu.join(cpu.Pending(x, norm), x)):
+    for y in (cpu.pool(Pending(x, norm), "same"), cpu.join(Pending(x, norm), x)):
         assert jnp.isnan(y[1, ..., 4]).any()
         assert not jnp.isnan(y[0]).any()
-    assert jnp.isnan(cpu.convolve(cpu.Pending(x, norm), random(1, 1, 16, 8), 1)[1]).all()
+    assert jnp.isnan(cpu.convolve(Pending(x, norm), random(1, 1, 16, 8), 1)[1]).all()
 
 
 def network_of(form: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Network, Config]:

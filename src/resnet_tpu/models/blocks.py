@@ -52,7 +52,7 @@ class ConvNorm(nnx.Module):
         x = x if norm is None else norm(x, training)
         return x if self.pool_padding is None else max_pool(x, self.pool_padding)
 
-    def pending(self, x: jax.Array | cpu.Pending) -> tuple[cpu.Pending, jax.Array]:
+    def pending(self, x: jax.Array | Pending) -> tuple[Pending, jax.Array]:
         """The convolution in training, yet to be normalised, and x again: see `cpu.convolve`."""
         return self.batch_norm.after_conv(self.conv, x)
 
@@ -63,7 +63,7 @@ class ConvNorm(nnx.Module):
             raise TypeError(f"a convolution with a batch norm is expected, got {self.norm}")
         return self.norm
 
-    def _finish(self, pending: cpu.Pending, norm: BatchNorm) -> jax.Array:
+    def _finish(self, pending: Pending, norm: BatchNorm) -> jax.Array:
         if self.pool_padding is not None and norm.relu:
             return cpu.pool(pending, self.pool_padding)
         x = cpu.normalize(pending)
@@ -247,8 +247,7 @@ class BottleneckBlock(nnx.Module):
 
     def __call__(self, x: jax.Array | Pending, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h/stride, w/stride, 4 * width]."""
-        raw = x.x if isinstance(x, Pending) else x
-        if training is not None and self.joined_images and raw.shape[0] % self.joined_images == 0:
+        if training is not None and self.joined_images and normed.raw(x).shape[0] % self.joined_images == 0:
             return self._join(x)
         x = normed.active(x)
         if self.is_chained and training is not None:
@@ -277,12 +276,10 @@ class BottleneckBlock(nnx.Module):
             ConvParams(conv.conv.kernel[...], conv.batch_norm.scale[...], conv.batch_norm.bias[...]) for conv in convs
         )
         conv, num_groups = self.conv2.conv, norms[0].num_groups
-        raw, norm_in = x if isinstance(x, Pending) else (x, None)
-        in_pairs = conv.stride == 1 and conv.can_pair(raw)
-        joined: Any = bottleneck(
-            Pending(raw.astype(conv.dtype), norm_in), tuple(params), conv.stride, num_groups, norms[0].epsilon, in_pairs
-        )
+        x = x if isinstance(x, Pending) else x.astype(conv.dtype)
+        in_pairs = conv.stride == 1 and conv.can_pair(normed.raw(x))
+        joined: Any = bottleneck(x, tuple(params), conv.stride, num_groups, norms[0].epsilon, in_pairs)
         y, moments = joined
-        for norm, (mean, var), like in zip(norms, moments, (raw, y, y, y), strict=False):
+        for norm, (mean, var), like in zip(norms, moments, (normed.raw(x), y, y, y), strict=False):
             norm.move(mean.mean(0), var.mean(0), like.size // like.shape[-1] // num_groups)
         return y

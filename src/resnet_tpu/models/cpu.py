@@ -7,7 +7,7 @@ computed the same way. So each convolution's result is written once and read twi
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,23 +15,9 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 
 from resnet_tpu.models import native
+from resnet_tpu.models.normed import Norm, Pending
 
 _NORMED, _MEASURED, _FORKED, _NEEDS_INPUT = 1, 2, 4, 8  # as in native/conv.c
-
-
-class Norm(NamedTuple):
-    """(x - mean) * factor + bias by channel, float32 [features]."""
-
-    mean: jax.Array
-    factor: jax.Array
-    bias: jax.Array
-
-
-class Pending(NamedTuple):
-    """Activations [n, h, w, features] that are to be normalised by whoever takes them."""
-
-    x: jax.Array
-    norm: Norm
 
 
 def is_able(dtype: DTypeLike) -> bool:
@@ -91,9 +77,9 @@ def _convolve_backward(stride: int, is_pending: bool, kept: Any, gradients: Any)
     results = [(x.shape if flags & _NEEDS_INPUT else (1,), x.dtype), features, features, (kernel.shape, jnp.float32)]
     arguments = x, kernel, *norm, y, dy, *measured, dy if is_zero[3] else gradients[3]
     settings = _settings(kernel, stride, flags)
-    dx, d_factor, d_bias, d_kernel = native.call("conv_backward", results, *arguments, settings=settings)
+    dx, d_slope, d_bias, d_kernel = native.call("conv_backward", results, *arguments, settings=settings)
     dx = dx if flags & _NEEDS_INPUT else jnp.zeros_like(x)
-    return dx, d_kernel, _norm_gradient(norm, d_factor, d_bias, is_pending)
+    return dx, d_kernel, _norm_gradient(norm, d_slope, d_bias, is_pending)
 
 
 def _instantiate(gradient: Any) -> jax.Array:
@@ -103,8 +89,8 @@ def _instantiate(gradient: Any) -> jax.Array:
     return jnp.zeros(missing.shape, missing.dtype)
 
 
-def _norm_gradient(norm: Norm, d_factor: jax.Array, d_bias: jax.Array, is_used: bool) -> Norm:
-    return Norm(-norm.factor * d_bias, d_factor, d_bias) if is_used else Norm(*map(jnp.zeros_like, norm))
+def _norm_gradient(norm: Norm, d_slope: jax.Array, d_bias: jax.Array, is_used: bool) -> Norm:
+    return Norm(-norm.slope * d_bias, d_slope, d_bias) if is_used else Norm(*map(jnp.zeros_like, norm))
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward, symbolic_zeros=True)
@@ -113,7 +99,7 @@ _convolve.defvjp(_convolve_forward, _convolve_backward, symbolic_zeros=True)
 def normalize(pending: Pending) -> jax.Array:
     """norm(x), where nothing takes it that could do that itself."""
     x, norm = pending
-    return ((x.astype(jnp.float32) - norm.mean) * norm.factor + norm.bias).astype(x.dtype)
+    return ((x.astype(jnp.float32) - norm.mean) * norm.slope + norm.bias).astype(x.dtype)
 
 
 def join(branch: Pending, shortcut: jax.Array | Pending) -> jax.Array:
@@ -138,10 +124,10 @@ def _join_backward(has_norm: bool, kept: Any, dy: jax.Array) -> tuple[jax.Array,
     x, norm, beside, other, y = kept
     sums = [((x.shape[-1],), jnp.float32)] * 3
     arguments = x, *norm, x if beside is None else beside, *other, y, dy
-    dx, d_beside, d_factor, d_bias, d_other = native.call(
+    dx, d_beside, d_slope, d_bias, d_other = native.call(
         "join_backward", [(x.shape, x.dtype)] * 2 + sums, *arguments, settings=[has_norm]
     )
-    return dx, _norm_gradient(norm, d_factor, d_bias, True), d_beside, _norm_gradient(other, d_other, d_bias, has_norm)
+    return dx, _norm_gradient(norm, d_slope, d_bias, True), d_beside, _norm_gradient(other, d_other, d_bias, has_norm)
 
 
 _join.defvjp(_join_forward, _join_backward)
@@ -169,10 +155,10 @@ def _pool_forward(x: jax.Array, norm: Norm, before: int) -> tuple[jax.Array, Any
 def _pool_backward(before: int, kept: Any, dy: jax.Array) -> tuple[jax.Array, Norm]:
     x, norm, places = kept
     sums = [((x.shape[-1],), jnp.float32)] * 2
-    dx, d_factor, d_bias = native.call(
+    dx, d_slope, d_bias = native.call(
         "pool_backward", [(x.shape, x.dtype), *sums], x, *norm, dy, places, settings=[before]
     )
-    return dx, _norm_gradient(norm, d_factor, d_bias, True)
+    return dx, _norm_gradient(norm, d_slope, d_bias, True)
 
 
 _pool.defvjp(_pool_forward, _pool_backward)

@@ -25,9 +25,12 @@ from resnet_tpu.models.normed import (
     group,
     moments,
     moments_gradient,
+    raw,
     spread,
     widen,
 )
+
+Activations = jax.Array | Pending
 
 Moments = tuple[jax.Array, jax.Array]
 """(mean, variance) of a batch norm, float32 [num_groups, features] each."""
@@ -46,7 +49,7 @@ class ConvParams(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4, 5))
 def bottleneck(
-    x: Pending, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
+    x: Activations, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
 ) -> tuple[jax.Array, tuple[Moments, ...]]:
     """x [n, h, w, in] -> ([n, h/stride, w/stride, out] behind the last ReLU, the moments of every batch norm).
 
@@ -57,21 +60,22 @@ def bottleneck(
 
 
 def _bottleneck(
-    x: Pending, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
+    x: Activations, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
 ) -> tuple[Any, Any]:
     conv1, conv2, *last = params
     norm_of = functools.partial(Norm.of, epsilon=epsilon)
     norm_conv = paired.norm_conv if in_pairs else functools.partial(_norm_conv, stride)
-    x = Pending(_in_memory(x.x, x.x.shape[-1] // 4), x.norm)
-    z1, pull_conv1 = jax.vjp(_convolve, _beside(num_groups, x).reshape(x.x.shape), conv1.kernel)
+    x = _computed_from(_in_memory(raw(x), raw(x).shape[-1] // 4), x)
+    z1, pull_conv1 = jax.vjp(_convolve, _beside(num_groups, x).reshape(raw(x).shape), conv1.kernel)
     moments1 = moments(z1, num_groups)
     norm1, pull_norm1 = jax.vjp(norm_of, *moments1, conv1.scale, conv1.bias)
     (z2, *moments2), pull_conv2 = jax.vjp(norm_conv, z1, norm1, conv2.kernel)
     norm2, pull_norm2 = jax.vjp(norm_of, *moments2, conv2.scale, conv2.bias)
 
-    sources = [Pending(z2, norm2)]  # of the last convolution, and of the projection
+    sources: list[Activations] = [Pending(z2, norm2)]  # of the last convolution, and of the projection
     if len(last) > 1:
-        sources.append(x if stride == 1 else Pending(_in_memory(x.x[:, ::stride, ::stride], z2.shape[-1]), x.norm))
+        taken = raw(x) if stride == 1 else _in_memory(raw(x)[:, ::stride, ::stride], z2.shape[-1])
+        sources.append(_computed_from(taken, x))
     expansions = [_expand(conv, source, num_groups, epsilon) for conv, source in zip(last, sources, strict=True)]
     kernel = jnp.concatenate([each.kernel * each.slope[:, None] for each in expansions], axis=1)
     y = multiply(_beside(num_groups, *sources), kernel)
@@ -87,7 +91,7 @@ def _bottleneck(
 
 def _bottleneck_backward(
     stride: int, num_groups: int, epsilon: float, in_pairs: bool, kept: Any, gradients: Any
-) -> tuple[Pending, tuple[ConvParams, ...]]:
+) -> tuple[Activations, tuple[ConvParams, ...]]:
     del epsilon, in_pairs
     x, z1, y, mean1, sources, expansions, (pull_conv1, pull_norm1, pull_conv2, pull_norm2) = kept
     dy = _pin(jnp.where(y > 0, gradients[0], 0), y.shape[-1] // 4)
@@ -106,22 +110,22 @@ def _bottleneck_backward(
     elif stride == 1:
         dx += d_source[0]
     else:
-        taken = d_source[0].astype(x.x.dtype).reshape(sources[1].x.shape)
-        pull_source = jax.linear_transpose(lambda x: x[:, ::stride, ::stride], x.x)
-        (spread_out,) = pull_source(_in_memory(taken, x.x.shape[-1] // 4))
+        taken = d_source[0].astype(y.dtype).reshape(raw(sources[1]).shape)
+        pull_source = jax.linear_transpose(lambda x: x[:, ::stride, ::stride], raw(x))
+        (spread_out,) = pull_source(_in_memory(taken, raw(x).shape[-1] // 4))
         dx += widen(spread_out, num_groups)
-    d_norm = None
-    if x.norm is not None:
-        dx, d_norm = x.norm.pull_relu(x.x, dx)
     d_convs = ConvParams(d_kernel1, d_scale1, d_bias1), ConvParams(d_kernel2, d_scale2, d_bias2)
-    return Pending(dx.astype(x.x.dtype).reshape(x.x.shape), d_norm), (*d_convs, *d_last)
+    if isinstance(x, Pending):
+        dx, d_norm = x.norm.pull_relu(x.x, dx)
+        return Pending(dx.astype(y.dtype).reshape(x.x.shape), d_norm), (*d_convs, *d_last)
+    return dx.astype(y.dtype).reshape(x.shape), (*d_convs, *d_last)
 
 
 bottleneck.defvjp(_bottleneck, _bottleneck_backward)
 
 
 def _pull_expansions(
-    dy: jax.Array, sources: list[Pending], expansions: list[Expansion], num_groups: int
+    dy: jax.Array, sources: list[Activations], expansions: list[Expansion], num_groups: int
 ) -> tuple[list[jax.Array], list[ConvParams]]:
     """The gradients of the sources, grouped and float32, and of the convolutions, by that of their sum."""
     grouped = group(dy, num_groups)
@@ -129,43 +133,48 @@ def _pull_expansions(
     products = inner(_beside(num_groups, *sources), grouped)
     d_sources, d_convs, end = [], [], 0
     for source, expansion in zip(sources, expansions, strict=True):
-        begin, end = end, end + source.x.shape[-1]
+        begin, end = end, end + raw(source).shape[-1]
         parts = expansion.gradients(products[:, begin:end], total, grouped.size // total.size)
-        both = _beside(num_groups, source, Pending(dy, None))
+        both = _beside(num_groups, source, dy)
         d_source = multiply(both, jnp.concatenate([parts.again, parts.back], axis=1)) + spread(parts.constant)
         d_sources.append(d_source)
         d_convs.append(ConvParams(parts.kernel[None, None], parts.scale, total.sum(0)))
     return d_sources, d_convs
 
 
-def _expand(conv: ConvParams, source: Pending, num_groups: int, epsilon: float) -> Expansion:
+def _expand(conv: ConvParams, source: Activations, num_groups: int, epsilon: float) -> Expansion:
     active = _place(source, num_groups)
     before = active.shape[-1]
     products = inner(_place(source, num_groups, after=8, fill=1.0), active)  # those with ones are the sum
     products /= active.size // (num_groups * before)
     mean = products[:, before]
     covariance = products[:, :before] - mean[:, :, None] * mean[:, None, :]
-    return Expansion.of(conv.kernel[0, 0], conv.scale, mean, covariance, epsilon, source.x.dtype)
+    return Expansion.of(conv.kernel[0, 0], conv.scale, mean, covariance, epsilon, raw(source).dtype)
 
 
-def _beside(num_groups: int, *parts: Pending) -> jax.Array:
+def _computed_from(x: jax.Array, like: Activations) -> Activations:
+    """What is computed from x as `like` from its own."""
+    return Pending(x, like.norm) if isinstance(like, Pending) else x
+
+
+def _beside(num_groups: int, *parts: Activations) -> jax.Array:
     """The activations, channels side by side: [num_groups, n / num_groups, h, w, all channels]."""
-    ends = list(itertools.accumulate(part.x.shape[-1] for part in parts))
+    ends = list(itertools.accumulate(raw(part).shape[-1] for part in parts))
     placed = (
-        _place(part, num_groups, before=end - part.x.shape[-1], after=ends[-1] - end)
+        _place(part, num_groups, before=end - raw(part).shape[-1], after=ends[-1] - end)
         for part, end in zip(parts, ends, strict=True)
     )
     return functools.reduce(jnp.add, placed)
 
 
-def _place(part: Pending, num_groups: int, *, before: int = 0, after: int = 0, fill: float = 0.0) -> jax.Array:
+def _place(part: Activations, num_groups: int, *, before: int = 0, after: int = 0, fill: float = 0.0) -> jax.Array:
     """The activations, grouped, between channels of `fill`, which is not negative."""
 
     def pad(values: jax.Array, fill: float) -> jax.Array:
         return jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(before, after)], constant_values=fill)
 
-    if part.norm is None:
-        return group(pad(part.x, fill), num_groups)
+    if not isinstance(part, Pending):
+        return group(pad(part, fill), num_groups)
     mean, slope, bias = part.norm
     return Norm(pad(mean, 0.0), pad(slope, 0.0), pad(bias, fill)).relu(pad(part.x, 0.0))
 

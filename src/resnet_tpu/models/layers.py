@@ -22,12 +22,6 @@ DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 LANES = 128
 """Values in a row of a TPU's vector memory: those of one channel for as many images, where channels are few."""
 
-JOINING_KINDS = ("TPU v2", "TPU v3", "TPU v4", "TPU v5", "TPU v5p")
-"""Kinds of devices that train faster in whole blocks, `LANES` images or a multiple on each: see `models.joined`."""
-
-PAIRING_KINDS = ("TPU v2", "TPU v3")
-"""Of these, those that train narrow convolutions faster in pairs of columns: see `models.paired`."""
-
 _HALF_UNIT = 64
 
 

@@ -17,7 +17,10 @@ POSITIONS = (1, 2, 3)
 
 
 class Norm(NamedTuple):
-    """A batch norm whose statistics are known, (x - mean) * slope + bias: float32 [num_groups, features] each."""
+    """A batch norm whose statistics are known, (x - mean) * slope + bias: float32 [num_groups, features] each.
+
+    In `models.cpu`, where the batch is one group, [features].
+    """
 
     mean: jax.Array
     slope: jax.Array
@@ -47,17 +50,20 @@ class Norm(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Activations norm.relu(x) yet to be computed; x itself without a norm."""
+    """Activations [n, h, w, features] that whoever takes them has yet to normalise."""
 
     x: jax.Array
-    norm: Norm | None
+    norm: Norm
 
 
 def active(x: jax.Array | Pending) -> jax.Array:
-    """The activations, [n, h, w, c]."""
-    if isinstance(x, Pending):
-        return x.x if x.norm is None else _activate(x.x, x.norm)
-    return x
+    """The activations: what is pending is normalised, and activated by a ReLU."""
+    return _activate(*x) if isinstance(x, Pending) else x
+
+
+def raw(x: jax.Array | Pending) -> jax.Array:
+    """The activations, or what they are yet to be computed from."""
+    return x.x if isinstance(x, Pending) else x
 
 
 @jax.custom_vjp

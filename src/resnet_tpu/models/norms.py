@@ -91,16 +91,15 @@ class BatchNorm(nnx.Module):
         self.move(sign * mean.mean(0), var.mean(0), count)
         return Pending(y, Norm.of(mean, var, sign * self.scale[...], self.bias[...], self.epsilon))
 
-    def after_conv(self, conv: Conv, x: jax.Array | cpu.Pending) -> tuple[cpu.Pending, jax.Array]:
+    def after_conv(self, conv: Conv, x: jax.Array | Pending) -> tuple[Pending, jax.Array]:
         """conv(x) in training, yet to be normalised by this norm, and x again: see `cpu.convolve`."""
-        x = x if isinstance(x, cpu.Pending) else x.astype(conv.dtype)
+        x = x if isinstance(x, Pending) else x.astype(conv.dtype)
         y, mean, var, again = cpu.convolve(x, conv.kernel[...], conv.stride)
         if self.frozen:
             mean, var = self.mean[...], self.var[...]
         else:
             self.move(mean, var, y.size // y.shape[-1])
-        factor = jax.lax.rsqrt(var + self.epsilon) * self.scale[...]
-        return cpu.Pending(y, cpu.Norm(mean, factor, self.bias[...])), again
+        return Pending(y, Norm.of(mean, var, self.scale[...], self.bias[...], self.epsilon)), again
 
     def move(self, mean: jax.Array, var: jax.Array, count: int) -> None:
         """Moves the running statistics towards those of slices of `count` values each."""
