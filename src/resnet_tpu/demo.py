@@ -22,11 +22,11 @@ DIGIT_PX = 32
 """The scans are 8 x 8 pixels; their JPEGs are this large."""
 
 
-def demo(photos: str, output_dir: str) -> float:
+def demo(photos: str, output_dir: str) -> None:
     """Prepares, trains, evaluates and predicts on `photos` (class folders), by default on real scanned digits.
 
     Everything goes below `output_dir`; run again, it goes on where it was. Prints a table of what was done, the files,
-    and what to type next. Returns the test accuracy, 0..1. Raises UserError.
+    and what to type next. Raises UserError.
     """
     out = Path(output_dir)
     raw, data, model = (str(out / name) for name in ("photos", "data", "model"))
@@ -70,7 +70,6 @@ def demo(photos: str, output_dir: str) -> float:
         markup=False,
         soft_wrap=True,  # commands are to be copied whole
     )
-    return score.top_1
 
 
 def write_digits(folder: str) -> None:

@@ -1,6 +1,7 @@
 """The layers in C, with oneDNN's convolutions, against the plain ones."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -151,6 +152,8 @@ def network_of(form: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tu
     from resnet_tpu.models import registry
 
     monkeypatch.setattr(registry, "choose_form", lambda *_, **__: form)
+    for depth in (18, 50):  # each kind of block, and one that follows its like
+        monkeypatch.setitem(registry._IMAGENET_BLOCKS, depth, (2, 1, 1, 1))
     config = Config().replace(
         resnet_width=8, stem="imagenet", train_batch_size=8, num_train_images=64, base_learning_rate=0.1,
         learning_rate_schedule="constant", **options,
@@ -163,14 +166,15 @@ def perturbed(params: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf + 0.2 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)
 
 
-def gradients_of(network: Network, images: jax.Array) -> Any:
+def gradients_of(network: Network) -> Callable[[jax.Array], Any]:
+    """What gives a network's gradients, logits and statistics for images."""
     params, batch_stats = network.init(0)
 
-    def forward(params: Any) -> Any:
+    def forward(params: Any, images: jax.Array) -> Any:
         logits, moved = network.apply(params, batch_stats, images, train=True, key=jax.random.key(0), progress=0.5)
         return (logits * jnp.arange(10)).sum(), (logits, moved)
 
-    return jax.jit(jax.grad(forward, has_aux=True))(perturbed(params))
+    return functools.partial(jax.jit(jax.grad(forward, has_aux=True)), perturbed(params))
 
 
 VARIANTS: list[dict[str, Any]] = [
@@ -193,7 +197,7 @@ SLOW_VARIANTS: list[dict[str, Any]] = [
 def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     images = random(8, 64, 64, 3)
     plain, ours = (
-        gradients_of(network_of(form, monkeypatch, precision="float32", **options)[0], images)
+        gradients_of(network_of(form, monkeypatch, precision="float32", **options)[0])(images)
         for form in ("plain", "cpu")
     )
     assert distance(ours, plain) < 1e-4
@@ -201,16 +205,17 @@ def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], m
 
 @needs_bfloat16
 def test_a_network_in_bfloat16_is_as_near_to_float32_as_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = random(8, 64, 64, 3)
-    exact, plain, ours = (
-        jax.tree.leaves(gradients_of(network_of(form, monkeypatch, precision=precision, resnet_depth=18)[0], images))
-        for form, precision in (("plain", "float32"), ("plain", "bfloat16"), ("cpu", "bfloat16"))
-    )
-    errors = [
-        np.mean(
-            [np.linalg.norm(leaf - right) / np.linalg.norm(right) for leaf, right in zip(found, exact, strict=True)]
+    found = []
+    for form, precision in (("plain", "float32"), ("plain", "bfloat16"), ("cpu", "bfloat16")):
+        gradients = gradients_of(network_of(form, monkeypatch, precision=precision, resnet_depth=18)[0])
+        # one batch is off by up to 20 %, their mean by 1 %
+        found.append(
+            [leaf for seed in range(16) for leaf in jax.tree.leaves(gradients(random(8, 64, 64, 3, seed=seed)))]
         )
-        for found in (plain, ours)
+    exact, plain, ours = found
+    errors = [
+        np.mean([np.linalg.norm(leaf - right) / np.linalg.norm(right) for leaf, right in zip(own, exact, strict=True)])
+        for own in (plain, ours)
     ]
     assert errors[1] <= 1.1 * errors[0]
 

@@ -205,7 +205,9 @@ def gradients_of(network: Network) -> Callable[..., Any]:
 def test_a_whole_network_gives_the_same_in_both_forms(
     device_kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry._IMAGENET_BLOCKS, 50, (2, 2, 1, 1))  # each kind of block, and of each a follower
+    monkeypatch.setitem(
+        registry._IMAGENET_BLOCKS, 50, (2, 2, 1, 1)
+    )  # each kind of block, and some that follow their like
     monkeypatch.setattr(registry, "LANES", 2)
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
     x = random(4, 64, 64, 3)
@@ -219,7 +221,7 @@ def test_a_whole_network_gives_the_same_in_both_forms(
         params = jax.tree.map(lambda leaf: leaf + 0.1 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)
         gradients = gradients_of(network)
         found += [jax.tree.leaves(gradients(params, batch_stats, jnp.asarray(images))) for images in inputs]
-    plain, *noisy, fused = ([np.asarray(leaf) for leaf in leaves] for leaves in found)
+    plain, *noisy, fused = found
     differences, *noise = ([distance(*pair) for pair in zip(other, plain, strict=True)] for other in (fused, *noisy))
     # up to twice what the last bits of the images make, more or less by the processor
     assert max(differences) < 3 * np.max(noise) < 1e-4

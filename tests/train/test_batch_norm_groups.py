@@ -10,7 +10,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.train.step import normalize
 
-MODEL = Config().replace(resnet_depth=18, resnet_width=4, precision="float32").model
+MODEL = Config().replace(resnet_depth=8, resnet_width=4, bn_momentum=0.9, precision="float32").model
 SIZE, BATCH, DEVICES = 8, 8, 4
 
 
