@@ -205,9 +205,8 @@ def gradients_of(network: Network) -> Callable[..., Any]:
 def test_a_whole_network_gives_the_same_in_both_forms(
     device_kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        registry._IMAGENET_BLOCKS, 50, (2, 2, 1, 1)
-    )  # each kind of block, and some that follow their like
+    # each kind of block, and some that follow their like
+    monkeypatch.setitem(registry._IMAGENET_BLOCKS, 50, (2, 2, 1, 1))
     monkeypatch.setattr(registry, "LANES", 2)
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
     x = random(4, 64, 64, 3)
