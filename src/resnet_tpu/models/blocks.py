@@ -18,7 +18,7 @@ from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.dropping import DropBlock, DropConnect, Dropout
 from resnet_tpu.models.joined import WIDEST, ConvParams, bottleneck
 from resnet_tpu.models.layers import Conv, average_pool, global_average, max_pool
-from resnet_tpu.models.normed import Pending
+from resnet_tpu.models.normed import Activations, Pending
 from resnet_tpu.models.norms import BatchNorm, EvoNormB0, EvoNormS0
 from resnet_tpu.models.training import Training
 
@@ -37,7 +37,7 @@ class ConvNorm(nnx.Module):
         """x [n, h, w, in] -> [n, h', w', out]."""
         return normed.active(self.lazy(x, training))
 
-    def lazy(self, x: jax.Array, training: Training | None) -> jax.Array | Pending:
+    def lazy(self, x: jax.Array, training: Training | None) -> Activations:
         """The same, but for the norm and the activation behind a max-pool, which may be left to what comes next."""
         norm = self.norm
         if training is not None and isinstance(norm, BatchNorm):
@@ -52,7 +52,7 @@ class ConvNorm(nnx.Module):
         x = x if norm is None else norm(x, training)
         return x if self.pool_padding is None else max_pool(x, self.pool_padding)
 
-    def pending(self, x: jax.Array | Pending) -> tuple[Pending, jax.Array]:
+    def pending(self, x: Activations) -> tuple[Pending, jax.Array]:
         """The convolution in training, yet to be normalised, and x again: see `cpu.convolve`."""
         return self.batch_norm.after_conv(self.conv, x)
 
@@ -196,7 +196,7 @@ class BasicBlock(nnx.Module):
         self.conv1 = make.conv_act(in_features, between, 3, stride)
         self.conv2 = make.conv_linear(between, width, 3, zero_scale=settings.zero_scale)
 
-    def __call__(self, x: jax.Array | Pending, training: Training | None) -> jax.Array:
+    def __call__(self, x: Activations, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h/stride, w/stride, width]."""
         x = normed.active(x)
         if self.is_chained and training is not None:
@@ -245,7 +245,7 @@ class BottleneckBlock(nnx.Module):
         self.squeeze_excite = SqueezeExcite(features, make=make) if settings.se_ratio else None
         self.drop_connect = make.drop_connect(group)
 
-    def __call__(self, x: jax.Array | Pending, training: Training | None) -> jax.Array:
+    def __call__(self, x: Activations, training: Training | None) -> jax.Array:
         """x [n, h, w, in] -> [n, h/stride, w/stride, 4 * width]."""
         if training is not None and self.joined_images and normed.raw(x).shape[0] % self.joined_images == 0:
             return self._join(x)
@@ -268,7 +268,7 @@ class BottleneckBlock(nnx.Module):
             x = self.squeeze_excite(x)
         return self.relu(self.drop_connect(x, training) + shortcut)
 
-    def _join(self, x: jax.Array | Pending) -> jax.Array:
+    def _join(self, x: Activations) -> jax.Array:
         """The block in training, see `joined.bottleneck`."""
         convs = [self.conv1, self.conv2, self.conv3] + ([] if self.projection is None else [self.projection])
         norms = [conv.batch_norm for conv in convs]

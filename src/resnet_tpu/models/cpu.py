@@ -15,7 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 
 from resnet_tpu.models import native
-from resnet_tpu.models.normed import Norm, Pending
+from resnet_tpu.models.normed import Activations, Norm, Pending
 
 _NORMED, _MEASURED, _FORKED, _NEEDS_INPUT = 1, 2, 4, 8  # as in native/conv.c
 
@@ -29,9 +29,7 @@ def _nothing() -> Norm:
     return Norm(*[jnp.zeros(1)] * 3)
 
 
-def convolve(
-    x: jax.Array | Pending, kernel: jax.Array, stride: int
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """The convolution of x [n, h, w, in], or of relu(norm(x)), with a kernel float32 [k, k, in, out], padded as `Conv`.
 
     Returns (the result, its mean, its biased variance, x again). Who needs x elsewhere too takes that one: its gradient
@@ -102,7 +100,7 @@ def normalize(pending: Pending) -> jax.Array:
     return ((x.astype(jnp.float32) - norm.mean) * norm.slope + norm.bias).astype(x.dtype)
 
 
-def join(branch: Pending, shortcut: jax.Array | Pending) -> jax.Array:
+def join(branch: Pending, shortcut: Activations) -> jax.Array:
     """relu(norm(branch) + shortcut), the shortcut normalised too if it is pending: [n, h, w, features]."""
     has_norm = isinstance(shortcut, Pending)
     beside, other = shortcut if isinstance(shortcut, Pending) else (shortcut, _nothing())

@@ -18,6 +18,7 @@ from resnet_tpu.models.fused import Expansion, inner, multiply
 from resnet_tpu.models.layers import LANES, convolve
 from resnet_tpu.models.normed import (
     POSITIONS,
+    Activations,
     Norm,
     Normed,
     Pending,
@@ -29,8 +30,6 @@ from resnet_tpu.models.normed import (
     spread,
     widen,
 )
-
-Activations = jax.Array | Pending
 
 Moments = tuple[jax.Array, jax.Array]
 """(mean, variance) of a batch norm, float32 [num_groups, features] each."""

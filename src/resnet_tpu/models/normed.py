@@ -56,12 +56,16 @@ class Pending(NamedTuple):
     norm: Norm
 
 
-def active(x: jax.Array | Pending) -> jax.Array:
+Activations = jax.Array | Pending
+"""What one layer hands to the next."""
+
+
+def active(x: Activations) -> jax.Array:
     """The activations: what is pending is normalised, and activated by a ReLU."""
     return _activate(*x) if isinstance(x, Pending) else x
 
 
-def raw(x: jax.Array | Pending) -> jax.Array:
+def raw(x: Activations) -> jax.Array:
     """The activations, or what they are yet to be computed from."""
     return x.x if isinstance(x, Pending) else x
 

@@ -11,7 +11,7 @@ from resnet_tpu.models import cpu
 from resnet_tpu.models.architecture import EPSILON, LayerForm, PoolPadding, evonorm_groups
 from resnet_tpu.models.fused import conv_norm, pool
 from resnet_tpu.models.layers import Conv
-from resnet_tpu.models.normed import Norm, Pending
+from resnet_tpu.models.normed import POSITIONS, Activations, Norm, Pending, group, moments, spread, widen
 from resnet_tpu.models.paired import conv_pool
 from resnet_tpu.models.training import Training
 
@@ -54,17 +54,14 @@ class BatchNorm(nnx.Module):
         return self._normalize(x, self.mean[...], self.var[...])
 
     def _by_batch(self, x: jax.Array) -> jax.Array:
-        n, height, width, features = x.shape
-        grouped = x.reshape(self.num_groups, n // self.num_groups, height, width, features)
-        wide = grouped.astype(jnp.float32)
-        mean = wide.mean((1, 2, 3), keepdims=True)
         if x.dtype == jnp.float32:
-            var = jnp.square(wide - mean).mean((1, 2, 3), keepdims=True)
+            wide = widen(x, self.num_groups)
+            mean = wide.mean(POSITIONS)
+            var = jnp.square(wide - spread(mean)).mean(POSITIONS)
         else:  # one pass less over the activations; what it rounds is below what half-precision activations have lost
-            var = jnp.maximum(jnp.square(wide).mean((1, 2, 3), keepdims=True) - jnp.square(mean), 0.0)
-        count = grouped[0, ..., 0].size
-        self.move(mean.mean(0).reshape(features), var.mean(0).reshape(features), count)
-        return self._normalize(grouped, mean, var).reshape(x.shape)
+            mean, var = moments(x, self.num_groups)
+        self.move(mean.mean(0), var.mean(0), x.size // x.shape[-1] // self.num_groups)
+        return self._normalize(group(x, self.num_groups), spread(mean), spread(var)).reshape(x.shape)
 
     def of_conv(self, conv: Conv, x: jax.Array) -> jax.Array:
         """self(conv(x)) in training, for a 1x1 convolution without bias and a norm without ReLU; see `conv_norm`."""
@@ -91,7 +88,7 @@ class BatchNorm(nnx.Module):
         self.move(sign * mean.mean(0), var.mean(0), count)
         return Pending(y, Norm.of(mean, var, sign * self.scale[...], self.bias[...], self.epsilon))
 
-    def after_conv(self, conv: Conv, x: jax.Array | Pending) -> tuple[Pending, jax.Array]:
+    def after_conv(self, conv: Conv, x: Activations) -> tuple[Pending, jax.Array]:
         """conv(x) in training, yet to be normalised by this norm, and x again: see `cpu.convolve`."""
         x = x if isinstance(x, Pending) else x.astype(conv.dtype)
         y, mean, var, again = cpu.convolve(x, conv.kernel[...], conv.stride)
@@ -164,8 +161,8 @@ class EvoNormB0(_EvoNorm):
         """x [n, h, w, features] -> the same shape and dtype."""
         if training is None or self.frozen:
             return self._activate(x, self.var[...])
-        grouped = x.reshape(self.num_groups, x.shape[0] // self.num_groups, *x.shape[1:])
-        var = grouped.astype(jnp.float32).var((1, 2, 3), keepdims=True)
+        grouped = group(x, self.num_groups)
+        var = grouped.astype(jnp.float32).var(POSITIONS, keepdims=True)
         self.var[...] = self.momentum * self.var[...] + (1 - self.momentum) * jax.lax.stop_gradient(var.mean(0))
         return self._activate(grouped, var).reshape(x.shape)
 

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.blocks import BasicBlock, BottleneckBlock, ConvNorm, Maker
 from resnet_tpu.models.layers import Dense, global_average
-from resnet_tpu.models.normed import Pending
+from resnet_tpu.models.normed import Activations
 from resnet_tpu.models.training import Training
 
 
@@ -26,7 +26,7 @@ class DeepStem(nnx.Module):
         self.conv2 = make.conv_act(half, half, 3)
         self.conv3 = _stem_conv(half, width, 3, 1, pool_padding, make)
 
-    def lazy(self, x: jax.Array, training: Training | None) -> jax.Array | Pending:
+    def lazy(self, x: jax.Array, training: Training | None) -> Activations:
         """x [n, h, w, 3] -> [n, h/2, w/2, width], half as high and wide with a max-pool; see `ConvNorm.lazy`."""
         for conv in (self.conv1, self.conv2):
             x = conv(x, training)
