@@ -31,7 +31,7 @@ def train(model_dir: Path, *flags: str) -> int:
         [
             "--hparams_file", "official/resnet/configs/cloud/v3-8.yaml",
             "--data_dir", "synthetic",
-            "--resnet_depth", "8",
+            "--resnet_depth", "18",
             "--model_dir", str(model_dir),
             "--lottery_results_dir", str(model_dir),
             "--tpu", "a-tpu",
