@@ -246,6 +246,28 @@ def test_a_busy_server_is_asked_again_once(
     assert shown(seen.answer(photo.name)) == photos[photo]
 
 
+def test_photos_wait_until_the_models_are_known(
+    visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
+) -> None:
+    seen = visit()
+    held: list[Route] = []
+    seen.page.route("**/v1/models", lambda route: held.append(route))
+    with seen.page.expect_request("**/v1/models"):
+        seen.page.reload()
+    seen.add(photo)
+    expect(seen.page.locator(".looking")).to_be_visible()
+    assert [url for method, url in seen.requests if method == "POST"] == []
+    held.pop().abort()
+    error = seen.answer(photo.name).locator(".error")
+    expect(error).to_contain_text("The server cannot be reached.")
+    expect(seen.page.locator("#about")).to_contain_text("The server cannot be reached.")
+    seen.page.unroute("**/v1/models")
+    error.get_by_role("button", name="Try again").click()
+    assert shown(seen.answer(photo.name)) == photos[photo]
+    expect(seen.page.locator("#card")).to_be_visible()
+    expect(seen.page.locator("#about")).to_contain_text("flowers knows 5 classes")
+
+
 def test_a_server_that_is_gone_and_a_photo_that_is_too_large(
     visit: Callable[..., Visit], photo: Path, export_dir: Path, start_server: Callable[..., Any], tmp_path: Path
 ) -> None:

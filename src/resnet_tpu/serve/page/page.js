@@ -164,10 +164,11 @@ function workOff() {
 }
 
 async function answer(photo) {
-  const model = byId("model").value;
   const { signal } = photo.stop;
-  const begin = performance.now();
   try {
+    await listModels(); // a photo may be here before them
+    const model = byId("model").value;
+    const begin = performance.now();
     const { classes, ms } = await classify(model, photo.file, signal);
     if (!signal.aborted) showClasses(photo, model, classes, ms, performance.now() - begin);
   } catch (error) {
@@ -215,6 +216,25 @@ function say(sentence) {
 }
 
 // ---- the model --------------------------------------------------------------------------------------------------
+
+let listing; // a promise; none before the first try and after one that failed
+
+/** Asks the server for its models, once. */
+function listModels() {
+  listing ??= showModels().catch((error) => {
+    listing = undefined;
+    throw error;
+  });
+  return listing;
+}
+
+async function showModels() {
+  const { models, limits } = await getJson("v1/models");
+  bodyLimit = limits?.body_bytes ?? Infinity;
+  byId("model").replaceChildren(...models.map(({ name }) => make("option", { value: name, textContent: name })));
+  byId("choice").hidden = models.length < 2;
+  showCard(byId("model").value).catch(showFailure); // which photos need not wait for
+}
 
 async function showCard(name) {
   const { model_card: found } = await getJson(`v1/models/${encodeURIComponent(name)}/metadata`);
@@ -300,21 +320,17 @@ function takeDrops() {
   addEventListener("paste", (event) => addPhotos(event.clipboardData.files));
 }
 
-async function start() {
+function start() {
   takeFrom(byId("files"));
   takeFrom(byId("shot"));
   takeDrops();
   byId("clear").addEventListener("click", removeAll);
   byId("model").addEventListener("change", () => chooseModel().catch(showFailure));
-  const { models, limits } = await getJson("v1/models");
-  bodyLimit = limits?.body_bytes ?? Infinity;
-  byId("model").replaceChildren(...models.map(({ name }) => make("option", { value: name, textContent: name })));
-  byId("choice").hidden = models.length < 2;
-  await showCard(byId("model").value);
+  listModels().catch(showFailure);
 }
 
 function showFailure(error) {
   byId("about").textContent = [error.message, error.detail].filter(Boolean).join(" ");
 }
 
-start().catch(showFailure);
+start();
