@@ -1,9 +1,10 @@
 """A bottleneck block in training as one function, whose products take at once what would else be read twice.
 
-The last convolution and the projection are one product over the channels of both their inputs side by side, forward and
-in the kernels' gradient; so are the two products that add up to the gradient of such an input. On a TPU a pass over
-large activations costs more than that arithmetic. Nothing is copied to lie side by side: what lies in memory is padded
-with channels of zeros as it is read, then normalised and added up. For that all of it lies in memory in one order.
+The last convolution and a projection of every pixel are one product over the channels of both their inputs side by
+side, forward and in the kernels' gradient; so are the two products that add up to the gradient of such an input. On a
+TPU a pass over large activations costs more than that arithmetic. Nothing is copied to lie side by side: what lies in
+memory is padded with channels of zeros as it is read, then normalised and added up. For that all of it lies in memory
+in one order. A strided projection is a convolution of its own.
 """
 
 import functools
@@ -46,6 +47,31 @@ class ConvParams(NamedTuple):
     bias: jax.Array
 
 
+class _Conv(NamedTuple):
+    """A convolution's result, its batch norm, which is yet to normalise it, and the gradients of both."""
+
+    z: jax.Array
+    moments: Moments
+    norm: Norm
+    pull_conv: Any
+    pull_norm: Any
+
+    @classmethod
+    def of(cls, x: jax.Array, params: ConvParams, stride: int, num_groups: int, epsilon: float) -> "_Conv":
+        z, pull_conv = jax.vjp(functools.partial(_convolve, stride=stride), x, params.kernel)
+        found = moments(z, num_groups)
+        norm, pull_norm = jax.vjp(functools.partial(Norm.of, epsilon=epsilon), *found, params.scale, params.bias)
+        return cls(z, found, norm, pull_conv, pull_norm)
+
+    def gradients(self, dz: jax.Array, d_norm: Norm) -> tuple[jax.Array, ConvParams]:
+        """Of x and the parameters, by those of the norm and of its argument, dz, like z."""
+        *d_moments, d_scale, d_bias = self.pull_norm(d_norm)
+        mean, _ = self.moments
+        parts = moments_gradient(mean, d_moments, self.z.size // mean.size)
+        dx, d_kernel = self.pull_conv(add_up(dz, self.z, *parts))
+        return dx, ConvParams(d_kernel, d_scale, d_bias)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4, 5))
 def bottleneck(
     x: Activations, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
@@ -61,63 +87,62 @@ def bottleneck(
 def _bottleneck(
     x: Activations, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
 ) -> tuple[Any, Any]:
-    conv1, conv2, *last = params
-    norm_of = functools.partial(Norm.of, epsilon=epsilon)
-    norm_conv = paired.norm_conv if in_pairs else functools.partial(_norm_conv, stride)
+    params1, params2, *expanding = params
     x = _computed_from(_in_memory(raw(x), raw(x).shape[-1] // 4), x)
-    z1, pull_conv1 = jax.vjp(_convolve, _beside(num_groups, x).reshape(raw(x).shape), conv1.kernel)
-    moments1 = moments(z1, num_groups)
-    norm1, pull_norm1 = jax.vjp(norm_of, *moments1, conv1.scale, conv1.bias)
-    (z2, *moments2), pull_conv2 = jax.vjp(norm_conv, z1, norm1, conv2.kernel)
-    norm2, pull_norm2 = jax.vjp(norm_of, *moments2, conv2.scale, conv2.bias)
+    active = _beside(num_groups, x).reshape(raw(x).shape)
+    conv1 = _Conv.of(active, params1, 1, num_groups, epsilon)
+    norm_conv = paired.norm_conv if in_pairs else functools.partial(_norm_conv, stride)
+    (z2, *moments2), pull_conv2 = jax.vjp(norm_conv, conv1.z, conv1.norm, params2.kernel)
+    norm2, pull_norm2 = jax.vjp(functools.partial(Norm.of, epsilon=epsilon), *moments2, params2.scale, params2.bias)
 
-    sources: list[Activations] = [Pending(z2, norm2)]  # of the last convolution, and of the projection
-    if len(last) > 1:
-        taken = raw(x) if stride == 1 else _in_memory(raw(x)[:, ::stride, ::stride], z2.shape[-1])
-        sources.append(_computed_from(taken, x))
-    expansions = [_expand(conv, source, num_groups, epsilon) for conv, source in zip(last, sources, strict=True)]
+    sources: list[Activations] = [Pending(z2, norm2)]  # of the last convolution, and of a projection of every pixel
+    projection = None
+    if len(expanding) > 1 and stride == 1:
+        sources.append(x)
+    elif len(expanding) > 1:
+        projection = _Conv.of(active, expanding.pop(), stride, num_groups, epsilon)
+    expansions = [_expand(conv, source, num_groups, epsilon) for conv, source in zip(expanding, sources, strict=True)]
     kernel = jnp.concatenate([each.kernel * each.slope[:, None] for each in expansions], axis=1)
     y = multiply(_beside(num_groups, *sources), kernel)
-    for conv, each in zip(last, expansions, strict=True):
+    for conv, each in zip(expanding, expansions, strict=True):
         y += spread(conv.bias - each.mean * each.slope)
-    if len(last) == 1:
+    if projection is not None:
+        y += projection.norm.linear(projection.z)
+    elif len(sources) == 1:
         y += _beside(num_groups, x).astype(jnp.float32)
     y = _in_memory(jnp.maximum(y, 0.0).astype(z2.dtype).reshape(*z2.shape[:-1], -1), y.shape[-1] // 4)
-    every = moments1, tuple(moments2), *((each.mean, each.var) for each in expansions)
-    pulls = pull_conv1, pull_norm1, pull_conv2, pull_norm2
-    return (y, every), (x, z1, y, moments1[0], sources, expansions, pulls)
+    every = [conv1.moments, tuple(moments2), *((each.mean, each.var) for each in expansions)]
+    every += [] if projection is None else [projection.moments]
+    return (y, tuple(every)), (x, y, conv1, projection, sources, expansions, (pull_conv2, pull_norm2))
 
 
 def _bottleneck_backward(
     stride: int, num_groups: int, epsilon: float, in_pairs: bool, kept: Any, gradients: Any
 ) -> tuple[Activations, tuple[ConvParams, ...]]:
-    del epsilon, in_pairs
-    x, z1, y, mean1, sources, expansions, (pull_conv1, pull_norm1, pull_conv2, pull_norm2) = kept
+    del stride, epsilon, in_pairs
+    x, y, conv1, projection, sources, expansions, (pull_conv2, pull_norm2) = kept
     dy = _pin(jnp.where(y > 0, gradients[0], 0), y.shape[-1] // 4)
-    (d_active, *d_source), d_last = _pull_expansions(dy, sources, expansions, num_groups)
+    (d_active, *d_source), d_expanding = _pull_expansions(dy, sources, expansions, num_groups)
     z2, norm2 = sources[0]
     dz2, d_norm2 = norm2.pull_relu(z2, d_active)
     dz2 = _pin(dz2.astype(z2.dtype).reshape(z2.shape), z2.shape[-1])
     *d_moments2, d_scale2, d_bias2 = pull_norm2(d_norm2)
     dz1, d_norm1, d_kernel2 = pull_conv2((dz2, *d_moments2))
-    *d_moments1, d_scale1, d_bias1 = pull_norm1(d_norm1)
-    dx, d_kernel1 = pull_conv1(add_up(dz1, z1, *moments_gradient(mean1, d_moments1, z1.size // mean1.size)))
+    dx, d_params1 = conv1.gradients(dz1, d_norm1)
 
     dx = widen(dx, num_groups)
-    if not d_source:
-        dx += widen(dy, num_groups)
-    elif stride == 1:
-        dx += d_source[0]
+    if projection is not None:
+        dz, d_norm = projection.norm.pull_linear(projection.z, widen(dy, num_groups))
+        d_strided, d_projection = projection.gradients(dz.reshape(dy.shape), d_norm)
+        dx += widen(d_strided, num_groups)
+        d_expanding.append(d_projection)
     else:
-        taken = d_source[0].astype(y.dtype).reshape(raw(sources[1]).shape)
-        pull_source = jax.linear_transpose(lambda x: x[:, ::stride, ::stride], raw(x))
-        (spread_out,) = pull_source(_in_memory(taken, raw(x).shape[-1] // 4))
-        dx += widen(spread_out, num_groups)
-    d_convs = ConvParams(d_kernel1, d_scale1, d_bias1), ConvParams(d_kernel2, d_scale2, d_bias2)
+        dx += d_source[0] if d_source else widen(dy, num_groups)
+    d_params = d_params1, ConvParams(d_kernel2, d_scale2, d_bias2), *d_expanding
     if isinstance(x, Pending):
         dx, d_norm = x.norm.pull_relu(x.x, dx)
-        return Pending(dx.astype(y.dtype).reshape(x.x.shape), d_norm), (*d_convs, *d_last)
-    return dx.astype(y.dtype).reshape(x.shape), (*d_convs, *d_last)
+        return Pending(dx.astype(y.dtype).reshape(x.x.shape), d_norm), d_params
+    return dx.astype(y.dtype).reshape(x.shape), d_params
 
 
 bottleneck.defvjp(_bottleneck, _bottleneck_backward)

@@ -82,9 +82,9 @@ class Conv(nnx.Module):
 
     @property
     def widens(self) -> bool:
-        """Whether it is a 1x1 convolution without bias that has no fewer channels after it than before."""
+        """Whether it is a 1x1 convolution of stride 1 without bias that has no fewer channels after it than before."""
         height, width, before, after = self.kernel.shape
-        return (height, width) == (1, 1) and self.bias is None and before <= after
+        return (height, width, self.stride) == (1, 1, 1) and self.bias is None and before <= after
 
     def can_pair(self, x: jax.Array) -> bool:
         """Whether it may be computed in pairs of columns of the result, which are at most half a matrix unit each."""

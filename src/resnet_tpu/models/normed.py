@@ -31,22 +31,25 @@ class Norm(NamedTuple):
         """By mean and variance [num_groups, features], and scale and bias [features]."""
         return cls(mean, jax.lax.rsqrt(var + epsilon) * scale, jnp.broadcast_to(bias, mean.shape))
 
+    def linear(self, x: jax.Array) -> jax.Array:
+        """x [n, h, w, c] -> `widen` of it, normalised."""
+        return self._widen(x) * spread(self.slope) + spread(self.bias - self.mean * self.slope)
+
     def relu(self, x: jax.Array) -> jax.Array:
         """x [n, h, w, c] -> `group` of it, normalised and activated, of its dtype."""
-        return jnp.maximum(self._normalize(self._widen(x)), 0.0).astype(x.dtype)
+        return jnp.maximum(self.linear(x), 0.0).astype(x.dtype)
+
+    def pull_linear(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, "Norm"]:
+        """The gradients of x and of the norm, by that of `linear`; both are `widen`ed."""
+        d_bias, d_slope = dy.sum(POSITIONS), ((self._widen(x) - spread(self.mean)) * dy).sum(POSITIONS)
+        return dy * spread(self.slope), Norm(-self.slope * d_bias, d_slope, d_bias)
 
     def pull_relu(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, "Norm"]:
-        """The gradients of x and of the norm, by that of `relu`, which is `widen`ed as the result is."""
-        wide = self._widen(x)
-        masked = jnp.where(self._normalize(wide) > 0, dy, 0.0)
-        d_bias, d_slope = masked.sum(POSITIONS), ((wide - spread(self.mean)) * masked).sum(POSITIONS)
-        return masked * spread(self.slope), Norm(-self.slope * d_bias, d_slope, d_bias)
+        """The gradients of x and of the norm, by that of `relu`; both are `widen`ed."""
+        return self.pull_linear(x, jnp.where(self.linear(x) > 0, dy, 0.0))
 
     def _widen(self, x: jax.Array) -> jax.Array:
         return widen(x, self.mean.shape[0])
-
-    def _normalize(self, wide: jax.Array) -> jax.Array:
-        return wide * spread(self.slope) + spread(self.bias - self.mean * self.slope)
 
 
 class Pending(NamedTuple):
@@ -92,10 +95,10 @@ def moments_gradient(mean: jax.Array, d_moments: Sequence[jax.Array], count: int
 
 
 def add_up(own: jax.Array, x: jax.Array, slope: jax.Array, offset: jax.Array) -> jax.Array:
-    """The gradient own + slope * x + offset, like own: [n, h, w, c], with parts [num_groups, c]."""
+    """The gradient own + slope * x + offset, like x: [n, h, w, c], with parts [num_groups, c]."""
     num_groups = slope.shape[0]
     total = widen(own, num_groups) + widen(x, num_groups) * spread(slope) + spread(offset)
-    return total.astype(own.dtype).reshape(own.shape)
+    return total.astype(x.dtype).reshape(x.shape)
 
 
 def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:

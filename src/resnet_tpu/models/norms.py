@@ -64,8 +64,8 @@ class BatchNorm(nnx.Module):
         return self._normalize(group(x, self.num_groups), spread(mean), spread(var)).reshape(x.shape)
 
     def of_conv(self, conv: Conv, x: jax.Array) -> jax.Array:
-        """self(conv(x)) in training, for a 1x1 convolution without bias and a norm without ReLU; see `conv_norm`."""
-        x = x[:, :: conv.stride, :: conv.stride].astype(conv.dtype)
+        """self(conv(x)) in training, for a convolution that widens and a norm without ReLU; see `conv_norm`."""
+        x = x.astype(conv.dtype)
         kernel = conv.kernel[...][0, 0]
         normed: Any = conv_norm(x, kernel, self.scale[...], self.bias[...], self.num_groups, self.epsilon)
         y, mean, var = normed
