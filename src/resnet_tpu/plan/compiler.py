@@ -23,7 +23,7 @@ from resnet_tpu.plan.memory import Memory, count_memory
 from resnet_tpu.plan.operations import Operation, list_operations
 from resnet_tpu.plan.topology import Topology
 
-FORMAT = 4
+FORMAT = 5
 """Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
 
 _ENVIRONMENT = {
@@ -86,7 +86,7 @@ def devices_of(topology: Topology) -> tuple[Any, ...]:
 def compile_step(
     lowered: jax.stages.Lowered, topology: Topology, *, use_cache: bool = True, hurry: bool = False
 ) -> Estimate:
-    """Compiles a step that was lowered for `devices_of(topology)`; takes a minute or two for a real one.
+    """Compiles a step that was lowered for `devices_of(topology)`; takes some minutes for a real one.
 
     hurry: only the memory is asked for. There are no operations then, and the program is another, mostly smaller one.
     What was compiled once is read from the user's cache: the same program for the same slice and compiler.
