@@ -1,8 +1,8 @@
 """The training step of ResNet-50 beside flax's ImageNet example on generations of TPU. Compiler estimates, no TPU.
 
 Both steps are compiled for the smallest slice of each generation, 224 px, bfloat16, batch norm per replica; the figure
-is the sum of the compiler's cycles over the operations of a step. Needs libtpu (pip install 'resnet-tpu[plan]') and one
-to two minutes a step on an idle machine the first time; what was compiled is kept.
+is the sum of the compiler's cycles over the operations of a step. Needs libtpu (pip install 'resnet-tpu[plan]') and
+some minutes a step the first time; what was compiled is kept.
 """
 
 import argparse
