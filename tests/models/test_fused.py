@@ -106,27 +106,27 @@ def test_fused_forms_in_float32_are_the_plain_ones(kind: str, groups: int) -> No
         assert distance(actual, expected) < 3e-6  # 1e-6 seen
 
 
-def root_mean_square(actual: Any, expected: Any) -> list[float]:
-    """Of the differences of each array over all runs, in shares of the largest value."""
+def root_mean_squares(actual: Any, expected: Any) -> list[float]:
+    """Of the differences of each array, in shares of the largest value."""
 
-    def of(*arrays: jax.Array) -> float:
-        actual, expected = np.split(np.stack(arrays).astype(np.float64), 2)
-        return float(np.sqrt(np.square(actual - expected).mean()) / np.abs(expected).max())
+    def of(actual: jax.Array, expected: jax.Array) -> float:
+        wide = np.asarray(expected, np.float64)
+        return float(np.sqrt(np.square(np.asarray(actual, np.float64) - wide).mean()) / np.abs(wide).max())
 
-    return jax.tree.leaves(jax.tree.map(of, *actual, *expected))
+    return jax.tree.leaves(jax.tree.map(of, actual, expected))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_forms_in_bfloat16_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
-    # as many, for by chance a ReLU lets through what that of the other stops
     xs = [images(kind, jnp.bfloat16, seed=seed) for seed in range(32)]
     exact = run(make(kind, fused=False, groups=2), [x.astype(jnp.float32) for x in xs])
     plain, fused = (run(make(kind, fused=fused, groups=2, dtype=jnp.bfloat16), xs) for fused in (False, True))
     assert fused[0][0].dtype == jnp.bfloat16
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(fused[0][2]))
-    errors = [root_mean_square(found, exact) for found in (plain, fused)]
+    # the median, for by chance a ReLU lets through what that of the other stops, and then that batch is all that counts
+    errors = [np.median(list(map(root_mean_squares, found, exact)), axis=0) for found in (plain, fused)]
     for by_layer, by_both in zip(*errors, strict=True):
-        assert by_both <= 1.25 * by_layer  # up to 1.18 seen, mostly 0.95 to 1.05
+        assert by_both <= 1.15 * by_layer  # up to 1.08 seen
 
 
 def test_a_frozen_norm_is_never_fused() -> None:

@@ -181,5 +181,5 @@ def inner(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def multiply(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """[g, n, h, w, i], float32 [g, i, o] -> the products of the rows and the kernel in the type of x, float32."""
-    return jnp.einsum("gnhwi,gio->gnhwo", x, kernel.astype(x.dtype)).astype(jnp.float32)
+    """[g, n, h, w, i], float32 [g, i, o] -> the products of the rows and the kernel, which is rounded as x: float32."""
+    return jnp.einsum("gnhwi,gio->gnhwo", x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)

@@ -1,10 +1,10 @@
 """A bottleneck block in training as one function, whose products take at once what would else be read twice.
 
-The last convolution and a projection of every pixel are one product over the channels of both their inputs side by
-side, forward and in the kernels' gradient; so are the two products that add up to the gradient of such an input. On a
-TPU a pass over large activations costs more than that arithmetic. Nothing is copied to lie side by side: what lies in
-memory is padded with channels of zeros as it is read, then normalised and added up. For that all of it lies in memory
-in one order. A strided projection is a convolution of its own.
+On a TPU a pass over large activations costs more than the arithmetic of a product. The products of the last convolution
+and of a projection of every pixel add up in one operation, and so do those that give the gradient of their inputs. The
+gradients of their kernels are one product over the channels of both inputs side by side, without a copy: what lies in
+memory is padded with channels of zeros as it is read, then normalised and added up. All activations of a block
+lie in memory in one order. A strided projection is a convolution of its own.
 """
 
 import functools
@@ -89,7 +89,7 @@ def _bottleneck(
 ) -> tuple[Any, Any]:
     params1, params2, *expanding = params
     x = _computed_from(_in_memory(raw(x), raw(x).shape[-1] // 4), x)
-    active = _beside(num_groups, x).reshape(raw(x).shape)
+    active = _place(x, num_groups).reshape(raw(x).shape)
     conv1 = _Conv.of(active, params1, 1, num_groups, epsilon)
     norm_conv = paired.norm_conv if in_pairs else functools.partial(_norm_conv, stride)
     (z2, *moments2), pull_conv2 = jax.vjp(norm_conv, conv1.z, conv1.norm, params2.kernel)
@@ -102,14 +102,17 @@ def _bottleneck(
     elif len(expanding) > 1:
         projection = _Conv.of(active, expanding.pop(), stride, num_groups, epsilon)
     expansions = [_expand(conv, source, num_groups, epsilon) for conv, source in zip(expanding, sources, strict=True)]
-    kernel = jnp.concatenate([each.kernel * each.slope[:, None] for each in expansions], axis=1)
-    y = multiply(_beside(num_groups, *sources), kernel)
+    products = (
+        multiply(_place(source, num_groups), each.kernel * each.slope[:, None])
+        for source, each in zip(sources, expansions, strict=True)
+    )
+    y = functools.reduce(jnp.add, products)
     for conv, each in zip(expanding, expansions, strict=True):
         y += spread(conv.bias - each.mean * each.slope)
     if projection is not None:
         y += projection.norm.linear(projection.z)
     elif len(sources) == 1:
-        y += _beside(num_groups, x).astype(jnp.float32)
+        y += _place(x, num_groups).astype(jnp.float32)
     y = _in_memory(jnp.maximum(y, 0.0).astype(z2.dtype).reshape(*z2.shape[:-1], -1), y.shape[-1] // 4)
     every = [conv1.moments, tuple(moments2), *((each.mean, each.var) for each in expansions)]
     every += [] if projection is None else [projection.moments]
@@ -125,7 +128,7 @@ def _bottleneck_backward(
     (d_active, *d_source), d_expanding = _pull_expansions(dy, sources, expansions, num_groups)
     z2, norm2 = sources[0]
     dz2, d_norm2 = norm2.pull_relu(z2, d_active)
-    dz2 = _pin(dz2.astype(z2.dtype).reshape(z2.shape), z2.shape[-1])
+    dz2 = _in_memory(dz2.astype(z2.dtype).reshape(z2.shape), z2.shape[-1])
     *d_moments2, d_scale2, d_bias2 = pull_norm2(d_norm2)
     dz1, d_norm1, d_kernel2 = pull_conv2((dz2, *d_moments2))
     dx, d_params1 = conv1.gradients(dz1, d_norm1)
@@ -159,9 +162,8 @@ def _pull_expansions(
     for source, expansion in zip(sources, expansions, strict=True):
         begin, end = end, end + raw(source).shape[-1]
         parts = expansion.gradients(products[:, begin:end], total, grouped.size // total.size)
-        both = _beside(num_groups, source, dy)
-        d_source = multiply(both, jnp.concatenate([parts.again, parts.back], axis=1)) + spread(parts.constant)
-        d_sources.append(d_source)
+        d_source = multiply(grouped, parts.back) + multiply(_place(source, num_groups), parts.again)
+        d_sources.append(d_source + spread(parts.constant))
         d_convs.append(ConvParams(parts.kernel[None, None], parts.scale, total.sum(0)))
     return d_sources, d_convs
 
