@@ -2,12 +2,11 @@
 
 from typing import Any
 
-VMEM_KIB = {"TPU v5": 65536, "TPU v5p": 65536}
+VMEM_KIB = dict.fromkeys(("TPU v5", "TPU v5p", "TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e"), 49152)
 """By `device_kind`: KiB of a core's vector memory that one operation may hold.
 
 The compiler's own choice leaves most of it to values that stay there between operations. Those of a convolution network
-are too large for that, and on a v5p its step gains 7 % by larger windows. On v5e the same gains 2 %, not worth three
-times the compiler's time (benchmarks/tpu_step.md).
+are too large for that, and the step gains 3 to 7 % by larger windows (benchmarks/tpu_step.md).
 """
 
 _ADD_UP_PRODUCTS = "xla_tpu_enable_multi_level_output_dot_dot_fusion"
