@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from resnet_tpu.models import cpu, fused, normed
 from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.dropping import DropBlock, DropConnect, Dropout
-from resnet_tpu.models.joined import WIDEST, ConvParams, bottleneck
+from resnet_tpu.models.joined import ConvParams, bottleneck
 from resnet_tpu.models.layers import Conv, average_pool, global_average, max_pool
 from resnet_tpu.models.normed import Activations, Pending
 from resnet_tpu.models.norms import BatchNorm, EvoNormB0, EvoNormS0
@@ -228,8 +228,7 @@ class BottleneckBlock(nnx.Module):
     ) -> None:
         settings, features, (before, after) = make.architecture, 4 * width, inner
         self.is_chained = settings.form == "cpu" and settings.has_plain_branches
-        joins = settings.has_plain_branches and after <= WIDEST
-        self.joined_images = settings.joined_images if joins else 0
+        self.joined_images = settings.joined_images if settings.has_plain_branches else 0
         self.relu = fused.relu if settings.form == "tpu" else nnx.relu
         self.pools_shortcut = settings.resnetd_shortcut and stride == 2
         self.norm_in = make.norm_act(in_features) if settings.pre_activation else None

@@ -35,9 +35,6 @@ from resnet_tpu.models.normed import (
 Moments = tuple[jax.Array, jax.Array]
 """(mean, variance) of a batch norm, float32 [num_groups, features] each."""
 
-WIDEST = 256
-"""Channels inside a block up to which it gains: with more of them products of kernels cost what passes would."""
-
 
 class ConvParams(NamedTuple):
     """A convolution's kernel, HWIO, and scale and bias [out] of the batch norm behind it: float32."""
@@ -225,7 +222,10 @@ def _norm_conv_backward(stride: int, kept: Any, gradients: Normed) -> tuple[jax.
     del stride
     x, norm, z, mean, pull = kept
     dz, *d_moments = gradients
-    d_active, d_kernel = pull(add_up(dz, z, *moments_gradient(mean, d_moments, z.size // mean.size)))
+    parts = moments_gradient(mean, d_moments, z.size // mean.size)
+    d_active, _ = pull(add_up(dz, z, *parts))
+    # once more: what both convolutions take, the compiler for a v4 writes to memory first
+    _, d_kernel = pull(add_up(jax.lax.optimization_barrier(dz), z, *parts))
     dx, d_norm = norm.pull_relu(x, widen(d_active, norm.mean.shape[0]))
     return dx.astype(x.dtype).reshape(x.shape), d_norm, d_kernel
 
