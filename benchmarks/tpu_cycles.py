@@ -1,8 +1,9 @@
 """The training step of ResNet-50 beside flax's ImageNet example on generations of TPU. Compiler estimates, no TPU.
 
 Both steps are compiled for the smallest slice of each generation, 224 px, bfloat16, batch norm per replica; the figure
-is the sum of the compiler's cycles over the operations of a step. Needs libtpu (pip install 'resnet-tpu[plan]') and
-some minutes a step the first time; what was compiled is kept.
+is the sum of the compiler's cycles over the operations of a step. Ours takes options of the compiler
+(train/compiler_options.py); flax's example takes none, as it is, or ours by --same_options. Needs libtpu
+(pip install 'resnet-tpu[plan]') and some minutes a step the first time; what was compiled is kept.
 """
 
 import argparse
@@ -27,24 +28,33 @@ def run() -> None:
     )
     parser.add_argument("slices", nargs="*", metavar="SLICE", help=f"Default: {' '.join(SLICES)}.")
     parser.add_argument("--images", type=int, default=128, help="Images per device. Default: %(default)s.")
+    parser.add_argument("--same_options", action="store_true", help="Compile flax's example with our compiler options.")
     parser.add_argument("--quick", action="store_true", help="One slice, 8 images per device.")
     parser.add_argument("--output", type=Path, help="JSON file for the figures. Default: in benchmarks/results.")
     options = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
     images = 8 if options.quick else options.images
-    rows = [estimate(name, images) for name in options.slices or (SLICES[:1] if options.quick else SLICES)]
+    rows = [
+        estimate(name, images, options.same_options)
+        for name in options.slices or (SLICES[:1] if options.quick else SLICES)
+    ]
     lines = [f"Compiler estimate, {images} images per device.", "", f"| {' | '.join(COLUMNS)} |"]
     lines += ["|" + "---|" * len(COLUMNS)]
     lines += [f"| {' | '.join(str(row[column]) for column in COLUMNS)} |" for row in rows]
     report(
         "tpu_cycles",
         "\n".join(lines),
-        {"label": "compiler estimate", "images_per_device": images, "rows": rows},
+        {
+            "label": "compiler estimate",
+            "images_per_device": images,
+            "same_options": options.same_options,
+            "rows": rows,
+        },
         options,
     )
 
 
-def estimate(name: str, images: int) -> dict[str, object]:
+def estimate(name: str, images: int, same_options: bool) -> dict[str, object]:
     """One row of the table."""
     from benchmarks import flax_step
     from resnet_tpu.config import Config
@@ -52,6 +62,7 @@ def estimate(name: str, images: int) -> dict[str, object]:
     from resnet_tpu.plan.compiler import compile_step, devices_of
     from resnet_tpu.plan.lowering import lower_train_step
     from resnet_tpu.plan.topology import find_topology
+    from resnet_tpu.train.compiler_options import compiler_options_for
 
     topology = find_topology(name)
     mesh = mesh_of(devices_of(topology))
@@ -65,7 +76,8 @@ def estimate(name: str, images: int) -> dict[str, object]:
     peer, shapes = flax_step.train_step(mesh, images)
     lowered: Any = peer
     ours = compile_step(lower_train_step(config, mesh), topology).cycles
-    theirs = compile_step(lowered.lower(*shapes), topology).cycles
+    options = compiler_options_for(mesh.devices.flat[0]) if same_options else None
+    theirs = compile_step(lowered.lower(*shapes), topology, options=options).cycles
     seconds = ours / topology.generation.clock
     flops = 3 * 2 * FORWARD_MULTIPLY_ADDS * images
     cells: list[object] = [

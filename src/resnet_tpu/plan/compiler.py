@@ -9,6 +9,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,27 +85,34 @@ def devices_of(topology: Topology) -> tuple[Any, ...]:
 
 
 def compile_step(
-    lowered: jax.stages.Lowered, topology: Topology, *, use_cache: bool = True, hurry: bool = False
+    lowered: jax.stages.Lowered,
+    topology: Topology,
+    *,
+    options: Mapping[str, str] | None = None,
+    use_cache: bool = True,
+    hurry: bool = False,
 ) -> Estimate:
     """Compiles a step that was lowered for `devices_of(topology)`; takes some minutes for a real one.
 
+    options: of the compiler, beside those that the step was jitted with.
     hurry: only the memory is asked for. There are no operations then, and the program is another, mostly smaller one.
     What was compiled once is read from the user's cache: the same program for the same slice and compiler.
     Raises OutOfMemory when it does not fit.
     """
-    path = _cache_file(lowered, topology, hurry)
+    every: dict[str, str | bool] = {**(options or {}), **(_HURRIED if hurry else {})}
+    path = _cache_file(lowered, topology, every)
     if not use_cache or (found := _read(path)) is None:
-        found = _compile(lowered, hurry)
+        found = _compile(lowered, every, hurry)
         _write(path, found)
     if isinstance(found, Estimate):
         return found
     raise found
 
 
-def _compile(lowered: jax.stages.Lowered, hurry: bool) -> Estimate | OutOfMemory:
+def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool], hurry: bool) -> Estimate | OutOfMemory:
     start = time.monotonic()
     try:
-        compiled = lowered.compile(_HURRIED if hurry else None)
+        compiled = lowered.compile(options or None)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -120,9 +128,10 @@ def _needed(message: str) -> int | None:
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
-def _cache_file(lowered: jax.stages.Lowered, topology: Topology, hurry: bool) -> Path:
+def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str | bool]) -> Path:
     version = importlib.metadata.version("libtpu")
-    key = "\n".join([str(FORMAT), version, topology.name, *(_HURRIED if hurry else ()), lowered.as_text()])
+    told = (f"{name}={value}" for name, value in options.items())
+    key = "\n".join([str(FORMAT), version, topology.name, *told, lowered.as_text()])
     return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
