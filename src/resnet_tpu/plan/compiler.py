@@ -23,6 +23,7 @@ from resnet_tpu.plan.hlo import parse_module
 from resnet_tpu.plan.memory import Memory, count_memory
 from resnet_tpu.plan.operations import Operation, list_operations
 from resnet_tpu.plan.topology import Topology
+from resnet_tpu.train.compiler_options import compiler_options_for
 
 FORMAT = 5
 """Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
@@ -130,8 +131,8 @@ def _needed(message: str) -> int | None:
 
 def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str | bool]) -> Path:
     version = importlib.metadata.version("libtpu")
-    told = (f"{name}={value}" for name, value in options.items())
-    key = "\n".join([str(FORMAT), version, topology.name, *told, lowered.as_text()])
+    jitted = compiler_options_for(devices_of(topology)[0])  # which the program's text does not tell
+    key = "\n".join([str(FORMAT), version, topology.name, f"{jitted} {options}", lowered.as_text()])
     return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
