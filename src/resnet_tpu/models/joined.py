@@ -110,7 +110,7 @@ def _bottleneck(
         y += projection.norm.linear(projection.z)
     elif len(sources) == 1:
         y += _place(x, num_groups).astype(jnp.float32)
-    y = _in_memory(jnp.maximum(y, 0.0).astype(z2.dtype).reshape(*z2.shape[:-1], -1), y.shape[-1] // 4)
+    y = _pin(jnp.maximum(y, 0.0).astype(z2.dtype).reshape(*z2.shape[:-1], -1), y.shape[-1] // 4)
     every = [conv1.moments, tuple(moments2), *((each.mean, each.var) for each in expansions)]
     every += [] if projection is None else [projection.moments]
     return (y, tuple(every)), (x, y, conv1, projection, sources, expansions, (pull_conv2, pull_norm2))
