@@ -85,6 +85,7 @@ def _bottleneck(
     x: Activations, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
 ) -> tuple[Any, Any]:
     params1, params2, *expanding = params
+    # held in memory here, not where it arises: of the last block's result the mean is taken there
     x = _computed_from(_in_memory(raw(x), raw(x).shape[-1] // 4), x)
     active = _place(x, num_groups).reshape(raw(x).shape)
     conv1 = _Conv.of(active, params1, 1, num_groups, epsilon)
