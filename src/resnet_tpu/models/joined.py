@@ -85,8 +85,6 @@ def _bottleneck(
     x: Activations, params: tuple[ConvParams, ...], stride: int, num_groups: int, epsilon: float, in_pairs: bool
 ) -> tuple[Any, Any]:
     params1, params2, *expanding = params
-    # held in memory here, not where it arises: of the last block's result the mean is taken there
-    x = _computed_from(_in_memory(raw(x), raw(x).shape[-1] // 4), x)
     active = _place(x, num_groups).reshape(raw(x).shape)
     conv1 = _Conv.of(active, params1, 1, num_groups, epsilon)
     norm_conv = paired.norm_conv if in_pairs else functools.partial(_norm_conv, stride)
@@ -126,7 +124,7 @@ def _bottleneck_backward(
     (d_active, *d_source), d_expanding = _pull_expansions(dy, sources, expansions, num_groups)
     z2, norm2 = sources[0]
     dz2, d_norm2 = norm2.pull_relu(z2, d_active)
-    dz2 = _in_memory(dz2.astype(z2.dtype).reshape(z2.shape), z2.shape[-1])
+    dz2 = _pin(dz2.astype(z2.dtype).reshape(z2.shape), z2.shape[-1])
     *d_moments2, d_scale2, d_bias2 = pull_norm2(d_norm2)
     dz1, d_norm1, d_kernel2 = pull_conv2((dz2, *d_moments2))
     dx, d_params1 = conv1.gradients(dz1, d_norm1)
@@ -174,11 +172,6 @@ def _expand(conv: ConvParams, source: Activations, num_groups: int, epsilon: flo
     mean = products[:, before]
     covariance = products[:, :before] - mean[:, :, None] * mean[:, None, :]
     return Expansion.of(conv.kernel[0, 0], conv.scale, mean, covariance, epsilon, raw(source).dtype)
-
-
-def _computed_from(x: jax.Array, like: Activations) -> Activations:
-    """What is computed from x as `like` from its own."""
-    return Pending(x, like.norm) if isinstance(like, Pending) else x
 
 
 def _beside(num_groups: int, *parts: Activations) -> jax.Array:
@@ -237,7 +230,3 @@ _norm_conv.defvjp(_norm_conv_forward, _norm_conv_backward)
 def _pin(x: jax.Array, narrow: int) -> jax.Array:
     """Lays x out as activations with `narrow` channels are, which stand beside it: few of them by image."""
     return paired.lay_out(x, (1, 2, 3, 0) if narrow < LANES else (1, 2, 0, 3))
-
-
-def _in_memory(x: jax.Array, narrow: int) -> jax.Array:
-    return jax.lax.optimization_barrier(_pin(x, narrow))
