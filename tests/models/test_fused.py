@@ -153,10 +153,11 @@ def test_only_half_precision_on_a_tpu_fuses() -> None:
         ("TPU v3", {"precision": "bfloat16", "freeze_batch_norm": True}, 0),
         ("TPU v4", {"precision": "bfloat16"}, 512),
         ("TPU v5p", {"precision": "bfloat16"}, 512),
-        ("TPU v5 lite", {"precision": "bfloat16"}, 0),
+        ("TPU v5 lite", {"precision": "bfloat16"}, 512),
+        ("NVIDIA H200", {"precision": "bfloat16"}, 0),
     ],
 )
-def test_the_first_generations_join_blocks_and_pair_columns(
+def test_tpus_join_blocks_and_the_first_generations_pair_columns(
     device_kind: str, options: dict[str, Any], images: int
 ) -> None:
     model = ModelConfig(**options)

@@ -8,11 +8,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.layers import LANES, choose_form
 
-_JOINING = ("TPU v2", "TPU v3", "TPU v4", "TPU v5", "TPU v5p")
-"""Kinds of devices that train faster in whole blocks, `LANES` images or a multiple on each: see `models.joined`."""
-
 _PAIRING = ("TPU v2", "TPU v3")
-"""Of these, those that train narrow convolutions faster in pairs of columns: see `models.paired`."""
+"""Kinds of devices that train narrow convolutions faster in pairs of columns: see `models.paired`."""
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
@@ -50,7 +47,7 @@ def find_architecture(
     names = {field.name for field in dataclasses.fields(Architecture)}
     changes: dict[str, Any] = {name: value for name, value in vars(model).items() if name in names}
     form = choose_form(device_kind, model.precision, num_devices=num_devices)
-    joins = form == "tpu" and device_kind in _JOINING and not model.freeze_batch_norm
+    joins = form == "tpu" and not model.freeze_batch_norm
     changes |= {
         "width": model.resnet_width,
         "batch_norm_groups": batch_norm_groups,
