@@ -13,12 +13,16 @@ _ADD_UP_PRODUCTS = "xla_tpu_enable_multi_level_output_dot_dot_fusion"
 """Two convolutions that add up are one operation, else the result of one is written and read again: so the gradients
 by a block's first convolution and by its projection. Not the compiler's own choice; on a v5e the step gains 10 %."""
 
+_SLICES_OF_A_PREFETCH = "xla_tpu_sliced_prefetch_max_slices"
+"""In how many slices a value may be fetched into a chip's fast memory ahead of its use; 0: as a whole. On v4 and later
+the step gains up to 1 %; v2 and v3 fetch nothing ahead."""
+
 
 def compiler_options_for(device: Any) -> dict[str, str] | None:
     """The compiler's options for a step of training on such a device; None: its own choices."""
     if device.platform != "tpu":
         return None
-    options = {_ADD_UP_PRODUCTS: "true"}
+    options = {_ADD_UP_PRODUCTS: "true", _SLICES_OF_A_PREFETCH: "0"}
     if size := VMEM_KIB.get(device.device_kind):
         options["xla_tpu_scoped_vmem_limit_kib"] = str(size)
     return options
