@@ -94,12 +94,22 @@ def test_in_a_hurry_the_memory_is_the_same_but_for_the_program(slice_: str) -> N
     assert dataclasses.replace(hurried, program=memory.program) == memory
 
 
-def test_steps_on_tpus_add_products_up_fetch_whole_operands_and_later_ones_hold_more_vector_memory() -> None:
-    v4, v5e, v5p = (devices_of(find_topology(slice_))[0] for slice_ in ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1"))
-    every = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true", "xla_tpu_sliced_prefetch_max_slices": "0"}
-    assert compiler_options_for(v4) == every
-    for device in (v5e, v5p):
-        assert compiler_options_for(device) == every | {"xla_tpu_scoped_vmem_limit_kib": "49152"}
+@pytest.mark.parametrize(
+    ("slice_", "more"),
+    [
+        ("v2:2x2", {}),
+        ("v4:2x2x1", {"xla_tpu_sliced_prefetch_max_slices": "0"}),
+        ("v5e:2x2", {"xla_tpu_scoped_vmem_limit_kib": "49152"}),
+        ("v5p:2x2x1", {"xla_tpu_scoped_vmem_limit_kib": "49152"}),
+        ("v6e:2x2", {"xla_tpu_scoped_vmem_limit_kib": "65536"}),
+    ],
+)
+def test_the_compiler_is_told_what_a_generation_gains_by(slice_: str, more: dict[str, str]) -> None:
+    every = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true"}
+    assert compiler_options_for(devices_of(find_topology(slice_))[0]) == every | more
+
+
+def test_a_cpu_is_told_nothing() -> None:
     assert compiler_options_for(jax.devices("cpu")[0]) is None
 
 
