@@ -2,12 +2,18 @@
 
 from typing import Any
 
-VMEM_KIB = dict.fromkeys(("TPU v5", "TPU v5p", "TPU v5 lite", "TPU v5e"), 49152)
-VMEM_KIB |= dict.fromkeys(("TPU v6 lite", "TPU v6e"), 65536)
+VMEM_KIB: dict[str, int] = {
+    "TPU v5": 49152,
+    "TPU v5p": 49152,
+    "TPU v5 lite": 49152,
+    "TPU v5e": 49152,
+    "TPU v6 lite": 65536,
+    "TPU v6e": 65536,
+}
 """By `device_kind`: KiB of a core's vector memory that one operation may hold.
 
 The compiler's own choice leaves most of it to values that stay there between operations. Those of a convolution network
-are too large for that, and the step gains 3 to 7 % by larger windows (benchmarks/tpu_step.md).
+are too large for that, and the step gains 3 to 9 % by larger windows (benchmarks/tpu_step.md).
 """
 
 _ADD_UP_PRODUCTS = "xla_tpu_enable_multi_level_output_dot_dot_fusion"
