@@ -39,6 +39,15 @@ class DataConfig:
         "Smallest share of a training image that its random crop covers. Raise it where the border matters.",
         at_least=0,
     )
+    crop_padding: int | None = option(
+        None,
+        "Train on windows of image_size out of the image with so many black pixels on each side, in place of windows "
+        "of random size and shape. 4 is usual for CIFAR.",
+        at_least=0,
+    )
+    crop_pct: float = option(
+        0.875, "Share of the shorter side that evaluation and prediction see: the central square.", at_least=0
+    )
     random_flip: bool = option(True, "Mirror half of the training images. Not for what has a reading direction.")
     augment_name: Literal["autoaugment", "randaugment"] | None = option(
         None, "Change training images at random after the crop: by learned policies, or randaug_num_layers operations."
@@ -229,6 +238,7 @@ class OptimizerConfig:
     momentum: float = option(0.9, "Momentum coefficient.", at_least=0)
     nesterov: bool = option(True, "Nesterov's form of momentum, as the original.")
     weight_decay: float = option(1e-4, "L2 coefficient on all parameters but batch norm's.", at_least=0)
+    decay_batch_norm: bool = option(False, "weight_decay acts on batch norm's scale and bias too.")
     enable_lars: bool = option(
         False, "LARS with its polynomial schedule instead of momentum SGD; for batches of 8192 and more."
     )

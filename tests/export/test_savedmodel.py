@@ -18,7 +18,7 @@ from resnet_tpu.export.warmup import REQUESTS, warmup_requests
 from resnet_tpu.train.trained import Trained
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "cifar": {"resnet_depth": 20, "image_size": 32},
+    "cifar": {"resnet_depth": 20, "image_size": 32, "crop_pct": 1.0},
     "rs": {
         "resnet_depth": 50, "image_size": 72, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25,
         "replace_stem_max_pool": True, "resize_method": "bilinear",
@@ -61,7 +61,8 @@ def test_the_original_signature(name: str, tf: Any, drawn: Callable[..., Trained
         encoded = photos(4, suffix)
         images = np.empty((4, size, size, 3), np.uint8)
         for one, out in zip(encoded, images, strict=True):
-            eval_image(one, size, out, resize_method=VARIANTS[name].get("resize_method", "bicubic"))
+            data = bundle.config.data
+            eval_image(one, size, out, resize_method=data.resize_method, crop_pct=data.crop_pct)
         expected = classify(images)
         for signature in ("serving_default", "classify"):
             found = loaded.signatures[signature](input=tf.constant(encoded))

@@ -65,3 +65,4 @@ def test_l2_is_half_the_squares_of_what_decays() -> None:
         gradient["dense"]["bias"], params["dense"]["bias"]
     )  # the classifier's bias decays too
     np.testing.assert_array_equal(gradient["stem"]["norm"]["scale"], 0)
+    assert l2(params, norms=True) == value + (81 + 81) / 2

@@ -106,6 +106,7 @@ def test_a_checkpoint_alone_is_read_with_the_options_of_its_run(
 
     assert shown(newest) == shown(str(run))
     assert shown(newest) != shown(newest, "--resize_method=bicubic")
+    assert shown(newest) != shown(newest, "--crop_pct=0.5")
 
 
 def test_predictions_as_json_and_as_a_table(

@@ -61,7 +61,8 @@ def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
             http = time.perf_counter() - begin
             time.sleep(_PAUSE)
             begin = time.perf_counter()
-            eval_image(encoded, bundle.image_size, out[0], resize_method=bundle.config.data.resize_method)
+            data = bundle.config.data
+            eval_image(encoded, bundle.image_size, out[0], resize_method=data.resize_method, crop_pct=data.crop_pct)
             decoded = time.perf_counter()
             classify(out)
             rows.append((http, decoded - begin, time.perf_counter() - decoded))

@@ -22,8 +22,8 @@ CONCERNS = {
 """Groups of options, and their titles in the help."""
 
 IN_TRAINING = frozenset({
-    "min_crop_area", "random_flip", "augment_name", "randaug_num_layers", "randaug_magnitude", "augment_flavor",
-    "random_erasing", "cache", "cache_short_side", "cache_memory",
+    "min_crop_area", "crop_padding", "random_flip", "augment_name", "randaug_num_layers", "randaug_magnitude",
+    "augment_flavor", "random_erasing", "cache", "cache_short_side", "cache_memory",
 })  # fmt: skip
 """Options of the images that training alone heeds."""
 

@@ -37,6 +37,7 @@ def make_card(
         "moving_average": averaged and config.optimizer.keeps_average,
         "image_size": config.data.image_size,
         "resize_method": config.data.resize_method,
+        "crop_pct": config.data.crop_pct,
         "mean_rgb": list(config.model.mean_rgb),
         "stddev_rgb": list(config.model.stddev_rgb),
         "metrics": _metrics(trained),

@@ -70,7 +70,8 @@ def export_model(trained: Trained, config: Config) -> str:
 
 def network_data(trained: Trained, config: Config) -> DataConfig:
     """The data options that were asked for, with the preprocessing that the network was trained with."""
-    return dataclasses.replace(trained.data_config(config.data), resize_method=trained.config.data.resize_method)
+    own = trained.config.data
+    return dataclasses.replace(trained.data_config(config.data), resize_method=own.resize_method, crop_pct=own.crop_pct)
 
 
 def check_export(asked: EvalConfig) -> None:
@@ -144,6 +145,6 @@ def _makers(trained: Trained, folded: Folded, config: Config) -> Mapping[Form, M
     def savedmodel() -> Mapping[str, bytes]:
         from resnet_tpu.export.savedmodel import write_savedmodel
 
-        return write_savedmodel(folded, trained.config.data.resize_method, config.eval, batch_sizes(config.eval))
+        return write_savedmodel(folded, trained.config.data, config.eval, batch_sizes(config.eval))
 
     return {"stablehlo": stablehlo, "onnx": onnx, "int8": int8, "savedmodel": savedmodel}

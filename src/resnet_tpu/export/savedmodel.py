@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from resnet_tpu.config import EvalConfig
+from resnet_tpu.config import DataConfig, EvalConfig
 from resnet_tpu.errors import missing_extra
 from resnet_tpu.export.bundle import Bundle, Classifier
 from resnet_tpu.export.fold import Folded
@@ -28,10 +28,11 @@ PIXELS = "pixels"
 
 
 def write_savedmodel(
-    folded: Folded, resize_method: str, asked: EvalConfig, batch_sizes: Sequence[int]
+    folded: Folded, data: DataConfig, asked: EvalConfig, batch_sizes: Sequence[int]
 ) -> dict[str, bytes]:
     """The files of the form, which lie where TensorFlow Serving looks for them when it is given the folder of exports.
 
+    data: of the training, for the preprocessing.
     With `add_warmup_requests`, requests of the batch sizes too. Raises UserError when TensorFlow is not installed.
     """
     tf = _tensorflow()
@@ -39,7 +40,7 @@ def write_savedmodel(
     module = tf.Module()
     module.weights = list(variables.values())
     outputs = functools.partial(walk, _Ops(tf, variables), folded)
-    decode = functools.partial(_decode, tf, folded.image_size, resize_method)
+    decode = functools.partial(_decode, tf, folded.image_size, data)
 
     def classify(encoded: Any) -> dict[str, Any]:
         images = tf.map_fn(decode, encoded, fn_output_signature=tf.uint8)
@@ -98,17 +99,17 @@ def _tensorflow() -> Any:
     return tf
 
 
-def _decode(tf: Any, image_size: int, resize_method: str, encoded: Any) -> Any:
+def _decode(tf: Any, image_size: int, data: DataConfig, encoded: Any) -> Any:
     """uint8 [s, s, 3], the centre of an encoded image: `data.pixels.decode.eval_image` in TensorFlow's operations."""
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     shape = tf.shape(image)
     height, width = shape[0], shape[1]
-    pad = round(image_size * (1 / 0.875 - 1))
+    pad = round(image_size * (1 / data.crop_pct - 1))
     share = np.float32(image_size / (image_size + pad))
     side = tf.maximum(1, tf.cast(share * tf.cast(tf.minimum(height, width), tf.float32), tf.int32))
     top, left = (height - side + 1) // 2, (width - side + 1) // 2
     window = tf.cast(image[top : top + side, left : left + side], tf.float32)[None]
-    resize = tf.raw_ops.ResizeBicubic if resize_method == "bicubic" else tf.raw_ops.ResizeBilinear
+    resize = tf.raw_ops.ResizeBicubic if data.resize_method == "bicubic" else tf.raw_ops.ResizeBilinear
     resized = resize(images=window, size=[image_size, image_size], align_corners=False, half_pixel_centers=False)
     return tf.cast(tf.clip_by_value(tf.round(resized[0]), 0.0, 255.0), tf.uint8)
 

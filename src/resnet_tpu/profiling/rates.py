@@ -72,6 +72,7 @@ def measure_decoder(
                 out,
                 honour_exif=honour_exif,
                 min_crop_area=data.min_crop_area,
+                crop_padding=data.crop_padding,
                 random_flip=data.random_flip,
                 resize_method=data.resize_method,
             )

@@ -136,6 +136,7 @@ def _time_decoding(
         out=out,
         honour_exif=source.honour_exif,
         min_crop_area=data.min_crop_area,
+        crop_padding=data.crop_padding,
         random_flip=data.random_flip,
         resize_method=data.resize_method,
     )

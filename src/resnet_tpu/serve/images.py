@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from resnet_tpu.data.pixels import jpeg
+from resnet_tpu.data.pixels.crop import CROP_PCT
 from resnet_tpu.data.pixels.decode import PILLOW_FORMATS, DecodeError, eval_image
 from resnet_tpu.data.pixels.resize import Method
 from resnet_tpu.serve.refusal import Refusal
@@ -19,7 +20,9 @@ MAX_SCANS = 200
 _JPEG, _SCAN = b"\xff\xd8", b"\xff\xda"
 
 
-def decode(encoded: bytes, image_size: int, resize_method: Method, max_pixels: int) -> np.ndarray:
+def decode(
+    encoded: bytes, image_size: int, resize_method: Method, max_pixels: int, crop_pct: float = CROP_PCT
+) -> np.ndarray:
     """The centre of the image as uint8 [image_size, image_size, 3], exactly as `resnet-tpu predict` sees a file.
 
     Raises Refusal: 400 for what is no image, 413 for one of more than `max_pixels`.
@@ -27,7 +30,7 @@ def decode(encoded: bytes, image_size: int, resize_method: Method, max_pixels: i
     _check_size(encoded, max_pixels)
     out = np.empty((image_size, image_size, 3), np.uint8)
     try:
-        eval_image(encoded, image_size, out, honour_exif=True, resize_method=resize_method)
+        eval_image(encoded, image_size, out, honour_exif=True, resize_method=resize_method, crop_pct=crop_pct)
     except DecodeError as error:
         raise _refusal(error) from None
     return out

@@ -36,9 +36,12 @@ class Version:
 
     def submit(self, encoded: Sequence[bytes]) -> list[Answer]:
         """The probabilities [classes], some time, of each of these image files; see `Batcher.submit`."""
-        size, method = self.bundle.image_size, self.bundle.resize_method
+        size, data = self.bundle.image_size, self.bundle.config.data
         return self.batcher.submit(
-            [functools.partial(decode, image, size, method, self.max_pixels) for image in encoded]
+            [
+                functools.partial(decode, image, size, data.resize_method, self.max_pixels, data.crop_pct)
+                for image in encoded
+            ]
         )
 
 

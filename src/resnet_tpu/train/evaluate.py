@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECS = 1.0
 
-_l2 = jax.jit(l2)
+_l2 = jax.jit(l2, static_argnames="norms")
 
 
 def evaluate(
@@ -42,7 +42,8 @@ def evaluate(
     batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
     sums = [eval_step(params, batch_stats, batch) for batch in batches]
     weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
-    return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(_l2(params)))
+    squares = _l2(params, norms=config.optimizer.decay_batch_norm)
+    return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(squares))
 
 
 def batches_of(

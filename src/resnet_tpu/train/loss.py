@@ -17,9 +17,10 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float =
     return -(target * jax.nn.log_softmax(logits)).sum(-1)
 
 
-def l2(params: Arrays) -> jax.Array:
-    """Half the sum of squares of all parameters that decay: float32 []."""
-    decayed = jax.tree.map(lambda leaf, decays: jnp.square(leaf).sum() if decays else 0.0, params, decaying(params))
+def l2(params: Arrays, *, norms: bool = False) -> jax.Array:
+    """Half the sum of squares of all parameters that decay, those of norms among them with `norms`: float32 []."""
+    decays = jax.tree.map(lambda decays: decays or norms, decaying(params))
+    decayed = jax.tree.map(lambda leaf, decays: jnp.square(leaf).sum() if decays else 0.0, params, decays)
     return 0.5 * jnp.asarray(sum(jax.tree.leaves(decayed)), jnp.float32)
 
 

@@ -146,7 +146,7 @@ def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Ca
             share = batch["share"]
             losses = share * losses + (1 - share) * cross_entropy(logits, batch["partner"], config.label_smoothing)
             correct = share * correct + (1 - share) * (logits.argmax(-1) == batch["partner"])
-        return losses.mean() + weight_decay * l2(params), (batch_stats, correct.mean())
+        return losses.mean() + weight_decay * l2(params, norms=config.decay_batch_norm), (batch_stats, correct.mean())
 
     return loss_of
 

@@ -45,6 +45,13 @@ def test_image_that_no_window_fits_is_taken_whole() -> None:
     assert train_window(rng, 4, 200, 224) == eval_window(4, 200, 224) == Window(1, 99, 3, 3)
 
 
+@pytest.mark.parametrize(
+    ("crop_pct", "window"), [(0.875, (4, 54, 43, 43)), (0.95, (2, 52, 47, 47)), (1, (0, 50, 50, 50))]
+)
+def test_share_of_the_shorter_side_can_be_chosen(crop_pct: float, window: tuple[int, ...]) -> None:
+    assert eval_window(50, 150, 32, crop_pct) == window
+
+
 def test_random_windows_are_distributed_as_the_original(golden: Path) -> None:
     expected = np.load(golden / "preprocess" / "crop_windows.npz")["windows_yxhw"].astype(np.int64)
     found = windows(len(expected), 375, 500)

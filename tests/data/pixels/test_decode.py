@@ -287,3 +287,24 @@ def test_training_crops_are_the_originals(golden: Path, reference: list[tuple[di
     for entry, expected in zip(sets["large"]["windows"], arrays["train_large_q64"], strict=True):
         part = crop(decode(reference[entry["index"]][1]), Window(*entry["window_yxhw"]))
         np.testing.assert_allclose(resize(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
+
+
+@pytest.mark.parametrize("size", [32, 48])
+@pytest.mark.parametrize("is_decoded", [False, True])
+def test_padded_crops_are_windows_of_the_image_in_black(size: int, is_decoded: bool) -> None:
+    file = saved(picture(32, 32), "PNG")
+    encoded = decode(file) if is_decoded else file
+    whole, out = np.empty((size, size, 3), np.uint8), np.empty((size, size, 3), np.uint8)
+    eval_image(encoded, size, whole, crop_pct=1)
+    if size == 32:
+        np.testing.assert_array_equal(whole, decode(file))
+    windows = {}
+    for flipped, image in enumerate((whole, whole[:, ::-1])):
+        black = np.pad(image, [(2, 2), (2, 2), (0, 0)])
+        windows |= {black[y : y + size, x : x + size].tobytes(): (flipped, y, x) for y in range(5) for x in range(5)}
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(600):
+        train_image(encoded, size, rng, out, crop_padding=2)
+        seen.add(windows[out.tobytes()])
+    assert len(seen) == 2 * 5 * 5

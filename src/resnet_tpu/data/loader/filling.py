@@ -95,7 +95,14 @@ class Filling:
         if is_finished:
             out[...] = image
         elif self.seed is None or position is None:
-            eval_image(image, data.image_size, out, honour_exif=honour_exif, resize_method=data.resize_method)
+            eval_image(
+                image,
+                data.image_size,
+                out,
+                honour_exif=honour_exif,
+                resize_method=data.resize_method,
+                crop_pct=data.crop_pct,
+            )
         else:
             rng = random_at(position, seed=self.seed)
             train_image(
@@ -105,6 +112,7 @@ class Filling:
                 out,
                 honour_exif=honour_exif,
                 min_crop_area=data.min_crop_area,
+                crop_padding=data.crop_padding,
                 random_flip=data.random_flip,
                 resize_method=data.resize_method,
             )

@@ -21,12 +21,16 @@ class Window(NamedTuple):
     w: int
 
 
-def eval_window(height: int, width: int, image_size: int) -> Window:
-    """The central square whose side is `image_size / (image_size + pad)` of the shorter side, about 7/8.
+CROP_PCT = 0.875
+"""The share of the shorter side that evaluation sees, in the original."""
 
-    pad = round(image_size / 0.875 - image_size): 32 for 224. The product is taken in float32, as the original does.
+
+def eval_window(height: int, width: int, image_size: int, crop_pct: float = CROP_PCT) -> Window:
+    """The central square whose side is `image_size / (image_size + pad)` of the shorter side, about `crop_pct` of it.
+
+    pad = round(image_size / crop_pct - image_size): 32 for 224. The product is taken in float32, as the original does.
     """
-    pad = round(image_size * (1 / 0.875 - 1))
+    pad = round(image_size * (1 / crop_pct - 1))
     share = np.float32(image_size / (image_size + pad))
     side = max(1, int(share * np.float32(min(height, width))))
     return Window((height - side + 1) // 2, (width - side + 1) // 2, side, side)

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from resnet_tpu.data.pixels import jpeg, native
-from resnet_tpu.data.pixels.crop import MIN_AREA, Window, eval_window, train_window
+from resnet_tpu.data.pixels.crop import CROP_PCT, MIN_AREA, Window, eval_window, train_window
 from resnet_tpu.data.pixels.exif import UPRIGHT, orientation_of, turn
 from resnet_tpu.data.pixels.resize import Method, resize_to_uint8
 from resnet_tpu.errors import UserError
@@ -64,20 +64,35 @@ def train_image(
     *,
     honour_exif: bool = False,
     min_crop_area: float = MIN_AREA,
+    crop_padding: int | None = None,
     random_flip: bool = True,
     resize_method: Method = "bicubic",
 ) -> None:
     """Fills `out` uint8 [image_size, image_size, 3] with a random window of the image.
 
-    encoded: a file, or its pixels as `decode` returns them. The window covers at least `min_crop_area` of the image and
-    is mirrored half of the time, if `random_flip`. Raises DecodeError.
+    encoded: a file, or its pixels as `decode` returns them. The window covers at least `min_crop_area` of the image, or
+    with `crop_padding` is as `_shift` places it; it is mirrored half of the time, if `random_flip`. Raises DecodeError.
     """
     mirrored = bool(rng.random() < 0.5) and random_flip
 
     def choose(height: int, width: int) -> Window:
+        if crop_padding is not None:
+            return eval_window(height, width, image_size, crop_pct=1)
         return train_window(rng, height, width, image_size, min_crop_area)
 
     _fill(encoded, choose, out, honour_exif=honour_exif, mirrored=mirrored, method=resize_method)
+    if crop_padding is not None:
+        _shift(out, rng, crop_padding)
+
+
+def _shift(image: np.ndarray, rng: np.random.Generator, padding: int) -> None:
+    """Puts a random window of its own size, out of `image` [s, s, 3] with a black border of `padding`, in its place.
+
+    Every offset from 0 to 2 `padding`, in either direction, is as likely. Source: arXiv:1512.03385, section 4.2.
+    """
+    size = len(image)
+    y, x = rng.integers(2 * padding + 1, size=2)
+    image[...] = np.pad(image, [(padding, padding), (padding, padding), (0, 0)])[y : y + size, x : x + size]
 
 
 def eval_image(
@@ -87,14 +102,15 @@ def eval_image(
     *,
     honour_exif: bool = False,
     resize_method: Method = "bicubic",
+    crop_pct: float = CROP_PCT,
 ) -> None:
-    """Fills `out` uint8 [image_size, image_size, 3] with the centre of the image.
+    """Fills `out` uint8 [image_size, image_size, 3] with the centre of the image: see `eval_window`.
 
     encoded: a file, or its pixels as `decode` returns them. Raises DecodeError.
     """
 
     def choose(height: int, width: int) -> Window:
-        return eval_window(height, width, image_size)
+        return eval_window(height, width, image_size, crop_pct)
 
     _fill(encoded, choose, out, honour_exif=honour_exif, mirrored=False, method=resize_method)
 
