@@ -32,23 +32,28 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise self._refusal("an alias, which options do not need", self.peek_event())
-        if self.depth >= _MAX_DEPTH:
-            raise self._refusal(f"more than {_MAX_DEPTH} levels", self.peek_event())
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="an alias, which options do not need", problem_mark=mark)
+        self._check_depth(self.depth, self.peek_event().start_mark)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803  PyYAML's name
+        self._check_depth(self.flow_level, self.get_mark())  # before it looks ahead for keys, anew for each level
+        super().fetch_flow_collection_start(TokenClass)
+
     def construct_whole(self, node: Any) -> int:
         number = self.construct_yaml_int(node)
         if not -(2**63) <= number < 2**63:
-            raise self._refusal("a number of more than 64 bits", node)
+            raise yaml.MarkedYAMLError(problem="a number of more than 64 bits", problem_mark=node.start_mark)
         return number
 
     @staticmethod
-    def _refusal(problem: str, at: Any) -> yaml.MarkedYAMLError:
-        return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
+    def _check_depth(depth: int, mark: Any) -> None:
+        if depth >= _MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"more than {_MAX_DEPTH} levels", problem_mark=mark)
 
 
 _Loader.yaml_implicit_resolvers = {
