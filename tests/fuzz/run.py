@@ -24,6 +24,7 @@ PROGRAMS = ("jpeg_decoder.py", "http_surface.py")
 """Each takes `--seconds N`, and ends with exit code 1 when it found something."""
 
 INSTRUMENTED = ("resnet_tpu", "yaml")
+MEMORY = "/dev/shm"  # where no write waits for a disk
 SECONDS_AN_INPUT, MEGABYTES, LONGEST = 60, 3_000, 1 << 14
 
 
@@ -84,7 +85,7 @@ def run(name: str, seconds: int) -> Outcome:
     corpus, found = CORPORA / name, FOLDER / "found" / name
     corpus.mkdir(parents=True, exist_ok=True)
     known = [str(folder) for folder in (FOLDER / "seeds" / name, found) if folder.is_dir()]
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=MEMORY if Path(MEMORY).is_dir() else None) as temporary:
         command = [
             sys.executable, str(Path(__file__)), f"--inside={name}", str(corpus), *known, f"-max_total_time={seconds}",
             f"-timeout={SECONDS_AN_INPUT}", f"-rss_limit_mb={MEGABYTES}", f"-max_len={LONGEST}",

@@ -210,6 +210,8 @@ def _csv_photo(path: str, line: int, row: dict[str, str | None], *, has_split: b
     name, label, split = ((row.get(column) or "").strip() for column in ("path", "label", "split"))
     if not name or not label:
         raise UserError(f"CSV {path} line {line}", f"path {name!r}, label {label!r}", "both filled in", "Fill them in.")
+    if "\0" in name:
+        raise UserError(f"CSV {path} line {line}", f"path {name!r}", "a path without a zero byte", "Correct it.")
     if has_split and split.lower() not in SPLIT_FOLDERS:
         raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
     folder = os.path.dirname(path)  # noqa: PTH120
