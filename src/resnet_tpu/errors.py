@@ -36,7 +36,7 @@ def missing_extra(feature: str, package: str, extra: str) -> UserError:
     return UserError(feature, f"no package {package!r}", "it to be installed", f"pip install 'resnet-tpu[{extra}]'.")
 
 
-def _shorten(text: str, most: int = 1000) -> str:
+def _shorten(text: str, most: int = 500) -> str:
     """`text`, or its beginning and its end where it is longer than `most`."""
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import yaml
 
+from resnet_tpu.errors import first_line
+
 MAX_CHARACTERS = 100_000
 """Ten times a file of all options with a remark on each; PyYAML takes a second or two for so many."""
 
@@ -20,9 +22,12 @@ def parse(text: str) -> Any:
         raise ValueError(f"more than {MAX_CHARACTERS} characters")
     try:
         return yaml.load(text, _Loader)  # noqa: S506  a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"text that is not YAML of options: {error.problem}{line}") from None
     # what PyYAML's own constructors raise for `!!int x`, `!!bool x` and their like
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
-        raise ValueError(f"text that is not YAML ({error})") from None
+        raise ValueError(f"text that is not YAML of options: {first_line(error)}") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -33,7 +38,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem="an alias, which options do not need", problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem="an alias", problem_mark=mark)
         self._check_depth(self.depth, self.peek_event().start_mark)
         self.depth += 1
         node = super().compose_node(parent, index)
