@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 DATA ?=
 OUT ?= demo
 LIBTPU := 0.0.51
+SECONDS ?= 60
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-slow check-tpu release-check lint format docs bench lock clean
+.PHONY: demo test test-slow fuzz check-tpu release-check lint format docs bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
@@ -18,6 +19,9 @@ test: $(VENV)/installed  ## all tests but the slow ones
 
 test-slow: $(VENV)/installed  ## the slow ones
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
+
+fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each: make fuzz SECONDS=600
+	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py --seconds $(SECONDS)
 
 check-tpu: $(VENV)/libtpu  ## compile the real ResNet-50 for TPUs that are not here; minutes, and Linux on x86-64
 	$(BIN)/python -m pytest -m tpu
@@ -54,6 +58,15 @@ $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(shell find 
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# An environment of its own over the other, for what comes with a fuzzer would take part in every test.
+$(VENV)/fuzz/installed: $(VENV)/installed pyproject.toml
+	$(BIN)/python -m venv $(VENV)/fuzz
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(VENV)/fuzz/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/installed.pth"
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["fuzz"], sep="\n")' \
+		| $(VENV)/fuzz/bin/python -m pip install --quiet --constraint requirements.lock --requirement /dev/stdin
 	touch $@
 
 $(VENV)/libtpu: $(VENV)/installed

@@ -68,6 +68,10 @@ from resnet_tpu.errors import UserError
             {"gradient_accumulation_steps": 33, "train_batch_size": 32},
             "gradient_accumulation_steps: got 33, expected a divisor of train_batch_size 32. Use 32.",
         ),
+        (
+            {"gradient_accumulation_steps": 7, "train_batch_size": 2**62},
+            "gradient_accumulation_steps: got 7, expected a divisor of train_batch_size 4611686018427387904.",
+        ),
     ],
 )  # fmt: skip
 def test_impossible_options(options: dict[str, Any], message: str) -> None:

@@ -120,3 +120,21 @@ def test_options_of_describes_any_dataclass() -> None:
 
     found = options_of("colours", Colours)["red"]
     assert (found.name, found.group, found.default, found.help, found.at_least) == ("red", "colours", 3, "How red.", 0)
+
+
+@pytest.mark.parametrize("name", ["seed", "train_steps", "train_batch_size", "resnet_width"])
+@pytest.mark.parametrize(
+    "given",
+    ["9" * 10_000, "9" * 30, 2**63, 1e300, "1e300", "9" * 400 + "epochs", "9" * 10_000 + "epochs"],
+    ids=range(7),
+)
+def test_numbers_beyond_64_bits_are_none(name: str, given: Any) -> None:
+    with pytest.raises(UserError, match=f"^{name}: got ") as error:
+        find_option(name).convert(given)
+    assert len(str(error.value)) < 1_300
+
+
+@pytest.mark.parametrize("given", ["a\0b", "\ud800"])
+def test_text_that_can_be_no_path(given: str) -> None:
+    with pytest.raises(UserError, match=r"^model_dir: got .*, expected text"):
+        find_option("model_dir").convert(given)

@@ -116,3 +116,46 @@ def test_damaged_description_of_a_run(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match="Config of the run"):
         read_run(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":' * 5_000, '{"train_steps": 1' + "0" * 5_000 + "}", "[1, 2]", '{"config": 3}'], ids=range(4)
+)
+@pytest.mark.parametrize("name", ["config.json", "meta/data.json"])
+def test_descriptions_of_a_run_that_no_program_wrote(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text if text[2:8] != "config" or "meta" in name else "3")
+    with pytest.raises(UserError, match="Config of the run"):
+        read_run(str(tmp_path))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a=" + " " * 50_000 + "b[",
+        "a" + " " * 50_000 + "=" + " " * 50_000 + "[",
+        " " * 100_000 + "a",
+        "a=1," * 25_000 + "[",
+        "a='" * 30_000,
+        "a=[1," * 20_000,
+        "a=" + "x " * 50_000 + "[",
+        "{" + "a: " * 30_000,
+        "a=0x" + "f" * 50_000 + ",b=[" + "9" * 50_000 + "]",
+    ],
+    ids=range(9),
+)
+def test_long_overrides_end_soon_and_in_a_short_message(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_overrides(text)
+    assert len(str(caught.value)) < 3_000
+
+
+def test_blanks_around_values_are_not_part_of_them() -> None:
+    assert parse_overrides(f"a ={' ' * 50_000}1{' ' * 50_000}, b = x y \n") == {"a": "1", "b": "x y"}
+
+
+def test_a_large_file_is_no_file_of_options(tmp_path: Path) -> None:
+    (tmp_path / "records").write_bytes(b"a: 1\n" * 1_000_000)
+    with pytest.raises(UserError, match="more than 100000 characters"):
+        read_yaml(str(tmp_path / "records"))

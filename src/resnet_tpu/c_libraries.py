@@ -31,7 +31,10 @@ def compile_library(
 
     With `loads` also when the result cannot be loaded, because a library lacks what is needed.
     """
-    compiler = shlex.split(os.environ.get("CC", "cc"))
+    try:
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+    except ValueError as error:
+        raise BuildError(f"CC in the environment: {error}") from None
     sources = [str(path) for path in sorted(folder.glob("*.c"))]
     with tempfile.TemporaryDirectory(dir=output.parent) as temporary:
         made = Path(temporary) / output.name

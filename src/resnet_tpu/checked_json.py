@@ -1,12 +1,21 @@
-"""JSON objects that carry a checksum of their own: a changed character is noticed, not believed."""
+"""JSON that others may have written: bounded, of the kinds that are expected, and with a checksum of its own or none.
 
+What carries a checksum is noticed to be changed, not believed. Whatever else a text is, reading it ends soon: in plain
+values whose numbers have 64 bits and whose depth a program can follow, or in ValueError.
+"""
+
+import dataclasses
 import json
+import math
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 import google_crc32c
 
 _CHECKSUM = "checksum"
+_MAX_DEPTH = 64
 
 
 def dumps(values: Mapping[str, Any], *, indent: int | None = None, ensure_ascii: bool = True) -> str:
@@ -19,7 +28,7 @@ def loads(text: str) -> dict[str, Any]:
 
     Raises ValueError when it is no object, or not the one that was written.
     """
-    values = json.loads(text)
+    values = parse(text)
     if not isinstance(values, dict):
         raise ValueError("JSON that is no object")
     found = values.pop(_CHECKSUM, None)
@@ -31,3 +40,69 @@ def loads(text: str) -> dict[str, Any]:
 def _checksum(values: Mapping[str, Any]) -> str:
     # of what is read, not of the text, which anyone may lay out anew
     return f"{google_crc32c.value(json.dumps(values, sort_keys=True).encode()):08x}"
+
+
+def parse(text: str | bytes) -> Any:
+    """The value that `text` is as JSON; bytes are UTF-8.
+
+    Raises ValueError for anything else, for numbers that are not finite or whole beyond 64 bits, and for what is nested
+    more than 64 levels deep.
+    """
+    try:
+        value = _DECODER.decode(text if isinstance(text, str) else text.decode())
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+_TOO_DEEP = f"JSON nested more than {_MAX_DEPTH} levels deep"
+
+
+def _inside(value: Any) -> typing.Iterable[Any]:
+    """The lists and objects right in a value."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (inner for inner in values if isinstance(inner, dict | list))
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= (number := int(text)) < 2**64:
+        raise ValueError(f"a number of {len(text)} digits, where those of 64 bits are read")
+    return number
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:60]}, which is no finite number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+
+
+def as_kind(kind: Any, value: Any, place: str) -> Any:
+    """A parsed value as `kind`: a plain type, a list, a dict by text, one of these or None, a dataclass of such fields.
+
+    Raises ValueError, naming the place in it, where the value is of another kind, or has a key too many or too few.
+    """
+    outer, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or type(value) is kind or (kind is float and type(value) is int):
+        return value
+    if outer is types.UnionType:
+        return None if value is None else as_kind(inner[0], value, place)
+    if outer is list and isinstance(value, list):
+        return [as_kind(inner[0], one, f"{place}[{number}]") for number, one in enumerate(value)]
+    if outer is dict and isinstance(value, dict):
+        return {name: as_kind(inner[1], one, f"{place}.{name}") for name, one in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        kinds = typing.get_type_hints(kind)
+        if odd := kinds.keys() ^ value.keys():
+            raise ValueError(f"{place} {'without' if min(odd) in kinds else 'with'} {min(odd)!r}")
+        return typing.cast("type", kind)(
+            **{name: as_kind(kinds[name], value[name], f"{place}.{name}") for name in kinds}
+        )
+    raise ValueError(f"{place} {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")

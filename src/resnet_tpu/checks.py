@@ -1,5 +1,7 @@
 """Options that fit one by one but cannot act together, found from the options alone, before any work."""
 
+import math
+
 from resnet_tpu.config import Config, DataConfig, OptimizerConfig, epoch_boundaries
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.registry import find_architecture
@@ -70,7 +72,8 @@ def _check_average(config: Config) -> None:
 
 def _check_accumulation(parts: int, batch_size: int) -> None:
     if batch_size % parts:
-        near = [max(n for n in range(1, parts) if batch_size % n == 0)]
-        near += [n for n in range(parts, batch_size + 1) if batch_size % n == 0][:1]
+        low = [n for n in range(1, math.isqrt(min(batch_size, 2**40)) + 1) if batch_size % n == 0]
+        divisors = {*low, *(batch_size // n for n in low)}
+        near = [max(n for n in divisors if n < parts), *sorted(n for n in divisors if n > parts)[:1]]
         expected = f"a divisor of train_batch_size {batch_size}"
         raise UserError("gradient_accumulation_steps", parts, expected, f"Use {' or '.join(map(str, near))}.")

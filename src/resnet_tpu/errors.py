@@ -8,14 +8,14 @@ from typing import Any
 class UserError(Exception):
     """A wrong input, file or setting. Shown as one message without a traceback, exit code 2.
 
-    The message is `<what>: got <got>, expected <expected>. <do>`.
+    The message is `<what>: got <got>, expected <expected>. <do>`, of what was given at most the beginning and the end.
     """
 
     exit_code = 2
 
     def __init__(self, what: str, got: object, expected: str, do: str) -> None:
         self.what, self.got, self.expected, self.do = what, got, expected, do
-        super().__init__(f"{what}: got {got}, expected {expected}. {do}")
+        super().__init__(f"{what}: got {_shorten(str(got))}, expected {expected}. {do}")
 
     def __reduce__(self) -> tuple[Any, ...]:  # made whole again on the other side of a process pool
         return type(self), (self.what, self.got, self.expected, self.do)
@@ -36,6 +36,11 @@ def missing_extra(feature: str, package: str, extra: str) -> UserError:
     return UserError(feature, f"no package {package!r}", "it to be installed", f"pip install 'resnet-tpu[{extra}]'.")
 
 
+def _shorten(text: str, most: int = 500) -> str:
+    """`text`, or its beginning and its end where it is longer than `most`."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
 def first_line(error: BaseException) -> str:
     """What an error of a library says, as one line of at most 300 characters."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
@@ -48,5 +53,5 @@ def describe(error: BaseException) -> str:
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """' Did you mean a, b?' for the known names that look like `name`, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.6)
+    close = difflib.get_close_matches(name[:100], list(known), n=count, cutoff=0.6)
     return f" Did you mean {', '.join(close)}?" if close else ""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 import re
 import types
 import typing
@@ -93,12 +94,12 @@ def _parse_bool(value: Any) -> bool:
 def _parse_int(value: Any) -> int:
     if isinstance(value, bool):
         raise ValueError(value)
-    if isinstance(value, int):
-        return value
-    with contextlib.suppress(ValueError):  # digits by themselves: a float would round those beyond 2**53
-        return int(str(value))
-    number = float(value)
-    if number != int(number):
+    number = value
+    if not isinstance(value, int):
+        number = float(value)
+        with contextlib.suppress(ValueError):  # digits by themselves: a float would round those beyond 2**53
+            number = int(str(value))
+    if number != int(number) or not -(2**63) <= number < 2**63:
         raise ValueError(value)
     return int(number)
 
@@ -112,7 +113,11 @@ def _parse_float(value: Any) -> float:
 def _parse_str(value: Any) -> str:
     if isinstance(value, dict | list):
         raise TypeError(value)
-    return str(value)
+    text = str(value)
+    os.fsencode(text)  # ValueError for halves of characters
+    if "\0" in text:
+        raise ValueError(value)
+    return text
 
 
 def _parse_rgb(value: Any) -> Rgb:
@@ -152,5 +157,7 @@ def steps(what: str, length: Length, *, num_train_images: int, train_batch_size:
         if length >= 0:
             return length
     elif match := _EPOCHS.fullmatch(length):
-        return int(float(match[1]) * num_train_images / train_batch_size)
+        count = float(match[1]) * num_train_images / train_batch_size
+        if count < 2**63:
+            return int(count)
     raise UserError(what, repr(length), "steps such as 1000 or epochs such as 15epochs", "Change the value.")

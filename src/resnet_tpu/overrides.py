@@ -1,20 +1,17 @@
 """Options out of YAML files, override strings and earlier runs, and their merging, layer over layer."""
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-from resnet_tpu import storage
+from resnet_tpu import checked_json, plain_yaml, storage
 from resnet_tpu.config import OF_ONE_START, Config
 from resnet_tpu.errors import UserError
 
-_PAIR = re.compile(
-    r"""\s*([A-Za-z][\w.]*)\s*=\s*("[^"]*"|'[^']*'|\[[^\[\]]*\]|[^,\[]*?)\s*(?:,|$)""",
+_PAIR = re.compile(  # possessive, for a blank that two parts could take would be tried in both
+    r"""\s*+([A-Za-z][\w.]*+)\s*+=\s*+("[^"]*+"|'[^']*+'|\[[^\[\]]*+\]|[^,\[]*+)\s*+(?:,|$)""",
 )
 
 _OF_CHECKPOINT = "meta/data.json"  # what a checkpoint says of itself, as Orbax writes it
@@ -51,7 +48,9 @@ def read_yaml(path: str) -> dict[str, Any]:
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("YAML file", path, "an existing file", "Check the path.")
     try:
-        options = _parse_mapping(storage.read_text(path), path)
+        with storage.open_read(path) as file:
+            text = file.read(4 * plain_yaml.MAX_CHARACTERS + 1).decode()  # of UTF-8, which has up to 4 bytes for one
+        options = _parse_mapping(text, path)
     except UnicodeDecodeError:
         raise UserError("YAML file", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
     return {name: value for name, value in options.items() if name != "version"}
@@ -67,7 +66,7 @@ def read_run(path: str) -> Layer | None:
     if place is None:
         return None
     try:
-        found = json.loads(storage.read_text(place))
+        found = checked_json.parse(storage.read_text(place))
         values = found["config"] if place.endswith(_OF_CHECKPOINT) else found
         return Layer(place, {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)})
     except (ValueError, AttributeError, KeyError, TypeError):
@@ -84,7 +83,8 @@ def parse_overrides(text: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     position = 0
     while position < len(text) and (match := _PAIR.match(text, position)):
-        values[match[1]] = _parse_yaml(match[2], "Override") if match[2][:1] in ("'", '"', "[") else match[2]
+        value = match[2].rstrip()
+        values[match[1]] = _parse_yaml(value, "Override") if value[:1] in ("'", '"', "[") else value
         position = match.end()
     if position == len(text):
         return values
@@ -97,9 +97,9 @@ def parse_overrides(text: str) -> dict[str, Any]:
 
 def _parse_yaml(text: str, what: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(what, f"text that is not YAML ({error})", "one mapping `name: value`", "Correct it.") from None
+        return plain_yaml.parse(text)
+    except ValueError as error:
+        raise UserError(what, error, "one mapping `name: value`", "Correct it.") from None
 
 
 def _parse_mapping(text: str, what: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def _check(given: Mapping[str, Any]) -> None:
     missing = [name for name, value in given.items() if value in ("", None)]
     if not missing:
         host, _, port = given["coordinator_address"].rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not host or not (port.isdecimal() and len(port) < 6) or not 0 < int(port) < 65536:
             do = "Give host and a free port of process 0, the same in all processes."
             raise UserError("coordinator_address", given["coordinator_address"], "host:port such as 10.0.0.1:8476", do)
         if given["process_id"] >= given["num_processes"]:
@@ -51,15 +51,24 @@ def _check(given: Mapping[str, Any]) -> None:
 def is_in_cluster(run: RunConfig) -> bool:
     """Whether JAX is to look for other processes: asked of the environment alone, for its own search may wait."""
     env = os.environ
-    if int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_NODELIST" in env:
+    if _count("SLURM_NTASKS") > 1 and "SLURM_STEP_NODELIST" in env:
         return True
-    if int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1 or {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*env}:
+    if _count("OMPI_COMM_WORLD_SIZE") > 1 or {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*env}:
         return True
     if not run.use_tpu or "tpu" not in env.get("JAX_PLATFORMS", "tpu"):
         return False
     hosts = env.get("TPU_PROCESS_ADDRESSES") or env.get("TPU_WORKER_HOSTNAMES") or ""
     # JAX says so on importing it: there are TPU chips, and a metadata server that knows the slice
     return "," in hosts or ("TPU_ML_PLATFORM" in env and "TPU_SKIP_MDS_QUERY" not in env)
+
+
+def _count(name: str) -> int:
+    """The whole number in a variable of the environment; 1 where it is not set."""
+    try:
+        return int(os.environ.get(name, "1"))
+    except ValueError:
+        got = repr(os.environ[name])
+        raise UserError(f"${name} in the environment", got, "a whole number", "Unset or correct it.") from None
 
 
 def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:

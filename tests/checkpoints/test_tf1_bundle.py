@@ -1,7 +1,8 @@
 """The tensor bundle: what was written is read, and no damage passes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 from resnet_tpu.checkpoints import tf1_bundle
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle
 from resnet_tpu.checkpoints.tf1_table import make_table
+from resnet_tpu.data.records.tfrecord import masked_crc
 from resnet_tpu.errors import UserError
 
 WriteBundle = Callable[..., str]
@@ -190,3 +192,55 @@ def test_what_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
         tf1_bundle.write_bundle(prefix, broken)
     _assert_same(read_bundle(prefix), {"a": np.zeros(4)})
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def _write_entries(prefix: Path, data: bytes, names: Sequence[str], shape: Sequence[int], **values: Any) -> str:
+    """A bundle of these variables, all of them described by the same values."""
+    entry = tf1_bundle._Entry(**({"dtype": 1, "size": len(data), "crc32c": masked_crc(data)} | values))
+    for size in shape:
+        entry.shape.dim.add(size=size)
+    header = tf1_bundle._Header(num_shards=1).SerializeToString()
+    entries = {b"": header, **{name.encode(): entry.SerializeToString() for name in names}}
+    Path(f"{prefix}.index").write_bytes(make_table(entries))
+    Path(f"{prefix}.data-00000-of-00001").write_bytes(data)
+    return str(prefix)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"shape": [-1, -4]}, r"shape \[-1, -4\], expected at most 32 dimensions, none of them negative"),
+        ({"shape": [-4], "size": -16}, "none of them negative"),
+        ({"shape": [4] + [1] * 40}, "expected at most 32 dimensions"),
+        ({"shape": [2**62] * 50_000}, "expected at most 32 dimensions"),
+        ({"shape": [2**62] * 32}, r"got 16 bytes, expected float32 \[4611686018427387904, "),
+        ({"shape": [4], "offset": -8}, "expected at least 8, for variable a"),
+        (
+            {"shape": [2**61 - 4], "size": 2**63 - 16, "offset": 16},
+            "got 16 bytes, expected at least 9223372036854775808",
+        ),
+    ],
+    ids=range(7),
+)
+def test_a_shape_or_place_that_no_array_has(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    prefix = _write_entries(tmp_path / "odd", bytes(16), ["a"], **values)
+    with pytest.raises(UserError, match=message) as caught:
+        read_bundle(prefix)
+    assert len(str(caught.value)) < 1_500
+    if "dimensions" in message:
+        with pytest.raises(UserError, match=message):
+            tf1_bundle.read_index(prefix)
+
+
+def test_variables_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
+    prefix = _write_entries(tmp_path / "copies", bytes(16), ["a", "b"], [4])
+    with pytest.raises(UserError, match=r"got 16 bytes, expected 32, of all variables"):
+        read_bundle(prefix)
+
+
+def test_an_index_is_small(tmp_path: Path) -> None:
+    with (tmp_path / "large.index").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="got more than 16777216 bytes, expected the names and places"):
+        read_bundle(str(tmp_path / "large"))

@@ -294,6 +294,38 @@ def test_damaged_headers(tmp_path: Path, entries: dict[str, Any], size: int | No
         torch.read_state_dict(path)
 
 
+@pytest.mark.parametrize("shape", [[4] + [1] * 99, [0, 2**63], [0, 2**40, 2**40]], ids=["many", "far", "large"])
+def test_shapes_that_numpy_has_not(tmp_path: Path, shape: list[int]) -> None:
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0 if 0 in shape else 16]}
+    path = _write(tmp_path / "w.safetensors", {"a": entry}, b"" if 0 in shape else b"\0" * 16)
+    for read in (torch.read_state_dict, torch.read_outline):
+        with pytest.raises(UserError, match=r"w\.safetensors"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"a": _ENTRY | odd} for odd in ({"data_offsets": ["x", "y"]}, {"shape": [2**64 - 1]}, {"dtype": []})],
+    ids=["offsets", "shape", "type"],
+)  # fmt: skip
+def test_headers_of_which_no_outline_can_be_made(tmp_path: Path, entries: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"w\.safetensors: got a header that cannot be read"):
+        torch.read_outline(_write(tmp_path / "w.safetensors", entries, b"\0" * 16))
+
+
+def test_no_metadata_is_none(tmp_path: Path) -> None:
+    path = _write(tmp_path / "w.safetensors", {"__metadata__": None, "a": _ENTRY}, b"\0" * 16)
+    assert torch.read_state_dict(path)["a"].shape == torch.read_outline(path)["a"].shape == (4,)
+    assert torch.read_class_names(path) is None
+
+
+@pytest.mark.parametrize("notes", ["[" * 5_000, '{"a":' * 5_000, "1" * 5_000], ids=["lists", "objects", "digits"])
+def test_notes_that_no_program_wrote(tmp_path: Path, notes: str) -> None:
+    path = _write(tmp_path / "w.safetensors", {"__metadata__": {"resnet_tpu": notes}, "a": _ENTRY}, b"\0" * 16)
+    with pytest.raises(UserError, match=r"Description in .*, expected JSON"):
+        torch.read_class_names(path)
+
+
 def test_a_type_that_numpy_has_not(tmp_path: Path) -> None:
     path = _write(tmp_path / "w.safetensors", {"a": _ENTRY | {"dtype": "F8_E5M2", "shape": [16]}}, b"\0" * 16)
     with pytest.raises(UserError, match=r"w\.safetensors, a: got type F8_E5M2"):

@@ -133,3 +133,20 @@ def test_boxes_of_other_photos_and_a_path_to_nothing_are_named(imagenet: Path, t
         options = PrepareOptions(bounding_boxes=str(tmp_path / path))
         with pytest.raises(UserError, match=message):
             prepare(str(imagenet), str(tmp_path / "out"), options, console=QUIET)
+
+
+@pytest.mark.parametrize("encoding", ["utf-7", "shift_jis", "unknown"])
+def test_a_file_is_utf_8_whatever_it_says(tmp_path: Path, encoding: str) -> None:
+    box = "<xmin>1</xmin><ymin>2</ymin><xmax>5</xmax><ymax>8</ymax>"
+    size = "<size><width>10</width><height>10</height></size>"
+    text = f'<?xml version="1.0" encoding="{encoding}"?><a>{size}<object><bndbox>{box}</bndbox></object></a>'
+    (tmp_path / "a.xml").write_text(text)
+    assert read_boxes(str(tmp_path)) == {"a": ((0.1, 0.2, 0.5, 0.8),)}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_an_entity_in_another_encoding_is_no_way_around(tmp_path: Path, encoding: str) -> None:
+    text = f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'
+    (tmp_path / "a.xml").write_bytes(text.encode(encoding))
+    with pytest.raises(UserError, match=r"a\.xml: got .*, expected (an XML file in UTF-8|plain XML)"):
+        read_boxes(str(tmp_path))

@@ -139,6 +139,7 @@ def test_csv(tmp_path: Path) -> None:
         ("path,label\n1.jpg,\n", "line 2: got path '1.jpg', label ''"),
         ("path,label,split\n1.jpg,a,\n", "line 2: got split ''"),
         ("path,label,split\n1.jpg,a,dev\n", "line 2: got split 'dev', expected train, validation or test"),
+        ("path,label\n1\0.jpg,a\n2.jpg,b\n", "line 2: got path '1\\x00.jpg', expected a path without a zero byte"),
         ("path,label\n1.jpg,a\n./1.jpg,b\n", "line 3: got ./1.jpg again, as b and a"),
         ('path,label\n"1.jpg,a\n', "expected a readable CSV file"),
     ],

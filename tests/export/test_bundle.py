@@ -118,6 +118,39 @@ def test_damage_is_named(name: str, change: Callable[[bytes], bytes] | None, mes
         open_bundle(str(path))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "1"}, {"format": 1e308}, {"description": []}, {"forms": "onnx"}, {"forms": ["onnxx"]},
+        {"forms": [[]]},
+        {"files": {"a": {"bytes": -1.5, "sha256": ""}}}, {"files": {"a": {}}}, {"files": []}, {"config": []},
+        *({"description": CARD | odd} for odd in (
+            {"image_size": "8"}, {"image_size": -8}, {"image_size": 8.0}, {"name": 1}, {"class_names": "ab"},
+            {"class_names": [1]}, {"resize_method": "area"}, {"resize_method": []},
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_description_of_another_kind(tmp_path: Path, change: dict[str, Any]) -> None:
+    place = write(tmp_path) / "bundle.json"
+    place.write_text(json.dumps({**checked_json.loads(place.read_text()), **change}))
+    with pytest.raises(UserError, match=r"bundle\.json: got a file that cannot be read \("):
+        open_bundle(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ['{"format":' * 5_000, "[" * 5_000, '{"format": ' + "1" * 5_000 + "}"], ids=range(3))
+def test_a_description_that_no_program_wrote(tmp_path: Path, text: str) -> None:
+    (write(tmp_path) / "bundle.json").write_text(text)
+    with pytest.raises(UserError, match=r"bundle\.json: got a file that cannot be read \("):
+        open_bundle(str(tmp_path))
+
+
+def test_folders_whose_names_are_almost_numbers(tmp_path: Path) -> None:
+    (tmp_path / "²").mkdir()
+    path = write(tmp_path)
+    assert newest_bundle(str(tmp_path)) == str(path)
+
+
 def test_a_changed_byte_is_found_by_whoever_reads_it(tmp_path: Path) -> None:
     path = write(tmp_path)
     (path / "deep" / "er").write_bytes(b"weightz")

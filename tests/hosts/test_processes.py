@@ -137,6 +137,21 @@ def test_a_cluster_is_known_by_the_environment(
     assert rendezvous.is_in_cluster(Config().run) == is_cluster
 
 
+@pytest.mark.parametrize("name", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"])
+@pytest.mark.parametrize("value", ["", "four", "1" * 5_000], ids=["empty", "word", "digits"])
+def test_a_number_of_processes_that_is_none(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=rf"^\${name} in the environment: got '"):
+        rendezvous.is_in_cluster(Config().run)
+
+
+@pytest.mark.parametrize("port", ["²", "9" * 5_000, "65536", "-1", ""])
+def test_a_port_that_is_none(port: str) -> None:
+    run = Config().replace(coordinator_address=f"10.0.0.1:{port}", num_processes=2, process_id=0).run
+    with pytest.raises(UserError, match="coordinator_address: got 10"):
+        rendezvous.meet(run)
+
+
 @pytest.mark.parametrize(
     ("number", "message"),
     [(0, "got not all 2 processes within 3 s"), (1, r"got no answer from 127.0.0.1:\d+ within 3 s")],

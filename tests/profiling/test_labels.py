@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from resnet_tpu.errors import UserError
 from resnet_tpu.profiling.labels import Label, guess_label, labels_of, read_labels, write_labels
 
 
@@ -46,3 +47,12 @@ def test_labels_lie_beside_the_trace(tmp_path: Path) -> None:
     assert read_labels(str(tmp_path)) == {}
     write_labels(str(tmp_path), labels, ["a", "a", "unknown"])
     assert read_labels(str(tmp_path)) == {"a": labels["a"]}
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "[1]", '{"a": 1}', '{"a": [1]}', '{"a": []}', '{"a": ["", "", "", ""]}', "[" * 5_000]
+)
+def test_damaged_labels(tmp_path: Path, text: str) -> None:
+    (tmp_path / "operations.json").write_text(text)
+    with pytest.raises(UserError, match=r"operations\.json: got .*, expected what `profile` wrote"):
+        read_labels(str(tmp_path))

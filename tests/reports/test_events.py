@@ -163,3 +163,23 @@ def test_own_files_are_records_in_the_original_form(tmp_path: Path):
     ]
     assert (values.step, values.wall_time) == (7, 12.5)
     file.close()
+
+
+@pytest.mark.parametrize("content", [b"\1", bytes(3), b"\0\0\x80?" * 3, b"\0\0\x80?x"], ids=range(4))
+def test_a_tensor_whose_bytes_do_not_fit(tmp_path: Path, content: bytes) -> None:
+    tensor = {"dtype": _types.DT_FLOAT, "tensor_content": content}
+    _write(tmp_path / "x.tfevents.1", _event(1, tensor=tensor))
+    assert len(_values(tmp_path)) == 1
+
+
+def test_bits_of_a_half_beyond_16_bits(tmp_path: Path) -> None:
+    _write(tmp_path / "x.tfevents.1", _event(1, tensor={"dtype": _types.DT_HALF, "half_val": [2**31 - 1]}))
+    assert len(_values(tmp_path)) == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_restart_after_each_of_many_events(tmp_path: Path) -> None:
+    count = 3_000  # each restart would look at all before it
+    payloads = [part for step in range(count) for part in (_event(step, simple_value=1.0), _restart(step + 1))]
+    _write(tmp_path / "x.tfevents.1", *payloads, *(_restart(count // 2) for _ in range(count)))
+    assert _values(tmp_path) == [(step, 1.0) for step in range(count // 2)]

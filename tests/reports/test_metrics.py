@@ -233,3 +233,24 @@ def _wait_for(url: str, is_ready: Any, patience_secs: float = 120) -> Any:
         if time.monotonic() > deadline:
             raise AssertionError(f"{url} gave {found}")
         time.sleep(0.3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"step": 1, "split": "eval", "time": 0, "loss": "low"}',
+        b'{"step": 1, "split": "eval", "time": 0, "loss": []}',
+        b'{"step": 1.5, "split": "eval", "time": 0}', b'{"step": true, "split": "eval", "time": 0}',
+        b'{"step": 1, "split": "eval"}', b'{"step": 1, "split": ["eval"], "time": 0}',
+        b'{"step":' * 5_000, b"[" * 5_000,
+        b'{"step": ' + b"1" * 5_000 + b"}", b"\xff", b'{"step": 1, "split": "eval", "time": 0, "\xff": 0}',
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_a_line_of_another_kind_is_named(tmp_path: Path, line: bytes):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 0, "split": "train", "time": 0}\n' + line + b"\n")
+    for read in (read_metrics, lambda model_dir: MetricsWriter(model_dir, resume_step=1)):
+        with pytest.raises(UserError, match=r"metrics\.jsonl line 2: got .*, expected a JSON object"):
+            read(str(tmp_path))
+    assert path.read_bytes().count(b"\n") == 2

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.config import OF_ONE_START, Config
+from resnet_tpu.errors import UserError
 from resnet_tpu.options import option
 from resnet_tpu.overrides import Layer
 
@@ -26,11 +28,14 @@ class DawnbenchOptions:
 
 
 def read_job(model_dir: str) -> Layer | None:
-    """What the job in `model_dir` was last started with; None when there is none."""
+    """What the job in `model_dir` was last started with; None when there is none. Raises UserError when damaged."""
     path = storage.join(model_dir, _FILE)
     if not model_dir or not storage.exists(path):
         return None
-    return Layer(path, json.loads(storage.read_text(path)))
+    try:
+        return Layer(path, checked_json.as_kind(dict[str, Any], checked_json.parse(storage.read_text(path)), "job"))
+    except ValueError as error:
+        raise UserError(path, error, "what `dawnbench` wrote", "Remove it, and give all options again.") from None
 
 
 def write_job(config: Config, options: DawnbenchOptions) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 
 FILE = "checksums.json"
 """Not there where the writer was killed before it."""
@@ -33,7 +33,7 @@ def check(path: str, part: str) -> None:
     """
     if storage.is_remote(path) or not storage.exists(place := storage.join(path, FILE)):
         return
-    written = json.loads(storage.read_text(place))
+    written = checked_json.as_kind(dict[str, list[int]], checked_json.parse(storage.read_text(place)), FILE)
     files = dict(_files(path, part))
     with ThreadPoolExecutor() as pool:
         found = dict(zip(files, pool.map(_describe, files.values()), strict=True))

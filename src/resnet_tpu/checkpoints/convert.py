@@ -128,10 +128,7 @@ def _read_labels(path: str, num_classes: int) -> list[str]:
     """The class names in a text file. Raises UserError when they are not as many as the classes."""
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("Labels", path, "a text file with a class name on each line", "Check the path.")
-    try:
-        names = [line.strip() for line in storage.read_text(path).splitlines() if line.strip()]
-    except UnicodeDecodeError:
-        raise UserError("Labels", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
+    names = storage.read_lines(path)
     if len(names) != num_classes:
         raise UserError("Labels", f"{len(names)} names in {path}", f"{num_classes}, one for each class", "Correct it.")
     return names

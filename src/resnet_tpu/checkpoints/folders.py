@@ -68,4 +68,4 @@ def put_aside(paths: Collection[str]) -> None:
 
 
 def _steps_named(folder: str) -> list[int]:
-    return sorted(int(name) for name in storage.list_dir(folder) if name.isdigit())
+    return sorted(int(name) for name in storage.list_dir(folder) if name.isdecimal())

@@ -156,7 +156,7 @@ def _places(weights: Weights, network: Network, arrays: Mapping[str, np.ndarray]
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """A key by which conv2d_9 comes before conv2d_10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(len(part), part) if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def render(inspection: Inspection) -> RenderableType:

@@ -69,6 +69,8 @@ _DTYPES = {
 }  # fmt: skip
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _STRING = 7
+_MAX_INDEX_BYTES = 16 << 20  # that of the largest network, with slots and averages, takes a hundredth of it
+_MAX_DIMENSIONS = 32
 _DO = "Copy or save the checkpoint again."
 
 
@@ -117,9 +119,7 @@ def _shape(entry: Any) -> tuple[int, ...]:
 def _read_shard(path: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     try:
-        file_size, _ = storage.file_state(path)
-        for name, entry in entries.items():
-            _check_place(path, file_size, name, entry)
+        _check_places(path, storage.file_state(path)[0], entries)
         start = min(entry.offset for entry in entries.values())
         span = _read_span(path, start, max(entry.offset + entry.size for entry in entries.values()))
     except OSError as error:
@@ -146,13 +146,24 @@ def _read_span(path: str, start: int, stop: int) -> np.ndarray:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)[start:stop]
 
 
-def _check_place(path: str, file_size: int, name: str, entry: Any) -> None:
-    dtype, shape = _DTYPES[entry.dtype], _shape(entry)
-    if entry.size != math.prod(shape) * dtype.itemsize:
-        raise UserError(f"Variable {name} of {path}", f"{entry.size} bytes", f"{dtype} {list(shape)}", _DO)
-    if not 0 <= entry.offset <= entry.offset + entry.size <= file_size:
-        needed = f"at least {entry.offset + entry.size}, for variable {name}"
-        raise UserError(f"Checkpoint file {path}", f"{file_size} bytes", needed, _DO)
+def _check_shape(what: str, entry: Any) -> None:
+    """Raises UserError unless the entry has a shape that an array can have, and its size is that of such an array."""
+    shape, dtype = entry.shape.dim, _DTYPES[entry.dtype]
+    if len(shape) > _MAX_DIMENSIONS or any(dim.size < 0 for dim in shape):
+        got = f"shape {list(_shape(entry)[: _MAX_DIMENSIONS + 1])}"
+        raise UserError(what, got, f"at most {_MAX_DIMENSIONS} dimensions, none of them negative", _DO)
+    if entry.size != math.prod(_shape(entry)) * dtype.itemsize:
+        raise UserError(what, f"{entry.size} bytes", f"{dtype} {list(_shape(entry))}", _DO)
+
+
+def _check_places(path: str, file_size: int, entries: Mapping[str, Any]) -> None:
+    """Raises UserError unless every array lies in the file, and all together fit into it."""
+    for name, entry in entries.items():
+        if not 0 <= entry.offset <= entry.offset + entry.size <= file_size:
+            needed = f"at least {entry.offset + entry.size}, for variable {name}"
+            raise UserError(f"Checkpoint file {path}", f"{file_size} bytes", needed, _DO)
+    if (total := sum(entry.size for entry in entries.values())) > file_size:
+        raise UserError(f"Checkpoint file {path}", f"{file_size} bytes", f"{total}, of all variables", _DO)
 
 
 def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
@@ -160,9 +171,12 @@ def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
     path = f"{prefix}.index"
     try:
         with storage.open_read(path) as file:
-            data = file.read()
+            data = file.read(_MAX_INDEX_BYTES + 1)
     except OSError as error:
         raise _unreadable(path, error) from None
+    if len(data) > _MAX_INDEX_BYTES:
+        got = f"more than {_MAX_INDEX_BYTES} bytes"
+        raise UserError(f"Checkpoint index {path}", got, "the names and places of a network's variables", _DO)
     try:
         table = dict(read_table(data))
         header = _Header.FromString(table.pop(b""))
@@ -182,6 +196,7 @@ def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
             raise UserError(what, f"TensorFlow type {entry.dtype}", "numbers", "Save it without this variable.")
         if not 0 <= entry.shard_id < header.num_shards:
             raise UserError(what, f"data file {entry.shard_id}", f"one of {header.num_shards} files", _DO)
+        _check_shape(what, entry)
     return header.num_shards, entries
 
 

@@ -29,7 +29,7 @@ _DEPTHS = {
     32: tuple(depth for depth in IMAGENET_DEPTHS if depth >= 50),
 }
 
-_WEIGHT = re.compile(r"(conv2d|batch_normalization|evonorm|dense)(?:_\d+)?/(?!mask$)[^/]+")
+_WEIGHT = re.compile(r"(conv2d|batch_normalization|evonorm|dense)(?:_\d{1,9})?/(?!mask$)[^/]+")
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -4,6 +4,7 @@ Its convolutions are `conv_J_w` and, where a shortcut is projected, `proj_J_P_w`
 projections, P all, both from 1. Each has a mask `_m` beside it. Its CIFAR networks lie under `resnet_model/`.
 """
 
+import bisect
 import re
 from collections.abc import Mapping
 from typing import TypeVar
@@ -15,7 +16,9 @@ from resnet_tpu.errors import UserError
 _SCOPE = "resnet_model/"
 _MASK = "mask"
 _LEAVES = {"w": "kernel", "b": "bias", "m": _MASK}
-_NAME = re.compile(r"(?:conv_(?P<conv>\d+)|proj_(?P<next>\d+)_(?P<position>\d+)|dense)_(?P<leaf>[wbm])(?P<suffix>/.+)?")
+_NAME = re.compile(
+    r"(?:conv_(?P<conv>\d{1,9})|proj_(?P<next>\d{1,9})_(?P<position>\d{1,9})|dense)_(?P<leaf>[wbm])(?P<suffix>/.+)?"
+)
 
 AnyVariable = TypeVar("AnyVariable")
 
@@ -35,7 +38,7 @@ def rename(variables: Mapping[str, AnyVariable]) -> dict[str, AnyVariable]:
     projections = sorted({int(match["next"]) for match in matches.values() if match["next"]})
     for name, match in matches.items():
         if match["conv"]:
-            before = sum(number <= int(match["conv"]) for number in projections)
+            before = bisect.bisect_right(projections, int(match["conv"]))
             layer = _layer(int(match["conv"]) - 1 + before)
         else:
             layer = _layer(int(match["position"]) - 1) if match["position"] else "dense"

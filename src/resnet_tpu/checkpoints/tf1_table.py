@@ -4,25 +4,35 @@ Source: doc/table_format.md of github.com/google/leveldb.
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from resnet_tpu.data.records.tfrecord import masked_crc
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_BYTES = 48
 _PLAIN, _SNAPPY = 0, 1
+_MAX_KEY_BYTES = 64 << 20  # of all keys; those of the largest network take less than a hundredth
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The (key, value) pairs of a table. Raises ValueError when it is damaged."""
+    """The (key, value) pairs of a table, the keys ascending. Raises ValueError when it is damaged."""
     if len(data) < _FOOTER_BYTES or not data.endswith(_MAGIC):
         raise ValueError("a file without the mark at the end of an index")
     footer = data[-_FOOTER_BYTES:]
     _, position = _read_handle(footer, 0)  # of the table's metadata, which is empty
     index, _ = _read_handle(footer, position)
-    for _, value in _read_entries(_read_block(data, *index)):
-        block, _ = _read_handle(value, 0)
-        yield from _read_entries(_read_block(data, *block))
+    handles = (_read_handle(value, 0)[0] for _, value in _read_entries([_read_block(data, *index)]))
+    yield from _read_entries(_read_blocks(data, handles))
+
+
+def _read_blocks(data: bytes, handles: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """The blocks in their order; none is read twice, or a small table could stand for gigabytes."""
+    end = 0
+    for offset, size in handles:
+        if offset < end:
+            raise ValueError(f"a block at byte {offset}, where the one before it ends at {end}")
+        end = offset + size
+        yield _read_block(data, offset, size)
 
 
 def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
@@ -46,21 +56,32 @@ def _read_block(data: bytes, offset: int, size: int) -> bytes:
     return decompress_snappy(block) if compression == _SNAPPY else block
 
 
-def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of a block; a key is stored as what differs from the key before it."""
-    if len(block) < 4:
-        raise ValueError("a block without an end")
-    (num_restarts,) = struct.unpack_from("<I", block, len(block) - 4)
-    end = len(block) - 4 * (num_restarts + 1)
-    key, position = b"", 0
-    while position < end:
-        shared, position = _read_varint(block, position)
-        unshared, position = _read_varint(block, position)
-        length, position = _read_varint(block, position)
-        key = key[:shared] + block[position : position + unshared]
-        position += unshared
-        yield key, block[position : position + length]
-        position += length
+def _read_entries(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """The pairs of blocks, keys ascending; a key is stored as what differs from the key before it in its block."""
+    last, key_bytes = None, 0
+    for block in blocks:
+        end = len(block) - 4
+        if end >= 0:
+            (num_restarts,) = struct.unpack_from("<I", block, end)
+            end -= 4 * num_restarts
+        if end < 0:
+            raise ValueError("a block without an end")
+        key, position = b"", 0
+        while position < end:
+            shared, position = _read_varint(block, position)
+            unshared, position = _read_varint(block, position)
+            length, position = _read_varint(block, position)
+            start = position + unshared
+            if shared > len(key) or start + length > end:
+                raise ValueError("an entry that ends beyond its block")
+            key, position = key[:shared] + block[position:start], start + length
+            key_bytes += len(key)
+            if key_bytes > _MAX_KEY_BYTES:
+                raise ValueError(f"keys of more than {_MAX_KEY_BYTES} bytes in all")
+            if last is not None and key <= last:
+                raise ValueError(f"the key {key[:80]!r} after {last[:80]!r}")
+            last = key
+            yield key, block[start:position]
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
@@ -102,7 +123,7 @@ def decompress_snappy(data: bytes) -> bytes:
             width, size, high = (2 if tag & 3 == 2 else 4), 1 + (tag >> 2), 0
         distance = high | int.from_bytes(data[position : position + width], "little")
         position += width
-        if not 0 < distance <= len(out):
+        if not 0 < distance <= len(out) <= length:
             raise ValueError("compressed data that refers to what is not there")
         start = len(out) - distance
         copied = out[start : start + size]

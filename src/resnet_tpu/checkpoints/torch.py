@@ -17,7 +17,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
 from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
@@ -117,14 +117,19 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     for name, entry in entries:
         if entry["dtype"] not in _DTYPES:
             raise UserError(f"Weights {path}, {name}", f"type {entry['dtype']}", f"one of {', '.join(_DTYPES)}", _DO)
-    arrays = {
-        name: np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"]) for name, entry in entries
-    }
-    metadata = _parse(data[8 : 8 + int.from_bytes(data[:8], "little")], path).get("__metadata__", {})
+    arrays = {name: _array(f"Weights {path}, {name}", entry) for name, entry in entries}
+    metadata = _parse(data[8 : 8 + int.from_bytes(data[:8], "little")], path).get("__metadata__") or {}
     expected = metadata.get(_CHECKSUM_KEY)
     if expected is not None and (got := _checksum(metadata.get(_OWN_KEY), arrays)) != expected:
         raise UserError(f"Weights {path}", f"content with checksum {got}", f"{expected}, as when it was written", _DO)
     return arrays
+
+
+def _array(what: str, entry: Mapping[str, Any]) -> np.ndarray:
+    try:
+        return np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    except ValueError as error:  # of more dimensions than NumPy has, or of none but 0 and what it cannot count
+        raise UserError(what, f"shape {entry['shape']}", f"a shape that NumPy has ({error})", _DO) from None
 
 
 def _checksum(notes: str | None, arrays: Mapping[str, np.ndarray]) -> str:
@@ -144,7 +149,7 @@ def _read_header(path: str) -> dict[str, np.ndarray]:
             name: np.broadcast_to(np.zeros((), _DTYPES[entry["dtype"]]), entry["shape"])
             for name, entry in header.items()
         }
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         got = f"a header that cannot be read ({error!r})"
         raise UserError(f"Weights {path}", got, "a whole, undamaged .safetensors file", _DO) from None
     if num_bytes != expected:
@@ -168,8 +173,8 @@ def _read_notes(path: str) -> dict[str, Any]:
     file = storage.join(path.rpartition("/")[0] or ".", "config.json")
     if start[8:] == b"{" and size <= _MAX_HEADER_BYTES:
         metadata = _parse(storage.read_range(path, 8, 8 + size), path).get("__metadata__")
-        if isinstance(metadata, dict) and _OWN_KEY in metadata:
-            notes = _parse(metadata[_OWN_KEY], path)
+        if isinstance(metadata, dict) and isinstance(told := metadata.get(_OWN_KEY), str):
+            notes = _parse(told, path)
     if not notes and storage.exists(file):
         with storage.open_read(file) as opened:
             config = _parse(opened.read(), file)
@@ -187,8 +192,8 @@ def _read_notes(path: str) -> dict[str, Any]:
 
 def _parse(text: str | bytes, path: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
+        found = checked_json.parse(text)
+    except ValueError as error:
         raise UserError(f"Description in {path}", error, "JSON", "Mend or remove it.") from None
     return found if isinstance(found, dict) else {}
 

@@ -66,5 +66,5 @@ def forget(folder: str) -> None:
 def _read(folder: str, name: str) -> str:
     """The text of a file; empty as long as there is none."""
     with contextlib.suppress(FileNotFoundError):
-        return storage.read_text(storage.join(folder, name))
+        return storage.read_bytes(storage.join(folder, name)).decode(errors="replace")  # a log may end anywhere
     return ""

@@ -66,12 +66,14 @@ def _read_csv(path: Path) -> Boxes:
 
 def _read_xml(path: Path) -> tuple[Box, ...]:
     try:
-        text = path.read_bytes()
-        if b"<!" in text:  # entities, by which a few bytes can become gigabytes
+        text = path.read_text("utf-8-sig")
+        if "\0" in text:  # UTF-16, which the parser would read and the next line not
+            raise UserError(str(path), "zero bytes", "an XML file in UTF-8", "Save it anew.")
+        if "<!" in text:  # entities, by which a few bytes can become gigabytes
             raise UserError(str(path), "a document type or a comment", "plain XML", "Remove it.")
         root = ElementTree.fromstring(text)  # noqa: S314  # without entities there is nothing to expand
-    except (OSError, ElementTree.ParseError) as error:
-        raise UserError(str(path), error, "an XML file", "Correct the file, or remove it.") from None
+    except (OSError, UnicodeDecodeError, ElementTree.ParseError) as error:
+        raise UserError(str(path), error, "an XML file in UTF-8", "Correct the file, or remove it.") from None
     width, height = (root.findtext(f"size/{side}") for side in ("width", "height"))
     found = []
     for box in root.iterfind("object/bndbox"):

@@ -127,7 +127,7 @@ def _flat_validation(raw: str, folder: str) -> list[Photo]:
     if images and not storage.exists(labels):
         got = f"{len(images)} images without class folders"
         raise UserError(f"Folder {raw}/{folder}", got, "class folders, or synset_labels.txt beside it", "Add them.")
-    classes = storage.read_text(labels).split() if images else []
+    classes = storage.read_lines(labels) if images else []
     if len(classes) != len(images):
         raise UserError(labels, f"{len(classes)} lines", f"one per image, {len(images)}", "Correct the file.")
     return [
@@ -210,6 +210,8 @@ def _csv_photo(path: str, line: int, row: dict[str, str | None], *, has_split: b
     name, label, split = ((row.get(column) or "").strip() for column in ("path", "label", "split"))
     if not name or not label:
         raise UserError(f"CSV {path} line {line}", f"path {name!r}, label {label!r}", "both filled in", "Fill them in.")
+    if "\0" in name:
+        raise UserError(f"CSV {path} line {line}", f"path {name!r}", "a path without a zero byte", "Correct it.")
     if has_split and split.lower() not in SPLIT_FOLDERS:
         raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
     folder = os.path.dirname(path)  # noqa: PTH120

@@ -73,15 +73,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Reads what `to_json` wrote, or would have without its checksum. Raises ValueError, KeyError or TypeError."""
-        values = checked_json.loads(text)
-        for name, split in values["splits"].items():
-            files = {shard: ShardEntry(**entry) for shard, entry in split["files"].items()}
-            values["splits"][name] = SplitEntry(**(split | {"files": files}))
-        for name in ("image_height", "image_width", "image_bytes"):
-            values[name] = Spread(**values[name])
-        values["findings"] = [FindingGroup(**group) for group in values["findings"]]
-        return cls(**values)
+        """Reads what `to_json` wrote, or would have without its checksum. Raises ValueError."""
+        return checked_json.as_kind(cls, checked_json.loads(text), "manifest")
 
 
 def read_manifest(data_dir: str) -> Manifest | None:
@@ -91,11 +84,9 @@ def read_manifest(data_dir: str) -> Manifest | None:
         return None
     try:
         return Manifest.from_json(storage.read_text(path))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        got = f"{type(error).__name__}: {error}"
-        raise UserError(
-            path, got, "what `prepare` wrote", "Run prepare again with --overwrite, or delete it."
-        ) from None
+    except ValueError as error:
+        do = "Run prepare again with --overwrite, or delete it."
+        raise UserError(path, error, "what `prepare` wrote", do) from None
 
 
 def read_class_names(data_dir: str) -> list[str] | None:
@@ -104,5 +95,5 @@ def read_class_names(data_dir: str) -> list[str] | None:
     if manifest := read_manifest(data_dir):
         return manifest.class_names
     if storage.exists(labels):
-        return [line.strip() for line in storage.read_text(labels).splitlines() if line.strip()]
+        return storage.read_lines(labels)
     return None

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from resnet_tpu import checked_json, storage
+from resnet_tpu.checked_json import as_kind
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError, first_line
@@ -43,6 +44,14 @@ _PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugi
 """Packages through which JAX reaches accelerators."""
 
 _DO = "Export it again, or restore a copy."
+
+
+@dataclass(frozen=True)
+class _File:
+    """What `bundle.json` says of a file."""
+
+    bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ def newest_bundle(folder: str) -> str:
     """`folder` itself when it is a bundle, else the newest of those in it. Raises UserError when there is none."""
     if is_bundle(folder):
         return folder
-    versions = sorted((int(name) for name in storage.list_dir(folder) if name.isdigit()), reverse=True)
+    versions = sorted((int(name) for name in storage.list_dir(folder) if name.isdecimal()), reverse=True)
     for version in versions:
         if is_bundle(path := storage.join(folder, str(version))):
             return path
@@ -106,9 +115,9 @@ def open_bundle(path: str) -> Bundle:
     place = storage.join(path, DESCRIPTION)
     try:
         found = checked_json.loads(storage.read_text(place))
-        if found["format"] > FORMAT:
+        if (version := as_kind(int, found["format"], "format")) > FORMAT:
             do = f"Use resnet_tpu {found['description']['package_version']} or later."
-            raise UserError(f"Bundle {path}", f"format {found['format']}", f"at most {FORMAT}", do)
+            raise UserError(f"Bundle {path}", f"format {version}", f"at most {FORMAT}", do)
         bundle = _parse(path, found)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _damaged(place, f"a file that cannot be read ({first_line(error)})", "what was written") from None
@@ -122,18 +131,23 @@ def open_bundle(path: str) -> Bundle:
 
 
 def _parse(path: str, found: Mapping[str, Any]) -> Bundle:
+    """Raises ValueError, LookupError, TypeError or AttributeError when it is of another kind than was written."""
     card, folder = found["description"], path.rsplit("/", 1)[-1]
+    image_size, method = as_kind(int, card["image_size"], "image_size"), card["resize_method"]
+    forms, files = as_kind(list[str], found["forms"], "forms"), as_kind(dict[str, _File], found["files"], "files")
+    if image_size < 1 or method not in ("bicubic", "bilinear") or not set(forms) <= set(FORMS):
+        raise ValueError(f"image_size {image_size}, resize_method {method!r:.40}, forms {forms!r:.80}")
     return Bundle(
         path=path,
-        name=card["name"],
-        version=int(folder) if folder.isdigit() else int(found["written"]),
-        class_names=list(card["class_names"]),
-        image_size=card["image_size"],
-        resize_method=card["resize_method"],
+        name=as_kind(str, card["name"], "name"),
+        version=int(folder) if folder.isdecimal() else as_kind(int, found["written"], "written"),
+        class_names=as_kind(list[str], card["class_names"], "class_names"),
+        image_size=image_size,
+        resize_method=method,
         description=card,
-        forms=tuple(found["forms"]),
+        forms=tuple(form for form in FORMS if form in forms),
         config=config_of(found),
-        files={name: (entry["bytes"], entry["sha256"]) for name, entry in found["files"].items()},
+        files={name: (file.bytes, file.sha256) for name, file in files.items()},
     )
 
 

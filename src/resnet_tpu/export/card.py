@@ -1,6 +1,7 @@
 """The model card: what a bundle tells everyone about its network."""
 
 import datetime
+import math
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,9 @@ def _metrics(trained: Trained) -> dict[str, Any]:
     own = [row for row in rows if row["split"] == "eval" and row["step"] == trained.step]
     if not own:
         return {}
-    return {"split": "validation"} | {name: round(own[-1][name], 6) for name in _METRICS if name in own[-1]}
+    return {"split": "validation"} | {
+        name: round(own[-1][name], 6) for name in _METRICS if math.isfinite(own[-1].get(name, math.nan))
+    }
 
 
 def _data(config: Config) -> dict[str, int]:

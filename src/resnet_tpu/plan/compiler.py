@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.errors import missing_extra
 from resnet_tpu.plan.hlo import parse_module
 from resnet_tpu.plan.memory import Memory, count_memory
@@ -138,13 +138,13 @@ def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mappin
 
 def _read(path: Path) -> Estimate | OutOfMemory | None:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found = checked_json.parse(path.read_bytes())
+        if "needed" in found:
+            return OutOfMemory(found["needed"])
+        operations = tuple(Operation(*row) for row in found["operations"])
+        return Estimate(Memory(**found["memory"]), operations, found["compile_secs"])
+    except (OSError, ValueError, LookupError, TypeError):  # damaged: made anew
         return None
-    if "needed" in found:
-        return OutOfMemory(found["needed"])
-    operations = tuple(Operation(*row) for row in found["operations"])
-    return Estimate(Memory(**found["memory"]), operations, found["compile_secs"])
 
 
 def _write(path: Path, found: Estimate | OutOfMemory) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
+from resnet_tpu.errors import UserError
 from resnet_tpu.plan.hlo import Computation, Module, parse_module
 from resnet_tpu.plan.operations import list_operations
 
@@ -83,8 +84,16 @@ def write_labels(folder: str, labels: dict[str, Label], names: Iterable[str]) ->
 
 
 def read_labels(folder: str) -> dict[str, Label]:
-    """The labels beside the trace in `folder`; none where it was captured during a training."""
+    """The labels beside the trace in `folder`; none where it was captured during a training.
+
+    Raises UserError when they are damaged.
+    """
     path = storage.join(folder, _FILE)
     if not storage.exists(path):
         return {}
-    return {name: Label(*label) for name, label in json.loads(storage.read_text(path)).items()}
+    try:
+        found = checked_json.as_kind(dict[str, list[str]], checked_json.parse(storage.read_text(path)), "labels")
+        return {name: Label(*label) for name, label in found.items()}
+    except (ValueError, TypeError) as error:
+        do = "Remove it: the operations are then guessed from their names."
+        raise UserError(path, error, "what `profile` wrote", do) from None

@@ -25,7 +25,7 @@ def remove_filters(kernels: Kernels, masks: Masks, shares: Shares, rounds: int) 
     found = dict(masks)
     for name in kernels:
         number = name.removeprefix("conv_")
-        if not number.isdigit() or int(number) not in shares:
+        if not number.isdecimal() or int(number) not in shares:
             continue
         kept = masks[name]
         norms = np.abs(kernels[name] * kept).sum((0, 1, 2))

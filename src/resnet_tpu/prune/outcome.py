@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.meta import config_of
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.prune.sizes import LayerSize, size_of
 from resnet_tpu.reports.metrics import read_metrics
 
@@ -70,9 +70,20 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
         if not storage.exists(path):
             do = "Give the output_dir of a `prune` that is done."
             raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
-        for row in csv.DictReader(io.StringIO(storage.read_text(path))):
-            place = storage.absolute(row["model_dir"])
+        for model_dir, seed, *names in _read_rows(path):
+            place = storage.absolute(model_dir)
             if place not in found:
-                names = (row[name] for name in ("retrain", "level", "method"))
-                found[place] = read_outcome(row["model_dir"], int(row["seed"]), *names)
+                found[place] = read_outcome(model_dir, seed, *names)
     return list(found.values())
+
+
+def _read_rows(path: str) -> list[tuple[str, int, str, str, str]]:
+    """(model_dir, seed, retrain, level, method) of each row of PHASES. Raises UserError when it is damaged."""
+    try:
+        return [
+            (row["model_dir"], int(row["seed"]), row["retrain"], row["level"], row["method"])
+            for row in csv.DictReader(io.StringIO(storage.read_text(path)), strict=True)
+        ]
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        got = f"rows that cannot be read ({first_line(error)})"
+        raise UserError(path, got, "what `prune` wrote", "Run the same `prune` again, which writes it anew.") from None

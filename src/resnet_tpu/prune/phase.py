@@ -1,5 +1,6 @@
 """One phase of an experiment: a `model_dir` that begins with the checkpoint of a pruned network and trains it again."""
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from resnet_tpu import hosts, storage
+from resnet_tpu import checked_json, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
@@ -46,6 +47,13 @@ class Unpruned:
         return storage.join(self.model_dir, store.FOLDER, str(step))
 
 
+def _read_description(path: str) -> Any:
+    """What `Phase.begin` wrote; None where it is damaged."""
+    with contextlib.suppress(ValueError):
+        return checked_json.parse(storage.read_text(path))
+    return None
+
+
 @dataclass(frozen=True)
 class Phase:
     """What is pruned, how, and how it is trained again."""
@@ -76,7 +84,7 @@ class Phase:
     def is_done(self) -> bool:
         """Whether it has ended, picture and all. Raises UserError when it was begun with other options."""
         path = storage.join(self.model_dir, _DESCRIPTION)
-        if storage.exists(path) and json.loads(storage.read_text(path)) != self._description():
+        if storage.exists(path) and _read_description(path) != self._description():
             expected = "what was begun there with the same method, re-training and rewind step"
             raise UserError(f"Phase {self.model_dir}", "other options", expected, "Give another output_dir.")
         return is_done(self.model_dir, int(self.config().train.train_steps))

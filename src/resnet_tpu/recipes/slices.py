@@ -47,7 +47,7 @@ def topology_of(name: str) -> str | None:
     Source: Cloud TPU's documentation of each generation.
     """
     generation, _, cores = name.partition("-")
-    if generation not in _GENERATIONS or not cores.isdigit():
+    if generation not in _GENERATIONS or not (cores.isdecimal() and len(cores) < 6):
         return None
     found = _GENERATIONS[generation]
     chips, rest = divmod(int(cores), found.cores_per_chip)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 import os
 import struct
 import time
@@ -118,14 +119,24 @@ def read_events(path: str) -> list[Scalar]:
     if not storage.exists(path):
         raise UserError("Event files", path, "an existing file or folder", "Check the path.")
     paths = _event_files(path) if storage.is_dir(path) else [path]
-    scalars: list[Scalar] = []
-    for event in (event for file in paths for event in _read_file(file)):
-        if event.session_log.status == _events.SessionLog.START:
-            scalars = [scalar for scalar in scalars if scalar.step < event.step]
-        for value in event.summary.value:
-            if (number := _number(value)) is not None:
-                scalars.append(Scalar(value.tag, event.step, number, event.wall_time))
-    return scalars
+    scalars = [found for path in paths for event in _read_file(path) for found in _scalars(event)]
+    kept: list[Scalar] = []
+    first_dropped = math.inf  # by the starts that come after, hence from the end
+    for found in reversed(scalars):
+        if isinstance(found, int):
+            first_dropped = min(first_dropped, found)
+        elif found.step < first_dropped:
+            kept.append(found)
+    return kept[::-1]
+
+
+def _scalars(event: Any) -> Iterator[Scalar | int]:
+    """The scalars in an event; before them, where a run starts with it, the step from which others are replaced."""
+    if event.session_log.status == _events.SessionLog.START:
+        yield event.step
+    for value in event.summary.value:
+        if (number := _number(value)) is not None:
+            yield Scalar(value.tag, event.step, number, event.wall_time)
 
 
 def _event_files(folder: str) -> list[str]:
@@ -173,12 +184,13 @@ def _tensor_number(tensor: Any) -> float | None:
     if tensor.dtype not in _TENSOR_FORMS:
         return None
     form, field = _TENSOR_FORMS[tensor.dtype]
-    if tensor.tensor_content:
-        array = np.frombuffer(tensor.tensor_content, form)
+    if tensor.tensor_content:  # of one number, and no more is looked at than it takes
+        content = tensor.tensor_content[: np.dtype(form).itemsize]
+        array = np.frombuffer(content.ljust(np.dtype(form).itemsize, b"\0"), form)
     elif field == "half_val":  # 16-bit floats are stored as their bits
-        array = np.array(getattr(tensor, field), "<u2").view(form)
+        array = np.array(tensor.half_val[:1]).astype("<u2").view(form)
     else:
-        array = np.array(getattr(tensor, field))
+        array = np.array(getattr(tensor, field)[:1])
     if array.size == 0:  # a zero is left out of the message
         return 0.0
     if tensor.dtype == _types.DT_BFLOAT16:  # the upper half of a float32

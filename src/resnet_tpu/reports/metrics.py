@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.events import EventFile
 
@@ -118,11 +118,16 @@ def read_metrics(model_dir: str) -> list[dict[str, Any]]:
     """
     path = metrics_path(model_dir)
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for _, row in _parse(storage.read_text(path) if storage.exists(path) else "", path):
+    for _, row in _parse(_read(path), path):
         key = (row["split"], row["step"])
         rows.pop(key, None)
         rows[key] = {name: math.nan if value is None else value for name, value in row.items()}
     return list(rows.values())
+
+
+def _read(path: str) -> str:
+    """What the file holds, nothing where there is none; in a row of it, bytes that are no text are no JSON either."""
+    return storage.read_bytes(path).decode(errors="backslashreplace") if storage.exists(path) else ""
 
 
 def _number(value: Any) -> float:
@@ -139,23 +144,29 @@ def _parse(text: str, path: str) -> Iterable[tuple[str, dict[str, Any]]]:
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-            whole = isinstance(row, dict) and isinstance(row["step"], int) and row["split"] in ("train", "eval")
-        except (ValueError, KeyError):
+            row = checked_json.parse(line)
+            whole = _is_row(row)
+        except ValueError:
             row, whole = None, False
         if whole and row is not None:
             yield line.rstrip("\n") + "\n", row
         elif number < len(lines) or line.endswith("\n"):
             got = line.strip()[:80] or "an empty line"
-            expected = "a JSON object with step and split"
+            expected = "a JSON object of step, split, time and numbers"
             raise UserError(f"{path} line {number}", got, expected, "Remove that line and run again.")
+
+
+def _is_row(row: Any) -> bool:
+    """Whether parsed JSON is what `_line` writes."""
+    if not isinstance(row, dict) or type(row.get("step")) is not int or row.get("split") not in ("train", "eval"):
+        return False
+    numbers = [value for name, value in row.items() if name != "split"]
+    return "time" in row and all(value is None or type(value) in (int, float) for value in numbers)
 
 
 def _mend(path: str, first_dropped: Mapping[str, int]) -> set[str]:
     """Drops the rows from these steps on, and a half-written last line; the splits that lost rows."""
-    if not storage.exists(path):
-        return set()
-    text = storage.read_text(path)
+    text = _read(path)
     lines, losing = [], set()
     for line, row in _parse(text, path):
         if row["step"] < first_dropped.get(row["split"], math.inf):

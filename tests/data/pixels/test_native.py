@@ -265,7 +265,7 @@ def test_orientation_is_honoured(library: native.Library) -> None:
 def test_compiler_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "crop.so"
     target.write_text("present")
-    for compiler in ("false", "no_such_compiler -m"):
+    for compiler in ("false", "no_such_compiler -m", "cc '"):
         monkeypatch.setenv("CC", compiler)
         with pytest.raises(BuildError):
             build(target)

@@ -130,7 +130,7 @@ def test_manifest_and_indexes(class_folders: Path, tmp_path: Path, run) -> None:
     assert raw["class_names"] == manifest.class_names
     assert raw["splits"]["train"]["num_images"] == 32
     (out / "manifest.json").write_text("{}")
-    with pytest.raises(UserError, match=r"manifest.json: got KeyError"):
+    with pytest.raises(UserError, match=r"manifest.json: got manifest without 'class_names'"):
         read_manifest(str(out))
 
 

@@ -15,7 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from resnet_tpu.data.records.tfrecord import RecordError, RecordFile, RecordWriter, load_index, read_records
+from resnet_tpu.data.records import index, tfrecord
+from resnet_tpu.data.records.tfrecord import (
+    RecordError,
+    RecordFile,
+    RecordWriter,
+    load_index,
+    masked_crc,
+    read_records,
+)
 from resnet_tpu.errors import UserError
 
 RECORDS = [b"", b"a", bytes(100), b"0123456789" * 30, "é".encode() * 7]
@@ -267,3 +275,59 @@ def test_errors_cross_processes() -> None:
     error = RecordError("shard", 3, 77, "this", "that")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.path, again.record, again.offset) == (str(error), "shard", 3, 77)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.one_of(st.integers(0, 2**32 - 1), st.binary(max_size=40), st.integers(0, 40).map(bytes)), max_size=8)
+)
+def test_every_sound_header_is_found_and_nothing_else(parts: list[int | bytes]) -> None:
+    data = b"".join(b"".join(framed_length(part)) if isinstance(part, int) else part for part in parts)
+    expected = [
+        (at, int.from_bytes(data[at : at + 4], "little"))
+        for at in range(len(data) - 11)
+        if data[at + 4 : at + 8] == bytes(4)
+        and masked_crc(data[at : at + 8]).to_bytes(4, "little") == data[at + 8 : at + 12]
+    ]
+    assert list(tfrecord._headers(data)) == expected
+
+
+def framed_length(length: int) -> tuple[bytes, bytes]:
+    packed = length.to_bytes(8, "little")
+    return packed, masked_crc(packed).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("tail", [bytes(1 << 22), b"\0\0\0\0\1" * (1 << 19)], ids=["zeros", "almost zeros"])
+def test_a_file_that_ends_in_zeros_is_scanned_in_few_operations(
+    tmp_path: Path, tail: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "shard", RECORDS)
+    index_of(path).unlink()
+    with Path(path).open("ab") as file:
+        file.write(tail)
+    calls = 0
+
+    def counted(data: bytes) -> int:
+        nonlocal calls
+        calls += 1
+        return masked_crc(data)
+
+    monkeypatch.setattr(tfrecord, "masked_crc", counted)
+    damage: list[RecordError] = []
+    assert list(read_records(path, skip_bad=True, on_bad=damage.append)) == RECORDS
+    assert len(damage) == 1
+    assert calls < 100  # one at each place would be millions
+
+
+@pytest.mark.parametrize("lengths", [(2**63 - 1, 2**63 - 1, 9), (-8, 20, 0), (2**62, 2**62, -(2**62))])
+def test_an_index_whose_sums_overflow_is_not_believed(tmp_path: Path, lengths: tuple[int, ...]) -> None:
+    payloads = [b"abc", b"defgh", b""]
+    path = write(tmp_path / "shard", payloads)
+    state = tfrecord._state(path)
+    rows = np.array([(0, length) for length in lengths], np.int64)
+    with np.errstate(over="ignore"):
+        rows[1:, 0] = np.cumsum(rows[:-1, 1] + 16)
+        rows[:, 0] += 12
+        rows[2, 1] = state[0] - 4 - rows[2, 0]
+    index_of(path).write_bytes(index._npy(np.array([state, *rows.tolist()], np.int64)))
+    assert list(RecordFile(path)) == payloads

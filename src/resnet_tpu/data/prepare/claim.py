@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu import storage
+from resnet_tpu import checked_json, storage
 from resnet_tpu.data.manifest import LABELS, MANIFEST, STATE_FOLDER
 from resnet_tpu.data.prepare.assignment import Assignment
 from resnet_tpu.data.split import SPLITS
@@ -47,7 +47,7 @@ def _read_state(out_dir: str) -> dict[str, Any] | None:
     if not storage.exists(path):
         return None
     try:
-        state = json.loads(storage.read_text(path))
+        state = checked_json.parse(storage.read_text(path))
         return {"options": dict(state["options"]), "inputs": dict(state["inputs"]), "shards": list(state["shards"])}
     except (ValueError, KeyError, TypeError) as error:
         do = "Remove the output folder and run again."

@@ -70,5 +70,6 @@ def _parse(data: bytes, state: tuple[int, int]) -> np.ndarray | None:
         return None
     starts, lengths = table[1:, 0], table[1:, 1]
     ends = np.concatenate([[0], starts + lengths + CHECKSUM.size])
-    whole = np.array_equal(starts, ends[:-1] + HEADER.size) and (lengths >= 0).all() and ends[-1] == state[0]
+    follow = np.array_equal(starts, ends[:-1] + HEADER.size) and (np.diff(ends) >= HEADER.size + CHECKSUM.size).all()
+    whole = follow and ends[-1] == state[0]  # sums that overflow would not ascend
     return table[1:] if whole else None

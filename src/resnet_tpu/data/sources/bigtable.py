@@ -99,7 +99,11 @@ class BigtableSource:
         self._len = len(keys)
         if not keys:
             first = rows.first_key()
-            got = "an empty table" if first is None else f"none; the first row of the table is {first.decode()}"
+            got = (
+                "an empty table"
+                if first is None
+                else f"none; the first row of the table is {first.decode(errors='backslashreplace')}"
+            )
             do = f"Check {rows.prefix_option}, or write the rows with `resnet-tpu prepare`."
             raise UserError(rows.name, got, f"rows whose keys begin with {rows.prefix}", do)
         if any(key != rows.key(i) for i, key in enumerate(keys)):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from resnet_tpu import checked_json
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError, missing_extra
@@ -138,7 +139,11 @@ class Rows:
         """The columns of a row, as family:qualifier; None where there is no such row."""
         with self.explained():
             row = self.table.read_row(key, row_filter=api().row_filters.StripValueTransformerFilter(True))
-        return None if row is None else sorted({f"{cell.family}:{cell.qualifier.decode()}" for cell in row.cells})
+        return (
+            None
+            if row is None
+            else sorted({f"{cell.family}:{cell.qualifier.decode(errors='backslashreplace')}" for cell in row.cells})
+        )
 
     def first_key(self, prefix: str = "") -> bytes | None:
         """The first key that begins with `prefix`; None where there is none."""
@@ -171,8 +176,8 @@ class Rows:
         if not cells:
             return None
         try:
-            return About(**json.loads(cells[0].value))
-        except (ValueError, TypeError):
+            return checked_json.as_kind(About, checked_json.parse(cells[0].value), "row")
+        except ValueError:
             do = "Write the table again with `resnet-tpu prepare --overwrite`, or delete this row."
             what = f"Row {self._about_key.decode()} of {self.name}"
             raise UserError(what, repr(cells[0].value[:100]), "what `prepare` wrote", do) from None

@@ -1,0 +1,68 @@
+"""The part of YAML that options need: scalars, lists and mappings, each as large as it is written."""
+
+from typing import Any
+
+import yaml
+
+from resnet_tpu.errors import first_line
+
+MAX_CHARACTERS = 100_000
+"""Ten times a file of all options with a remark on each; PyYAML takes a second or two for so many."""
+
+_MAX_DEPTH = 32
+
+
+def parse(text: str) -> Any:
+    """The value that `text` is as YAML 1.1; dates stay text.
+
+    Raises ValueError for text that is none, for aliases, by which a few lines stand for gigabytes, for whole numbers
+    beyond 64 bits, and for more than 100,000 characters or 32 levels.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"more than {MAX_CHARACTERS} characters")
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506  a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"text that is not YAML of options: {error.problem}{line}") from None
+    # what PyYAML's own constructors raise for `!!int x`, `!!bool x` and their like
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"text that is not YAML of options: {first_line(error)}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Neither aliases nor dates, and an end to depth and to numbers."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="an alias", problem_mark=mark)
+        self._check_depth(self.depth, self.peek_event().start_mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803  PyYAML's name
+        self._check_depth(self.flow_level, self.get_mark())  # before it looks ahead for keys, anew for each level
+        super().fetch_flow_collection_start(TokenClass)
+
+    def construct_whole(self, node: Any) -> int:
+        number = self.construct_yaml_int(node)
+        if not -(2**63) <= number < 2**63:
+            raise yaml.MarkedYAMLError(problem="a number of more than 64 bits", problem_mark=node.start_mark)
+        return number
+
+    @staticmethod
+    def _check_depth(depth: int, mark: Any) -> None:
+        if depth >= _MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"more than {_MAX_DEPTH} levels", problem_mark=mark)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)

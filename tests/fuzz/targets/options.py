@@ -1,0 +1,41 @@
+"""Options from YAML files, override strings and flags: a configuration that can be written down, or one error."""
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+
+from resnet_tpu import resnet_main
+from resnet_tpu.checks import check
+from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.errors import UserError
+from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
+from resnet_tpu.prune.methods import find_method
+
+_FOLDER = tempfile.TemporaryDirectory()
+_FILE = Path(_FOLDER.name) / "options.yaml"
+_NAMES = list(OPTIONS)
+
+
+def one_input(data: bytes) -> None:
+    """`data` as a YAML file, an override string, the value of the option that its first byte names, a flag."""
+    text = data.decode("utf-8", "replace")
+    if "://" in text or "/" in text:  # a file of this machine, or a bucket
+        return
+    _FILE.write_bytes(data)
+    name, value = _NAMES[data[0] % len(_NAMES)] if data else "seed", text[1:]
+    for values in (
+        lambda: read_yaml(str(_FILE)),
+        lambda: parse_overrides(text),
+        lambda: {name: value},
+        lambda: {"lottery_pruning_method": text, "learning_rate_boundaries": text, "train_steps": text},
+    ):
+        try:
+            config, _ = merge(Config(), [Layer("fuzz", values())])
+            check(config)
+            assert Config().replace(**json.loads(json.dumps(config.flat()))) == config
+            find_method(config.lottery.lottery_pruning_method)
+        except UserError as error:
+            assert len(str(error)) < 5_000
+    with contextlib.suppress(UserError):
+        resnet_main.parse([f"--hparams={text}", "--mode=train"])

@@ -1,0 +1,43 @@
+"""Files of weights in the form of safetensors: header, notes, arrays."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from resnet_tpu.checkpoints import torch
+from resnet_tpu.errors import UserError
+
+_FOLDER = tempfile.TemporaryDirectory()
+_FILE = Path(_FOLDER.name) / "model.safetensors"
+
+
+def one_input(data: bytes) -> None:
+    """`data` as a file, as the header of one, and as the config.json beside it."""
+    for content in (data, len(data).to_bytes(8, "little") + data + bytes(64)):
+        _FILE.write_bytes(content)
+        _read()
+    (_FILE.parent / "config.json").write_bytes(data)
+    _FILE.write_bytes(b"\x02" + bytes(7) + b"{}")
+    _read()
+    (_FILE.parent / "config.json").unlink()
+
+
+def _read() -> None:
+    """What is read has the names, shapes and types that the outline says."""
+    outline, arrays = (_arrays_of(read) for read in (torch.read_outline, torch.read_state_dict))
+    if outline is not None and arrays is not None:
+        assert [(name, a.shape, a.dtype) for name, a in sorted(outline.items())] == [
+            (name, a.shape, a.dtype) for name, a in sorted(arrays.items())
+        ]
+    if outline is not None:
+        with contextlib.suppress(UserError):
+            torch.describe(outline, str(_FILE))
+
+
+def _arrays_of(read) -> dict[str, np.ndarray] | None:
+    try:
+        return read(str(_FILE))
+    except UserError:
+        return None
