@@ -97,7 +97,7 @@ def _mapping(pairs: object = (), *_: object) -> dict[str | int, object]:
 def _checked_key(key: object) -> str | int:
     if type(key) is str or (type(key) is int and abs(key) < _MOST_KEY):
         return key
-    raise pickle.UnpicklingError(f"a key of type {type(key).__name__} that is neither text nor a whole number")
+    raise pickle.UnpicklingError(f"a key that is neither text nor a whole number below 2^60, but {type(key).__name__}")
 
 
 # options, best accuracies and the like
