@@ -6,6 +6,7 @@ import os
 import pickle
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -315,6 +316,172 @@ def test_odd_descriptions(save: Save, name: str, tmp_path: Path) -> None:
     save(tmp_path / "w.pth", {"a": _ODD[name]}, {"0": some})
     with pytest.raises(UserError, match=r"w\.pth: got .+, expected "):
         read_pickle(str(tmp_path / "w.pth"))
+
+
+_DEEP = 100_000
+_NESTED = Raw(b")" + b"\x85" * _DEEP)  # (((...),),)
+_DOUBLED = Raw(b")" + b"2\x86" * 60)  # t = (t, t), again and again: 2^60 elements for whoever goes through them
+_ORDERED = Global("collections", "OrderedDict")
+
+
+def _item(key: Any) -> Raw:
+    """A dictionary with this key."""
+    return Raw(b"}" + opcodes_of(key) + b"Ns")
+
+
+_HOSTILE = {
+    "key nested deeply": _item(_NESTED),
+    "key of doubled tuples": _item(_DOUBLED),
+    "keys nested deeply": Raw(b"}(" + _NESTED.opcodes + b"Nu"),
+    "element of a set": Raw(b"\x8f(" + _DOUBLED.opcodes + b"\x90"),
+    "element of a frozen set": Raw(b"(" + _DOUBLED.opcodes + b"\x91"),
+    "key of an ordered dictionary": Call(_ORDERED, ([[_DOUBLED, 1]],)),
+    "key of an ordered dictionary, set later": Raw(opcodes_of(Call(_ORDERED, ())) + _DOUBLED.opcodes + b"Ns"),
+    "ordered dictionary of a dictionary": Call(_ORDERED, ({"a": 1},)),
+    "storage named by doubled tuples": tensor(_DOUBLED, some),  # pyright: ignore[reportArgumentType]
+    "kind of doubled tuples": tensor("0", some, kind=_DOUBLED),
+    "reference of doubled tuples": Reference(_DOUBLED),
+    "shape of doubled tuples": tensor("0", some, _DOUBLED, (1, 1)),
+    "shape of keys": tensor("0", some, {2: 0, 3: 0, 4: 0}, (12, 4, 1)),
+    "argument of a tensor nested deeply": tensor("0", some, (_NESTED,), (1,)),
+    "module nested deeply": Raw(_NESTED.opcodes + b"\x8c\x01a\x93"),
+    "call of what is nested deeply": Raw(_NESTED.opcodes + b")R"),
+    "state for what is nested deeply": Build(_NESTED, {}),
+    "key with a point": _item(0.5),
+    "key of bytes": _item(Raw(b"C\x01a")),
+    "key of nothing": _item(None),
+    "key of truth": _item(True),
+    "keys of one hash": _item(2**61 - 1),
+    "number of a megabyte": Raw(b"\x8b" + struct.pack("<i", 1_000_000) + bytes(999_999) + b"\1"),
+    "number beyond the file": Raw(b"\x8b\xff\xff\xff\x7f"),
+    "text beyond the file": Raw(b"X\xff\xff\xff\xff"),
+    "text of 2^63 bytes": Raw(b"\x8d" + b"\xff" * 7 + b"\x7f"),
+    "bytes of 2^63 bytes": Raw(b"\x8e" + b"\xff" * 7 + b"\x7f"),
+    "dimensions of thousands of bits": tensor("0", some, (2**2000,) * 60, (0,) * 60),
+    "dimensions of 64 bits": tensor("0", some, (2**63,), (0,)),
+    "dictionary copied again and again": Raw(
+        b"(" + opcodes_of([["a", 1]] * 2000) + b"q\0" + (opcodes_of(_ORDERED) + b"h\0\x85R") * 3000 + b"l"
+    ),
+    "item for a tuple": Raw(b")Na"),
+    "key without a value": Raw(b"}(X\1\0\0\0au"),
+    "nothing on the stack": Raw(b"0" * 20),
+    "no mark": Raw(b"t"),
+    "from an extension": Raw(b"\x82\1"),
+}  # fmt: skip
+
+
+@both
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_hostile_pickles_end_soon(save: Save, name: str, tmp_path: Path) -> None:
+    save(tmp_path / "w.pth", {"b": tensor("0", some), "a": _HOSTILE[name]}, {"0": some})
+    with pytest.raises(UserError, match=r"w\.pth: got .+, expected "):
+        read_pickle(str(tmp_path / "w.pth"))
+
+
+@both
+@pytest.mark.timeout(120)
+def test_what_is_not_looked_at_does_no_harm(save: Save, tmp_path: Path) -> None:
+    rebuild = opcodes_of(Global("torch._utils", "_rebuild_tensor_v2")) + b"q\1"
+    tensor_of_last = b"q\3" + b"0h\1(h\3NNNtR"
+    content = {
+        "model": {"a": tensor("0", some)},
+        "nested": _NESTED,
+        "doubled": _DOUBLED,
+        "lists": Raw(b"]" * _DEEP + b"a" * (_DEEP - 1)),
+        "dictionaries": Raw(b"}" + b"X\1\0\0\0a}" * _DEEP + b"s" * _DEEP),
+        "itself": Raw(b"]q\2h\2a"),
+        "tensors": Raw(rebuild + tensor_of_last * (_DEEP // 10)),
+    }
+    save(tmp_path / "w.pth", content, {"0": some})
+    found = read_pickle(str(tmp_path / "w.pth"))
+    np.testing.assert_array_equal(found["a"], some)
+
+
+def test_a_stream_whose_storages_have_no_names(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    save_stream(path, {"a": tensor("0", some)}, {"0": some})
+    whole = path.read_bytes()
+    for keys in ([_DOUBLED], [_NESTED], [1], {"0": 1}, "0", ["9"], []):
+        path.write_bytes(whole.replace(dump(["0"]), dump(keys)))
+        with pytest.raises(UserError, match=r"w\.pth: got .+, expected "):
+            read_pickle(str(path))
+
+
+@pytest.mark.parametrize("content", [_DOUBLED, _NESTED, [0x1950A86A20F9469CFC6C], True])
+def test_a_stream_with_another_magic(content: Any, tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_bytes(dump(content) + dump(1001))
+    with pytest.raises(UserError, match=r"a pickle that is not torch\.save's"):
+        read_pickle(str(tmp_path / "w.pth"))
+
+
+class Entry(NamedTuple):
+    """What the directory of an archive says of a file in it."""
+
+    name: bytes
+    offset: int  # of its header
+    crc: int
+    size: int
+    extra: bytes = b""
+
+    def facts(self) -> bytes:
+        """As they stand in its header and in the directory."""
+        numbers = (20, 0, 0, 0, 33, self.crc, self.size, self.size, len(self.name), len(self.extra))
+        return struct.pack("<HHHHHIIIHH", *numbers)
+
+
+def appended(body: bytes, name: str, data: bytes) -> tuple[bytes, Entry]:
+    entry = Entry(name.encode(), len(body), zlib.crc32(data), len(data))
+    return body + b"PK\3\4" + entry.facts() + entry.name + data, entry
+
+
+def archive_of(body: bytes, entries: list[Entry]) -> bytes:
+    """An archive of files whose headers and data are in `body`."""
+    directory = b"".join(
+        b"PK\1\2\x14\0" + entry.facts() + struct.pack("<HHHII", 0, 0, 0, 0, entry.offset) + entry.name + entry.extra
+        for entry in entries
+    )
+    count = len(entries)
+    return body + directory + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, count, count, len(directory), len(body), 0)
+
+
+def test_entries_that_overlap(tmp_path: Path) -> None:
+    """Each of 50 storages holds the headers of those behind it, and the same 100 kB."""
+    body, content, found = bytes(100_000), {}, []
+    for number in range(50):
+        content[f"a{number}"] = tensor(str(number), np.frombuffer(body, np.uint8))
+        longer, entry = appended(b"", f"archive/data/{number}", body)
+        shift = len(longer) - len(body)
+        body, found = longer, [*(other._replace(offset=other.offset + shift) for other in found), entry]
+    body, pickled = appended(body, "archive/data.pkl", dump(content))
+    path = tmp_path / "w.pth"
+    path.write_bytes(archive_of(body, [*found, pickled]))
+    with pytest.raises(UserError, match=r"\d+ bytes of arrays in a file of \d+"):
+        read_pickle(str(path))
+
+
+def test_sizes_beyond_the_archive(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    body, pickled = appended(b"", "archive/data.pkl", dump({"a": tensor("0", some)}))
+    body, data = appended(body, "archive/data/0", some.tobytes())
+    path.write_bytes(archive_of(body, [pickled, data]))
+    np.testing.assert_array_equal(read_pickle(str(path))["a"], some)
+    large = {"size": 2**31}, {"size": 2**32 - 1, "extra": struct.pack("<HHQQ", 1, 16, 2**62, 2**62)}
+    for lie in large:
+        for entries in ([pickled._replace(**lie), data], [pickled, data._replace(**lie)]):
+            path.write_bytes(archive_of(body, entries))
+            with pytest.raises(UserError, match=r"w\.pth: got .+, expected a whole"):
+                read_pickle(str(path))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_entries_of_one_name(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    save_zip(path, {"a": tensor("0", some)}, {"0": some})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("archive/data/0", (some + 1).tobytes())
+    with pytest.raises(UserError, match="two entries of one name"):
+        read_pickle(str(path))
 
 
 @both

@@ -34,7 +34,7 @@ COUNTER = "num_batches_tracked"
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
 _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
-_PREFIXES = ("module.", "_orig_mod.", "model.")  # of DataParallel, torch.compile, Lightning
+_PREFIXES = re.compile(r"(module\.|_orig_mod\.|model\.)*")  # of DataParallel, torch.compile, Lightning
 _OWN_KEY, _CHECKSUM_KEY = "resnet_tpu", "resnet_tpu_crc32c"  # in the metadata of our .safetensors files
 _NOTED = (
     "resnet_depth", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool", "se_ratio", "pool_padding",
@@ -82,7 +82,7 @@ def _read(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -
     except OSError as error:
         got = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
         raise UserError(f"Weights {path}", got, "a readable file", "Check path and permissions.") from None
-    bare = {_strip(name): array for name, array in arrays.items()}
+    bare = {_PREFIXES.sub("", name, count=1): array for name, array in arrays.items()}
     if len(bare) != len(arrays):
         raise UserError(
             f"Weights {path}", "the same names twice, with and without a prefix", "one network", "Split it."
@@ -99,12 +99,6 @@ def _read_file(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray
     pointer = start.startswith(b"version https://git-lfs")
     got = "a pointer of Git LFS instead of the file" if pointer else f"content that begins with {start[:12]!r}"
     raise UserError(f"Weights {path}", got, "a file of safetensors or torch.save", "Download the file itself.")
-
-
-def _strip(name: str) -> str:
-    while prefix := next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None):
-        name = name.removeprefix(prefix)
-    return name
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:

@@ -1,6 +1,5 @@
 """`resnet-tpu serve`."""
 
-import os
 from collections.abc import Sequence
 
 from resnet_tpu.cli.arguments import Parser, fill
@@ -30,8 +29,6 @@ def serve(arguments: Sequence[str]) -> None:
     given = parser.parse(arguments)
     bundles = given.pop("bundles")
     options = fill(ServeOptions, given)
-    # OpenCV's own bound, which it reads when it is imported: a second one, should it read a header otherwise than we do
-    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(options.max_pixels))
     try:
         from resnet_tpu.serve.server import serve as serve_bundles
     except ModuleNotFoundError as error:

@@ -11,6 +11,7 @@ from PIL import Image, ImageOps
 from resnet_tpu.data.findings import Kind
 from resnet_tpu.data.pixels import jpeg
 from resnet_tpu.data.pixels.exif import UPRIGHT, orientation_of, turn
+from resnet_tpu.data.pixels.pillow import open_image, to_rgb
 
 _SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -95,11 +96,13 @@ def shrink(image: np.ndarray, limits: Limits) -> np.ndarray:
 
 
 def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
-    image = Image.open(io.BytesIO(data), formats=tuple(_SUFFIXES))
+    image = open_image(data)
     kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG that previews follow, as phones write
     notes = [] if name.lower().endswith(_SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
-    if kind == "JPEG" and image.mode in ("RGB", "L"):
-        return _clean_jpeg(data, image, notes, limits)
+    if kind == "JPEG" and image.mode in ("RGB", "L") and (header := jpeg.read_header(data)):
+        if (header.width, header.height) != image.size:
+            raise BadImageError(Kind.UNREADABLE, "two sizes")
+        return _clean_jpeg(data, header, image, notes, limits)
     if kind != "JPEG":
         if not notes:
             notes.append((Kind.CONVERTED, kind))
@@ -111,16 +114,20 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
         notes.append((Kind.TURNED, ""))
     if upright.mode == "CMYK":
         notes.append((Kind.CMYK, ""))
-    return _encode(_to_rgb(upright), upright.size, notes, limits, _CONVERTED_QUALITY)
+    if upright.mode == "F":
+        raise BadImageError(Kind.UNSUPPORTED, "pixels are floats")
+    return _encode(to_rgb(upright), upright.size, notes, limits, _CONVERTED_QUALITY)
 
 
-def _clean_jpeg(data: bytes, image: Image.Image, notes: list[tuple[Kind, str]], limits: Limits) -> CleanImage:
+def _clean_jpeg(
+    data: bytes, header: jpeg.Header, image: Image.Image, notes: list[tuple[Kind, str]], limits: Limits
+) -> CleanImage:
     orientation = orientation_of(image)
     width, height = image.size
     full = (width, height) if orientation < 5 else (height, width)
     size = limits.size(*full)
     if orientation == UPRIGHT and size == full:
-        if (header := jpeg.read_header(data)) and not header.is_whole:  # which training refuses, decodable or not
+        if not header.is_whole:  # which training refuses, decodable or not
             raise BadImageError(Kind.TRUNCATED, "no end marker")
         _decode_jpeg(data, notes, 1, 1)  # at 1/8: reads every byte, skips most of the arithmetic
         return CleanImage(data, full[1], full[0], notes)
@@ -137,18 +144,9 @@ def _decode_jpeg(data: bytes, notes: list[tuple[Kind, str]], min_height: int, mi
     try:
         return simplejpeg.decode_jpeg(data, "RGB", min_height=min_height, min_width=min_width)
     except ValueError as error:
-        Image.open(io.BytesIO(data)).load()  # raises when the end is missing or nothing can be decoded
+        open_image(data).load()  # raises when the end is missing or nothing can be decoded
         notes.append((Kind.DAMAGED, str(error)))
     return simplejpeg.decode_jpeg(data, "RGB", min_height=min_height, min_width=min_width, strict=False)
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F":
-        raise BadImageError(Kind.UNSUPPORTED, "pixels are floats")
-    if image.mode.startswith("I"):  # 16 bits: Pillow's own conversion clips instead of scaling
-        pixels = np.asarray(image).astype(np.int64)
-        image = Image.fromarray(np.clip(pixels >> 8 if pixels.max() > 255 else pixels, 0, 255).astype(np.uint8))
-    return image.convert("RGB")
 
 
 def _encode(

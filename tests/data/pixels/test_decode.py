@@ -4,7 +4,9 @@ import contextlib
 import io
 import json
 import resource
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from PIL import Image, ImageOps
 
 from resnet_tpu.data.pixels import jpeg
 from resnet_tpu.data.pixels.crop import Window, eval_window, sample_crop_window
-from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, decode, eval_image, train_image
 from resnet_tpu.data.pixels.resize import resize, resize_to_uint8
 
 
@@ -97,6 +99,67 @@ def test_animation_gives_its_first_frame() -> None:
     frames = [picture().convert("P"), ImageOps.invert(picture()).convert("P")]
     encoded = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
     np.testing.assert_array_equal(decode(encoded), np.asarray(frames[0].convert("RGB")))
+
+
+@pytest.mark.parametrize("kind", ["L", "P", "RGB"])
+@pytest.mark.filterwarnings("error")
+def test_transparency_is_dropped_without_a_word(kind: str) -> None:
+    image = picture().convert(kind)
+    for transparency in (0, bytes(range(256))) if kind == "P" else (3,) if kind == "L" else ((1, 2, 3),):
+        np.testing.assert_array_equal(decode(saved(image, "PNG", transparency=transparency)), image.convert("RGB"))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("honour_exif", [False, True])
+def test_tiff_is_turned_once(orientation: int, honour_exif: bool) -> None:
+    """As Pillow does it while it loads."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    expected = picture()
+    expected.getexif()[0x0112] = orientation
+    ImageOps.exif_transpose(expected, in_place=True)
+    np.testing.assert_array_equal(decode(saved(picture(), "TIFF", exif=exif), honour_exif=honour_exif), expected)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF", "WEBP", "TIFF"])
+def test_pixels_are_bounded_in_every_format(kind: str) -> None:
+    encoded, out = saved(picture(), kind), np.empty((8, 8, 3), np.uint8)
+    assert decode(encoded, max_pixels=90 * 120).shape == (90, 120, 3)
+    eval_image(encoded, 8, out, max_pixels=90 * 120)
+    with pytest.raises(TooLargeError, match=r"^Image: got 120 x 90 pixels, expected at most 10799 pixels"):
+        decode(encoded, max_pixels=90 * 120 - 1)
+    with pytest.raises(TooLargeError):
+        eval_image(encoded, 8, out, max_pixels=90 * 120 - 1)
+
+
+def png_of(height: int, width: int) -> bytes:
+    """An image that is little but its size: 1 bit per pixel, all the same."""
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    parts = (b"IHDR", header), (b"IDAT", zlib.compress(bytes(10_000))), (b"IEND", b"")
+    chunks = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kB on Linux alone")
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        png_of(13_000, 13_800),
+        png_of(100_000, 100_000),
+        b"GIF89a\xff\xff\xff\xff" + saved(picture(), "GIF")[10:],
+        saved(picture(), "BMP")[:18] + struct.pack("<ii", 60_000, 60_000) + saved(picture(), "BMP")[26:],
+    ],
+)
+def test_too_many_pixels_are_refused_before_they_take_memory(encoded: bytes) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    out = np.empty((8, 8, 3), np.uint8)
+    for attempt in (decode, lambda data: eval_image(data, 8, out, honour_exif=True)):
+        with pytest.raises(TooLargeError):
+            attempt(encoded)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 100_000
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

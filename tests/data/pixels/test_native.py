@@ -23,6 +23,7 @@ from resnet_tpu.data.pixels.native.build import LIBRARY, BuildError, build
 from resnet_tpu.data.pixels.resize import Method, resize, resize_to_uint8
 
 METHODS: tuple[Method, ...] = ("bicubic", "bilinear")
+FUZZ = Path(__file__).parents[2] / "fuzz"
 SAMPLINGS = ("444", "422", "420", "440", "Gray")
 
 
@@ -303,7 +304,9 @@ def test_no_input_makes_a_memory_error(library: native.Library, tmp_path: Path) 
     if not Path(runtime).is_absolute():
         pytest.skip("the compiler's sanitizers are no library of their own")
     files = damaged(1500)
-    (tmp_path / "files").write_bytes(pickle.dumps([*files, *USUAL.values(), *UNUSUAL.values()]))
+    fuzzed = [path.read_bytes() for path in sorted(FUZZ.glob("*/image/*"))]
+    assert fuzzed
+    (tmp_path / "files").write_bytes(pickle.dumps([*files, *USUAL.values(), *UNUSUAL.values(), *fuzzed]))
     run = subprocess.run(
         [sys.executable, "-c", SANITIZED, str(built), str(tmp_path / "files")],
         env=os.environ | {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"},

@@ -8,29 +8,31 @@ The pixels are those of the original program (TensorFlow's decoder and its kerne
 * Results are rounded and clipped to uint8; the original keeps the fractions, and the overshoot of the bicubic filter.
   Where it augments, it clips too and cuts the fractions off: there, half of the levels are one lower than here.
 * A greyscale image whose random window is the whole image gets the centre crop, as colour images do.
-* JPEG files with stray bytes in the header go through OpenCV, whose inverse transform differs by a level or two.
+* JPEG files with stray bytes in the header or unusual colour sampling go through Pillow, whose inverse transform
+  differs by a level or two.
 * PNG, BMP, GIF (first frame), WebP and TIFF are accepted too; transparency is dropped.
 """
 
-import io
-import struct
 from collections.abc import Callable
 
-import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from resnet_tpu.data.pixels import jpeg, native
 from resnet_tpu.data.pixels.crop import CROP_PCT, MIN_AREA, Window, eval_window, train_window
 from resnet_tpu.data.pixels.exif import UPRIGHT, orientation_of, turn
+from resnet_tpu.data.pixels.pillow import open_image, to_rgb
 from resnet_tpu.data.pixels.resize import Method, resize_to_uint8
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, first_line
 
 _FORMATS = "a whole JPEG, PNG, BMP, GIF, WebP or TIFF image"
-_PNG = b"\x89PNG\r\n\x1a\n"
+_DO = "Replace or remove it, or pass --skip_bad_records to go on without it."
 
-PILLOW_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
-"""What Pillow may be given. Of the others, some start programs (EPS) or read what else lies around."""
+MAX_PIXELS = 178_956_970
+"""Of an image, unless another bound is given: 0.5 GB. It is Pillow's own."""
+
+MAX_SCANS = 200
+"""Passes over a progressive JPEG. Real ones have about ten; each takes the time of all pixels."""
 
 
 class DecodeError(UserError):
@@ -39,20 +41,27 @@ class DecodeError(UserError):
     @classmethod
     def because(cls, got: str) -> "DecodeError":
         """The error for bytes that are `got` instead of an image."""
-        return cls("Image", got, _FORMATS, "Replace or remove it, or pass --skip_bad_records to go on without it.")
+        return cls("Image", got, _FORMATS, _DO)
 
     def at(self, place: str) -> "DecodeError":
         """The same error, naming where the image is."""
-        return DecodeError(f"Image {place}", self.got, self.expected, self.do)
+        return type(self)(f"Image {place}", self.got, self.expected, self.do)
 
 
-def decode(encoded: bytes, *, honour_exif: bool = False) -> np.ndarray:
+class TooLargeError(DecodeError):
+    """An image that would take too much memory or time, as its header says; it has not been decoded."""
+
+
+def decode(encoded: bytes, *, honour_exif: bool = False, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """The image as uint8 [h, w, 3] RGB; turned upright by its EXIF orientation when `honour_exif`.
 
-    Raises DecodeError.
+    Raises DecodeError; TooLargeError for one of more than `max_pixels`.
     """
     header = jpeg.read_header(encoded)
-    image = _decode_jpeg(encoded, header, None) if header else _decode_other(encoded)
+    if not header:
+        return _decode_other(encoded, honour_exif=honour_exif, max_pixels=max_pixels)
+    _check_work(encoded, header, max_pixels)
+    image = _decode_jpeg(encoded, header)
     return turn(image, _orientation(encoded)) if honour_exif else image
 
 
@@ -103,16 +112,18 @@ def eval_image(
     honour_exif: bool = False,
     resize_method: Method = "bicubic",
     crop_pct: float = CROP_PCT,
+    max_pixels: int = MAX_PIXELS,
 ) -> None:
     """Fills `out` uint8 [image_size, image_size, 3] with the centre of the image: see `eval_window`.
 
-    encoded: a file, or its pixels as `decode` returns them. Raises DecodeError.
+    encoded: a file, or its pixels as `decode` returns them. Raises DecodeError; TooLargeError for a file of more than
+    `max_pixels`.
     """
 
     def choose(height: int, width: int) -> Window:
         return eval_window(height, width, image_size, crop_pct)
 
-    _fill(encoded, choose, out, honour_exif=honour_exif, mirrored=False, method=resize_method)
+    _fill(encoded, choose, out, honour_exif=honour_exif, mirrored=False, method=resize_method, max_pixels=max_pixels)
 
 
 def _fill(
@@ -123,6 +134,7 @@ def _fill(
     honour_exif: bool,
     mirrored: bool,
     method: Method,
+    max_pixels: int = MAX_PIXELS,
 ) -> None:
     """Fills `out` with the window that `choose` picks from height and width, resized."""
     if isinstance(encoded, np.ndarray):
@@ -131,6 +143,7 @@ def _fill(
         library = native.load()
         facts = library.read_facts(encoded) if library else None
         if library and facts and not (honour_exif and facts.may_be_turned and _orientation(encoded) != UPRIGHT):
+            _check_pixels(facts.height, facts.width, max_pixels)
             window = choose(facts.height, facts.width)
             if library.resize_jpeg(encoded, window, out, mirrored=mirrored, method=method):
                 return
@@ -138,20 +151,22 @@ def _fill(
             def choose_again(height: int, width: int) -> Window:  # without drawing random numbers anew
                 return window if (height, width) == (facts.height, facts.width) else choose(height, width)
 
-            image = _decode_window(encoded, honour_exif, choose_again)
+            image = _decode_window(encoded, choose_again, honour_exif, max_pixels)
         else:
-            image = _decode_window(encoded, honour_exif, choose)
+            image = _decode_window(encoded, choose, honour_exif, max_pixels)
     resize_to_uint8(image, out, mirrored=mirrored, method=method)
 
 
-def _decode_window(encoded: bytes, honour_exif: bool, choose: Callable[[int, int], Window]) -> np.ndarray:
+def _decode_window(
+    encoded: bytes, choose: Callable[[int, int], Window], honour_exif: bool, max_pixels: int
+) -> np.ndarray:
     """The window of the decoded image that `choose` picks from height and width."""
     header = jpeg.read_header(encoded)
-    orientation = _orientation(encoded) if honour_exif else UPRIGHT
-    if header and header.height and header.width and orientation == UPRIGHT:
+    if header and not (honour_exif and _orientation(encoded) != UPRIGHT):
+        _check_work(encoded, header, max_pixels)
         window = choose(header.height, header.width)
         return _crop(_decode_jpeg(encoded, header, window.y + window.h), window)
-    image = turn(decode(encoded), orientation)
+    image = decode(encoded, honour_exif=honour_exif, max_pixels=max_pixels)
     return _crop(image, choose(*image.shape[:2]))
 
 
@@ -160,48 +175,61 @@ def _crop(image: np.ndarray, window: Window) -> np.ndarray:
     return image[y : y + h, x : x + w]
 
 
-def _decode_jpeg(encoded: bytes, header: jpeg.Header, rows: int | None) -> np.ndarray:
+def _check_work(encoded: bytes, header: jpeg.Header | None, max_pixels: int) -> None:
+    """Raises TooLargeError for a JPEG of too many pixels or scans."""
+    if header:
+        _check_pixels(header.height, header.width, max_pixels)
+    if not (header and header.unit_rows) and (scans := encoded.count(jpeg.SCAN)) > MAX_SCANS:
+        raise TooLargeError("Image", f"a JPEG of {scans} scans", f"at most {MAX_SCANS}", _DO)
+
+
+def _check_pixels(height: int, width: int, max_pixels: int) -> None:
+    if height * width > max_pixels:
+        raise TooLargeError("Image", f"{width} x {height} pixels", f"at most {max_pixels} pixels", _DO)
+
+
+def _decode_jpeg(encoded: bytes, header: jpeg.Header, rows: int | None = None) -> np.ndarray:
+    """All pixels of a JPEG, or at least so many rows from the top."""
     if not header.is_whole:
         raise DecodeError.because(f"a JPEG that breaks off after {len(encoded)} bytes")
     try:
         return jpeg.decode(encoded, header, rows)
     except ValueError:
-        return _decode_other(encoded)
+        size = header.height, header.width
+        return _decode_other(encoded, honour_exif=False, max_pixels=MAX_PIXELS, size=size)
 
 
-def _decode_other(encoded: bytes) -> np.ndarray:
+def _decode_other(
+    encoded: bytes, *, honour_exif: bool, max_pixels: int, size: tuple[int, int] | None = None
+) -> np.ndarray:
+    """The image by Pillow, which must be of `size`, (height, width), if that is known."""
     if not encoded:
         raise DecodeError.because("no bytes")
     try:
-        if not _is_overdrawn_png(encoded):
-            found = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-            if found is not None:
-                return cv2.cvtColor(found, cv2.COLOR_BGR2RGB)
-        with Image.open(io.BytesIO(encoded), formats=PILLOW_FORMATS) as image:
-            return np.asarray(image.convert("RGB"))
+        if encoded.startswith(jpeg.START):
+            _check_work(encoded, None, max_pixels)
+        with open_image(encoded) as image:
+            size = size or (image.height, image.width)
+            _check_pixels(image.height, image.width, max_pixels)
+            image.load()  # turns TIFF files upright, and no others
+            pixels = np.asarray(to_rgb(image))
+            if pixels.shape[:2] != size:
+                raise ValueError("other pixels than the header announces")
+            return turn(pixels, orientation_of(image)) if honour_exif else pixels
+    except DecodeError:
+        raise
+    except Image.DecompressionBombError:
+        raise TooLargeError("Image", "far too many pixels", f"at most {max_pixels} pixels", _DO) from None
     except UnidentifiedImageError:
         raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded") from None
-    except (OSError, ValueError, SyntaxError, cv2.error, Image.DecompressionBombError) as error:
-        raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded ({error})") from None
-
-
-def _is_overdrawn_png(encoded: bytes) -> bool:
-    """Whether a chunk claims to be longer than the rest of the file: OpenCV takes that much memory, up to 2 GB."""
-    at = len(_PNG)
-    while encoded.startswith(_PNG) and at + 8 <= len(encoded):
-        length, kind = struct.unpack_from(">I4s", encoded, at)
-        if at + 8 + length > len(encoded):
-            return True
-        if kind == b"IEND":
-            break
-        at += 12 + length
-    return False
+    except Exception as error:  # noqa: BLE001  # decoders raise whatever a damaged file makes them stumble over
+        raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded ({first_line(error)})") from None
 
 
 def _orientation(encoded: bytes) -> int:
     """As `orientation_of`, of an image file."""
     try:
-        with Image.open(io.BytesIO(encoded), formats=PILLOW_FORMATS) as image:
+        with open_image(encoded) as image:
             return orientation_of(image)
-    except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError):
-        return UPRIGHT  # decoding will say what is wrong
+    except Exception:  # noqa: BLE001  # decoding will say what is wrong
+        return UPRIGHT

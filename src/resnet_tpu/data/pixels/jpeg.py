@@ -1,19 +1,25 @@
-"""JPEG files: what the header says, and pixels equal to those of TensorFlow's decoder."""
+"""JPEG files: what the header says, and pixels equal to those of TensorFlow's decoder.
+
+The size is what libjpeg-turbo reads, which decodes the pixels too. The other facts are found by going from marker to
+marker as it does, and hold only where both find the same size.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 import simplejpeg
 
-_START = b"\xff\xd8"
+START = b"\xff\xd8"
+SCAN = b"\xff\xda"
 _END = b"\xff\xd9"
 _SCAN, _ADOBE = 0xDA, 0xEE
+_BARE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length: TEM, and restarts
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL_FRAMES = (0xC0, 0xC1)
 
 
 class Header(NamedTuple):
-    """What the markers before the pixels say."""
+    """What stands before the pixels."""
 
     height: int
     width: int
@@ -25,30 +31,41 @@ class Header(NamedTuple):
 
 
 def read_header(encoded: bytes) -> Header | None:
-    """The header of a JPEG file; None when the bytes are no JPEG or its markers cannot be followed."""
-    if not encoded.startswith(_START):
+    """The header of a JPEG file; None when the bytes are no JPEG, or one that simplejpeg cannot decode."""
+    if not encoded.startswith(START):
         return None
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
+    except (ValueError, KeyError):  # KeyError: of a colour sampling that simplejpeg has no name for
+        return None
+    header = _follow_markers(encoded)
+    return header if header and (header.height, header.width) == (height, width) else None
+
+
+def _follow_markers(encoded: bytes) -> Header | None:
+    """The header by the markers up to the first scan; None when they do not lead there."""
     position, frame_marker, frame, is_adobe = 2, 0, 0, False
-    while position + 4 < len(encoded):
-        if encoded[position] != 0xFF:
-            return None
-        marker = encoded[position + 1]
-        if marker == 0xFF:  # padding
+    while True:
+        position = encoded.find(b"\xff", position)  # stray bytes are skipped
+        while 0 < position < len(encoded) and encoded[position] == 0xFF:  # so is padding
             position += 1
+        if not 0 < position < len(encoded) - 3:
+            return None
+        marker = encoded[position]
+        position += 1
+        if not marker or marker in _BARE:
             continue
         if marker in _FRAMES:
-            frame_marker, frame = marker, position + 5
+            frame_marker, frame = marker, position + 3
         elif marker == _ADOBE:
-            is_adobe = is_adobe or encoded.startswith(b"Adobe", position + 4)
+            is_adobe = is_adobe or encoded.startswith(b"Adobe", position + 2)
         elif marker == _SCAN:
             break
-        position += 2 + int.from_bytes(encoded[position + 2 : position + 4], "big")
-    else:
-        return None
+        position += max(2, int.from_bytes(encoded[position : position + 2], "big"))
     if not frame or len(encoded) < frame + 5 + 3 * encoded[frame + 4]:
         return None
     components = encoded[frame + 4]
-    in_one_scan = frame_marker in _SEQUENTIAL_FRAMES and encoded[position + 4] == components
+    in_one_scan = frame_marker in _SEQUENTIAL_FRAMES and encoded[position + 2] == components
     unit = 8 * max((encoded[frame + 6 + 3 * i] & 15 for i in range(components)), default=1)
     return Header(
         height=int.from_bytes(encoded[frame : frame + 2], "big"),
@@ -67,7 +84,7 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
     The rows below `rows` are not decoded where the file allows it: the header is made to say that the image ends a
     coding unit further down, which changes no pixel above. Bit for bit TensorFlow's `decode_jpeg(channels=3)` with its
     default fast integer transform, CMYK and YCCK included; like there, errors in the middle of the data do no harm
-    beyond the pixels they hit. Raises ValueError when the data cannot be decoded.
+    beyond the pixels they hit. Raises ValueError when the data cannot be decoded, or not to the size of the header.
     """
     data, decoded_height = encoded, header.height
     if rows is not None and header.unit_rows:
@@ -80,6 +97,8 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
     # Not every error in the data is raised; what is not decoded then must not be what lay in memory.
     pixels = np.zeros((decoded_height, header.width, len(space)), np.uint8)
     image = simplejpeg.decode_jpeg(data, space, fastdct=True, fastupsample=False, strict=False, buffer=pixels)
+    if image.shape != pixels.shape:
+        raise ValueError(f"{image.shape[1]} x {image.shape[0]} pixels instead of {header.width} x {decoded_height}")
     if header.components != 4:
         return image
     inks = (image if header.is_adobe else 255 - image).astype(np.uint16)

@@ -15,7 +15,7 @@ from resnet_tpu.c_libraries import are_off
 from resnet_tpu.data.pixels.crop import Window
 from resnet_tpu.data.pixels.native.build import LIBRARY
 
-_INTERFACE = 1
+_INTERFACE = 2
 _METHODS = {"bicubic": 0, "bilinear": 1}
 
 
@@ -43,13 +43,13 @@ class Library:
         library.resize_pixels.argtypes = [pointer, pointer, ctypes.c_ssize_t, number, number, *target]
         self._library = library
         self._read_facts = ctypes.PyDLL(path).read_facts  # keeps the lock: shorter than to take it again
-        self._read_facts.argtypes = [ctypes.c_char_p, size, pointer]
+        self._read_facts.argtypes = [pointer, ctypes.c_char_p, size, pointer]
         self._of_thread = threading.local()
 
     def read_facts(self, encoded: bytes) -> Facts | None:
         """The facts of a JPEG that `resize_jpeg` may take; None for other files."""
         facts = (ctypes.c_int * 3)()
-        if not self._read_facts(encoded, len(encoded), facts):
+        if not self._read_facts(self._decoder(), encoded, len(encoded), facts):
             return None
         height, width, may_be_turned = facts
         return Facts(height, width, bool(may_be_turned))

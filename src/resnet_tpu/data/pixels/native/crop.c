@@ -5,11 +5,12 @@
 
 #include "native.h"
 
-#define INTERFACE 1 /* to be counted up with every change of these functions; __init__.py asks for it */
+#define INTERFACE 2 /* to be counted up with every change of these functions; __init__.py asks for it */
 
 #ifndef MOST_KEPT
 #define MOST_KEPT (64 << 20) /* bytes of a buffer that outlive a call */
 #endif
+#define EXIF_OR_XMP (JPEG_APP0 + 1)
 #define MARGIN 2 /* columns that chroma interpolation looks at beyond the window */
 
 static void refuse(j_common_ptr jpeg) { longjmp(((decoder *)jpeg->client_data)->refused, 1); }
@@ -90,31 +91,27 @@ void decoder_free(decoder *d) {
 
 int interface_version(void) { return INTERFACE; }
 
+/* Begins with a file: libjpeg reads what stands before the pixels. False when it is unusual; jumps when damaged. */
+static int open_jpeg(decoder *d, const uint8_t *encoded, size_t length) {
+    jpeg_create_decompress(&d->jpeg); /* anew, or tables of the last file would stand in for missing ones */
+    jpeg_save_markers(&d->jpeg, EXIF_OR_XMP, 1);
+    jpeg_mem_src(&d->jpeg, encoded, (unsigned long)length);
+    jpeg_read_header(&d->jpeg, TRUE);
+    return is_usual(&d->jpeg);
+}
+
 /* Whether a file may be one for `resize_jpeg`, by what stands before the pixels; then also its facts: height, width,
    and whether there is EXIF or XMP data. */
-int read_facts(const uint8_t *encoded, size_t length, int facts[3]) {
-    facts[0] = facts[1] = facts[2] = 0;
-    if (length < 2 || encoded[0] != 0xFF || encoded[1] != 0xD8)
-        return 0;
-    for (size_t at = 2; at + 12 < length && encoded[at] == 0xFF;) {
-        const uint8_t *segment = encoded + at + 4;
-        int marker = encoded[at + 1];
-        if (marker == 0xDA)
-            return facts[0] > 0 && facts[1] > 0;
-        if (marker == 0xFF) { /* padding */
-            at++;
-            continue;
-        }
-        if (marker == 0xC0 || marker == 0xC1) {
-            facts[0] = segment[1] << 8 | segment[2];
-            facts[1] = segment[3] << 8 | segment[4];
-        } else if (marker > 0xC1 && marker < 0xD0 && marker != 0xC4 && marker != 0xC8 && marker != 0xCC)
-            return 0;
-        else if (marker == 0xE1)
-            facts[2] = 1;
-        at += 2 + (size_t)(encoded[at + 2] << 8 | encoded[at + 3]);
+int read_facts(decoder *d, const uint8_t *encoded, size_t length, int facts[3]) {
+    volatile int done = 0;
+    if (!setjmp(d->refused) && open_jpeg(d, encoded, length)) {
+        facts[0] = (int)d->jpeg.image_height;
+        facts[1] = (int)d->jpeg.image_width;
+        facts[2] = d->jpeg.marker_list != NULL;
+        done = 1;
     }
-    return 0;
+    jpeg_destroy_decompress(&d->jpeg);
+    return done;
 }
 
 /* Fills `out` [size, size, 3] with the h x w pixels from `image` on, rows `stride` bytes apart. False: no memory. */
@@ -131,11 +128,9 @@ int resize_jpeg(decoder *d, const uint8_t *encoded, size_t length, int y, int x,
     JDIMENSION left, width;
     volatile int done = 0;
     if (!setjmp(d->refused)) {
-        jpeg_create_decompress(&d->jpeg); /* anew, or tables of the last file would stand in for missing ones */
-        jpeg_mem_src(&d->jpeg, encoded, (unsigned long)length);
-        jpeg_read_header(&d->jpeg, TRUE);
-        if (is_usual(&d->jpeg) && y >= 0 && x >= 0 && h > 0 && w > 0 && (JDIMENSION)y + h <= d->jpeg.image_height &&
-            (JDIMENSION)x + w <= d->jpeg.image_width && decode(d, y, x, h, w, &left, &width))
+        if (open_jpeg(d, encoded, length) && y >= 0 && x >= 0 && h > 0 && w > 0 &&
+            (JDIMENSION)y + h <= d->jpeg.image_height && (JDIMENSION)x + w <= d->jpeg.image_width &&
+            decode(d, y, x, h, w, &left, &width))
             done = resize(&d->floats, (uint8_t *)d->pixels.data + 3 * ((size_t)x - left), (ptrdiff_t)width * 3, h, w,
                           out, size, mirrored, method);
     }

@@ -1,0 +1,52 @@
+"""Fuzzes the decoder in C with libFuzzer and the sanitizers: `python tests/fuzz/jpeg_decoder.py --seconds 60`.
+
+Needs clang with its runtime (Debian, Ubuntu: apt-get install clang libclang-rt-dev libjpeg-dev). What it finds goes to
+found/image, whose files the tests go through.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from resnet_tpu.data.pixels.native.build import FOLDER as SOURCES
+
+FOLDER = Path(__file__).parent
+_FLAGS = (
+    "-std=gnu11",
+    "-g",
+    "-O1",
+    "-fsanitize=fuzzer,address,undefined",
+    "-fno-sanitize-recover=all",
+    "-DMOST_KEPT=0",
+)
+_DO = "Install what is missing: apt-get install clang libclang-rt-dev libjpeg-dev."
+
+
+def main() -> int:
+    """Builds and runs it; the exit code of libFuzzer, which is 0 when nothing was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--corpus", type=Path, help="Where inputs that reach new code are kept. Default: nowhere.")
+    options = parser.parse_args()
+    if not shutil.which("clang"):
+        sys.exit(f"jpeg_decoder: no clang, whose libFuzzer it needs. {_DO}")
+    found = FOLDER / "found" / "image"
+    found.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "jpeg_decoder"
+        sources = [FOLDER / "jpeg_decoder.c", *sorted(SOURCES.glob("*.c"))]
+        if subprocess.run(["clang", *_FLAGS, f"-I{SOURCES}", "-o", program, *sources, "-ljpeg", "-lm"]).returncode:
+            sys.exit(f"jpeg_decoder: clang cannot build it. {_DO}")
+        corpus = options.corpus or Path(folder) / "corpus"
+        corpus.mkdir(parents=True, exist_ok=True)
+        limits = (f"-max_total_time={options.seconds}", "-timeout=20", "-max_len=65536", f"-artifact_prefix={found}/")
+        return subprocess.run(
+            [program, *limits, "-print_final_stats=1", corpus, FOLDER / "seeds" / "image", found]
+        ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
