@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
+from resnet_tpu.serve.predict_api import to_json
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 TOLERANCE = 1e-6  # another batch is another order of float32 sums
@@ -174,8 +175,15 @@ def test_requests_that_do_not_fit_are_told_why(client: httpx.Client, body: Any, 
         ("GET", "/nowhere", 404),
         ("GET", "/page/..%2fapp.py", 404),
         ("PUT", "/v1/models", 405),
-        ("GET", "/v1/models/flowers:predict", 404),
-        ("POST", "/v1/models/flowers:regress", 405),
+        ("GET", "/v1/models/flowers:predict", 405),
+        ("GET", "/v1/models/flowers/versions/1:predict", 405),
+        ("HEAD", "/v1/models/flowers:classify", 405),
+        ("POST", "/v1/models/flowers", 405),
+        ("POST", "/v1/models/flowers:regress", 404),
+        ("GET", "/v1/models/", 404),
+        ("GET", "/health/", 404),
+        ("GET", "/v1/models/%00%ff%ed%a0%80", 404),
+        ("GET", "/v1/models/flowers/versions/" + "9" * 5000, 400),
         ("POST", "/v1/models/flowers:classify?top_k=0", 400),
         ("POST", "/v1/models/flowers/versions/last:predict", 400),
         ("POST", "/v1/models/half:predict", 404),
@@ -185,7 +193,15 @@ def test_requests_that_do_not_fit_are_told_why(client: httpx.Client, body: Any, 
 def test_every_error_is_json(client: httpx.Client, method: str, path: str, status: int) -> None:
     answer = client.request(method, path, content=b"{}" if method == "POST" else None)
     assert answer.status_code == status
-    assert list(answer.json()) == ["error"]
+    if method != "HEAD":
+        assert list(answer.json()) == ["error"]
+
+
+def test_head_is_get_without_the_body(client: httpx.Client) -> None:
+    for path in ("/", "/health", "/v1/models", "/v1/models/flowers", "/v1/models/flowers/metadata", "/v1/models/half"):
+        asked, whole = client.head(path), client.get(path)
+        assert (asked.status_code, asked.content) == (whole.status_code, b"")
+        assert asked.headers["content-length"] == str(len(whole.content))
 
 
 def test_multipart_that_does_not_fit(client: httpx.Client) -> None:
@@ -197,3 +213,19 @@ def test_multipart_that_does_not_fit(client: httpx.Client) -> None:
     answer = client.post(path, content=part, headers={"content-type": f"{kind}; boundary=x"})
     assert answer.json()["error"].startswith("Request: got no file")
     assert client.post(path, files=many).status_code == 400
+
+
+def test_names_of_files_are_text_in_utf_8(client: httpx.Client, images: list[bytes]) -> None:
+    def post(name: bytes, charset: str) -> httpx.Response:
+        part = b'--x\r\nContent-Disposition: form-data; name="a"; filename="' + name + b'"\r\n\r\n'
+        kind = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+        return client.post("/v1/models/flowers:classify", content=part + images[0] + b"\r\n--x--\r\n", headers=kind)
+
+    assert post("ü".encode(), "UTF-8").json()["predictions"][0]["name"] == "ü"
+    assert post(b"\xff\xed\xa0\x80", "utf-8").status_code == 200  # half a surrogate pair, and no UTF-8
+    for charset in ("utf-7", "utf-16", "punycode", "bz2", "none"):
+        assert post(b"+2AA-", charset).status_code == 415
+
+
+def test_half_a_surrogate_pair_does_no_harm() -> None:
+    assert to_json({"name": "\ud800ü"}) == '{"name":"?ü"}'.encode()

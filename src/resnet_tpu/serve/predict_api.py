@@ -81,8 +81,8 @@ def predict_answer(probabilities: Sequence[np.ndarray], *, by_rows: bool) -> byt
 
 
 def to_json(value: Any) -> bytes:
-    """JSON in UTF-8, without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """JSON in UTF-8, without spaces. Half a surrogate pair, which UTF-8 has not, becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def model_status(version: int) -> dict[str, Any]:
