@@ -131,6 +131,7 @@ def test_each_strange_file_gets_its_status(server: "Server", steady: None) -> No
                 assert isinstance(answer.json()["predictions" if status == 200 else "error"], list | str)
 
 
+PIXELS = b'{"signature_name": "pixels", "instances": '
 STRANGE_BODIES = {
     "nothing": b"",
     "half": b'{"instances": [{"b64": "',
@@ -146,6 +147,12 @@ STRANGE_BODIES = {
     "no base64": b'{"instances": [{"b64": "%%%"}]}',
     "half a surrogate": b'{"instances": [{"b64": "\\ud800"}]}',
     "no object": b'"instances"',
+    "keys again and again": b'{"instances": [], ' + b'"a": 1, ' * 1_000_000 + b'"instances": []}',
+    "lists without end": PIXELS + b"[" * 20_000_000,
+    "a million arrays": PIXELS + b"[" + b'{"images": [[[]]]}, ' * 1_000_000 + b"1]}",
+    "a million pieces of arrays": PIXELS + b"[[[1]]]a" * 3_000_000,
+    "a million images": PIXELS + b"[[[[" + b"0]]], [[[" * 3_000_000 + b"0]]]]}",
+    "an endless number of pixels": PIXELS + b"[[[[" + b"9" * 20_000_000 + b"]]]]}",
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
+from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.serve.predict_api import to_json
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
@@ -134,6 +135,66 @@ def test_a_file_that_is_no_image_does_not_harm_the_others(client: httpx.Client, 
     answer = client.post("/v1/models/flowers:classify", files=files[1:])
     assert answer.status_code == 400
     assert answer.json()["error"] == bad["error"]
+
+
+def test_pixels_are_asked_as_of_the_savedmodel(
+    client: httpx.Client, pixels: np.ndarray, export_dir: Path, expected: np.ndarray
+) -> None:
+    logits = load_classifier(open_bundle(str(export_dir)), "onnx", output="logits")(pixels)
+    arrays = pixels.tolist()
+    metadata = client.get("/v1/models/flowers/metadata").json()["metadata"]["signature_def"]["signature_def"]["pixels"]
+    assert [dim["size"] for dim in metadata["inputs"]["images"]["tensor_shape"]["dim"]] == ["-1", "32", "32", "3"]
+    for instances in (arrays, [{"images": array} for array in arrays]):
+        for indent in (None, 1):
+            body = json.dumps({"instances": instances, "signature_name": "pixels"}, indent=indent)
+            found = client.post("/v1/models/flowers:predict", content=body).json()["predictions"]
+            assert [sorted(row) for row in found] == [["logits", "probabilities"]] * len(arrays)
+            np.testing.assert_allclose([row["probabilities"] for row in found], expected, rtol=0, atol=TOLERANCE)
+            np.testing.assert_allclose([row["logits"] for row in found], logits, rtol=0, atol=1e-5)
+    for inputs in (arrays, {"images": arrays}):
+        request = {"signature_name": "pixels", "inputs": inputs}
+        outputs = client.post("/v1/models/flowers:predict", json=request).json()["outputs"]
+        np.testing.assert_allclose(outputs["probabilities"], expected, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(outputs["logits"], logits, rtol=0, atol=1e-5)
+
+
+ROW = [[0, 128, 255]] * 32
+SQUARE = [ROW] * 32
+"""Pixels of one image."""
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        (SQUARE, "Image 0: got something else, expected an array of [32, 32, 3]"),
+        ([SQUARE, [ROW] * 31], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 256]] * 32]], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, -1]] * 32]], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 1.5]] * 32]], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 10**30]] * 32]], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, None]] * 32]], "no JSON"),
+        ([{"images": SQUARE}, {"images": [SQUARE]}], "Image 1: got something else"),
+        ([{"images": SQUARE}, {"input": SQUARE}], "expected arrays of pixels"),
+        ([SQUARE] * 129, "got more than 128 images"),
+        ([{"images": SQUARE}] * 129, "got 129 images"),
+        ([{"images": "array 0"}, {"images": SQUARE}] * 65, "got 130 images"),
+        ([{"b64": ""}], "expected arrays of pixels"),
+        ([[0, 1], [2, 3]], "expected arrays of pixels"),
+        ([[[[]]]], "Image 0: got something else"),
+        ("array 0", "expected arrays of pixels"),
+    ],
+)
+def test_pixels_that_do_not_fit_are_told_why(client: httpx.Client, instances: Any, message: str) -> None:
+    answer = client.post("/v1/models/flowers:predict", json={"signature_name": "pixels", "instances": instances})
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+    assert len(answer.content) < 300
+
+
+@pytest.mark.parametrize("pixel", ["[0, 128, 007]", "[0,, 128]", "[0, 1 2, 3]", "[0, 128, ]", "[0, 128, 1e0]"])
+def test_pixels_that_are_no_json_are_refused(client: httpx.Client, pixel: str) -> None:
+    body = json.dumps({"signature_name": "pixels", "instances": [SQUARE]}).replace("[0, 128, 255]", pixel)
+    assert "Image 0: got something else" in client.post("/v1/models/flowers:predict", content=body).json()["error"]
 
 
 IMAGE = {"b64": "aW1hZ2UgYnl0ZXM="}

@@ -98,7 +98,8 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
 def _add_models(app: FastAPI, service: Service) -> None:
     def metadata(name: str, version: int | None = None) -> Response:
         model, found = service.find(name, version)
-        signatures = model_metadata(name, found.bundle.version, len(found.bundle.class_names))
+        bundle = found.bundle
+        signatures = model_metadata(name, bundle.version, len(bundle.class_names), bundle.image_size)
         return _json({**signatures, "model_card": model.card()})
 
     @app.get("/v1/models", responses=openapi.models_answer())

@@ -10,8 +10,12 @@ _IMAGE = {
     "required": ["b64"],
     "properties": {"b64": {"type": "string", "format": "byte", "description": "An image file in base64."}},
 }
-_NAMED_IMAGE = {"type": "object", "required": ["input"], "properties": {"input": _IMAGE}}
-_PROBABILITIES = {"type": "array", "items": {"type": "number"}}
+_PIXELS = {
+    "type": "array",
+    "description": "uint8 [s, s, 3], as the network takes it; the metadata say s.",
+    "items": {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}}},
+}
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
 _NUMBER = {"type": "integer", "description": "The most probable class, counted from 0."}
 _TEXT, _INTEGER, _FLAG, _ANY = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}, {"type": "object"}
 
@@ -80,23 +84,19 @@ def metadata_answer() -> dict[int | str, dict[str, Any]]:
 
 def predict_route() -> dict[str, Any]:
     """Request and answers of `:predict`."""
-    images = {"type": "array", "items": {"anyOf": [_IMAGE, _NAMED_IMAGE]}}
-    column = {"type": "array", "items": _IMAGE}
-    columns = {"anyOf": [column, {"type": "object", "required": ["input"], "properties": {"input": column}}]}
+    images = {"type": "array", "items": {"anyOf": [_IMAGE, _object(input=_IMAGE), _PIXELS, _object(images=_PIXELS)]}}
+    column = {"type": "array", "items": {"anyOf": [_IMAGE, _PIXELS]}}
     request = {
         "type": "object",
-        "description": "Either `instances` or `inputs`.",
+        "description": "Either `instances` or `inputs`: image files, or pixels for the signature `pixels`.",
         "properties": {
-            "signature_name": {"type": "string", "enum": ["", "serving_default", "classify"]},
+            "signature_name": {"type": "string", "enum": ["", "serving_default", "classify", "pixels"]},
             "instances": images,
-            "inputs": columns,
+            "inputs": {"anyOf": [column, _object(input=column), _object(images=column)]},
         },
     }
-    row = {"type": "object", "properties": {"classes": _NUMBER, "probabilities": _PROBABILITIES}}
-    outputs = {
-        "classes": {"type": "array", "items": _NUMBER},
-        "probabilities": {"type": "array", "items": _PROBABILITIES},
-    }
+    row = {"type": "object", "properties": {"classes": _NUMBER, "logits": _NUMBERS, "probabilities": _NUMBERS}}
+    outputs = {name: {"type": "array", "items": items} for name, items in row["properties"].items()}
     answer = {
         "type": "object",
         "properties": {
@@ -117,7 +117,7 @@ def classify_route() -> dict[str, Any]:
     """Request and answers of `:classify`."""
     file = {"type": "string", "format": "binary"}
     request = {"type": "object", "properties": {"images": {"type": "array", "items": file}}}
-    named = {"type": "object", "properties": {"class": {"type": "string"}, "probability": {"type": "number"}}}
+    named = {"type": "object", "properties": {"class": _TEXT, "probability": {"type": "number"}}}
     prediction = {
         "type": "object",
         "properties": {
@@ -129,8 +129,8 @@ def classify_route() -> dict[str, Any]:
     answer = {
         "type": "object",
         "properties": {
-            "model": {"type": "string"},
-            "version": {"type": "integer"},
+            "model": _TEXT,
+            "version": _INTEGER,
             "predictions": {"type": "array", "items": prediction},
             "ms": {"type": "number", "description": "Time in the server."},
         },
