@@ -5,6 +5,7 @@ import dataclasses
 import io
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -108,6 +109,26 @@ class Server:
                 return
             time.sleep(0.05)
         raise AssertionError(f"no {text!r} in {self.log.read_text()}")
+
+    def connect(self) -> socket.socket:
+        """A connection to it."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=30)
+
+    def ask(self, *parts: bytes) -> bytes:
+        """What it answers to these bytes until it closes the connection."""
+        received = b""
+        with self.connect() as connection, contextlib.suppress(ConnectionError):  # it may close while we still send
+            for part in parts:
+                connection.sendall(part)
+            while chunk := connection.recv(65536):
+                received += chunk
+        return received
+
+    def memory_mb(self, what: str = "VmRSS") -> float:
+        """Resident memory of its process in MB; VmHWM: the most it ever was."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(rf"^{what}:\s+(\d+) kB", status, re.MULTILINE)[0]) / 1000
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends the signal and returns the exit code."""

@@ -6,7 +6,6 @@ import collections
 import contextlib
 import io
 import json
-import re
 import socket
 import struct
 import time
@@ -42,17 +41,11 @@ def server(export_dir: Path, start_server: "StartServer") -> Iterator["Server"]:
 def steady(server: "Server", images: list[bytes], expected: np.ndarray) -> Iterator[None]:
     """The server answers photos before and after, has not grown, and nothing in it went wrong."""
     answer_photos(server.url, images, expected)
-    before = memory_mb(server)
+    before = server.memory_mb()
     yield
     answer_photos(server.url, images, expected)
-    assert memory_mb(server, "VmHWM") < before + GROWTH_MB
+    assert server.memory_mb("VmHWM") < before + GROWTH_MB
     assert "Traceback" not in server.log.read_text()
-
-
-def memory_mb(server: "Server", what: str = "VmRSS") -> float:
-    """Resident memory of the server in MB; VmHWM: the most it ever was."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(re.findall(rf"^{what}:\s+(\d+) kB", status, re.MULTILINE)[0]) / 1000
 
 
 def answer_photos(url: str, images: list[bytes], expected: np.ndarray) -> None:
@@ -138,6 +131,7 @@ def test_each_strange_file_gets_its_status(server: "Server", steady: None) -> No
                 assert isinstance(answer.json()["predictions" if status == 200 else "error"], list | str)
 
 
+PIXELS = b'{"signature_name": "pixels", "instances": '
 STRANGE_BODIES = {
     "nothing": b"",
     "half": b'{"instances": [{"b64": "',
@@ -153,6 +147,12 @@ STRANGE_BODIES = {
     "no base64": b'{"instances": [{"b64": "%%%"}]}',
     "half a surrogate": b'{"instances": [{"b64": "\\ud800"}]}',
     "no object": b'"instances"',
+    "keys again and again": b'{"instances": [], ' + b'"a": 1, ' * 1_000_000 + b'"instances": []}',
+    "lists without end": PIXELS + b"[" * 20_000_000,
+    "a million arrays": PIXELS + b"[" + b'{"images": [[[]]]}, ' * 1_000_000 + b"1]}",
+    "a million pieces of arrays": PIXELS + b"[[[1]]]a" * 3_000_000,
+    "a million images": PIXELS + b"[[[[" + b"0]]], [[[" * 3_000_000 + b"0]]]]}",
+    "an endless number of pixels": PIXELS + b"[[[[" + b"9" * 20_000_000 + b"]]]]}",
 }
 
 
@@ -231,9 +231,9 @@ def test_100_mutated_images(server: "Server", steady: None) -> None:
 @pytest.mark.slow
 def test_1000_mutated_images_leave_nothing_behind(server: "Server", steady: None) -> None:
     check_fuzz(server, 1000)
-    before = memory_mb(server)
+    before = server.memory_mb()
     check_fuzz(server, 1000)
-    assert memory_mb(server) < before + 10
+    assert server.memory_mb() < before + 10
 
 
 async def storm(url: str, body: bytes, count: int, connections: int) -> collections.Counter[int]:
@@ -264,11 +264,11 @@ def check_storm(export_dir: Path, start_server: "StartServer", images: list[byte
     body = instances(images[0])
     with start_server(export_dir, "--max_queue=128", "--max_connections=600") as server:
         asyncio.run(storm(server.url, body, 50, 50))
-        before = memory_mb(server)
+        before = server.memory_mb()
         statuses = asyncio.run(storm(server.url, body, count, 500))
         assert statuses.keys() <= {200, 503}
         assert statuses[200] >= 128
-        assert memory_mb(server, "VmHWM") < before + GROWTH_MB
+        assert server.memory_mb("VmHWM") < before + GROWTH_MB
         assert httpx.post(server.url + PREDICT, content=body, timeout=60).status_code == 200
         assert server.stop() == 0
 
@@ -284,18 +284,12 @@ def test_10000_requests_are_all_answered(export_dir: Path, start_server: "StartS
     check_storm(export_dir, start_server, images, 10_000)
 
 
-def connect(server: "Server") -> socket.socket:
-    """A connection to the server."""
-    host, port = server.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
 def test_clients_that_go_away_leave_nothing_behind(server: "Server", steady: None, images: list[bytes]) -> None:
     body = instances(*images)
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     ends = (len(head) // 2, len(head) + len(body) // 2, len(head) + len(body))
     for number in range(200):
-        with connect(server) as connection:
+        with server.connect() as connection:
             if number % 2:  # not in good order
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall((head + body)[: ends[number % 3]])
@@ -310,7 +304,7 @@ def test_slow_clients_keep_nobody_waiting_and_are_dropped(
     server: "Server", steady: None, images: list[bytes], expected: np.ndarray
 ) -> None:
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n".encode()
-    in_head, in_body = ([connect(server) for _ in range(50)] for _ in range(2))
+    in_head, in_body = ([server.connect() for _ in range(50)] for _ in range(2))
     for connection in in_body:
         connection.sendall(head)
     for byte in range(5):

@@ -2,11 +2,9 @@
 
 import base64
 import concurrent.futures
-import contextlib
 import io
 import json
 import re
-import socket
 import struct
 import time
 import zlib
@@ -46,21 +44,6 @@ def instances(*images: bytes) -> bytes:
     return json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}).encode()
 
 
-def raw(server: "Server", *parts: bytes, close: bool = False) -> bytes:
-    """What the server answers to these bytes until it closes the connection."""
-    host, port = re.fullmatch(r"http://(.+):(\d+)", server.url).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    received = b""
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
-        for part in parts:
-            connection.sendall(part)
-        if close:
-            return b""
-        with contextlib.suppress(ConnectionResetError):  # it closed while we were still sending
-            while chunk := connection.recv(65536):
-                received += chunk
-    return received
-
-
 def count(client: httpx.Client, name: str) -> float:
     """The sum of the counters whose line matches."""
     lines = client.get("/metrics").text.splitlines()
@@ -79,7 +62,7 @@ def test_a_body_that_is_too_large_is_refused_whether_announced_or_not(client: ht
 
 def test_an_announced_body_is_refused_before_it_is_sent(server: "Server") -> None:
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100000000000\r\n\r\n"
-    assert raw(server, head.encode()).startswith(b"HTTP/1.1 413 ")
+    assert server.ask(head.encode()).startswith(b"HTTP/1.1 413 ")
 
 
 def test_too_many_images(client: httpx.Client, images: list[bytes]) -> None:
@@ -128,7 +111,7 @@ def test_the_bytes_of_all_requests_are_bounded(server: "Server") -> None:
     body = b" " * (BODY - 1)
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with concurrent.futures.ThreadPoolExecutor(5) as pool:
-        answers = list(pool.map(lambda _: raw(server, head, body[:-1]), range(5)))  # the last byte never comes
+        answers = list(pool.map(lambda _: server.ask(head, body[:-1]), range(5)))  # the last byte never comes
     codes = sorted(answer.split()[1] for answer in answers)
     assert codes == [b"408", b"408", b"408", b"503", b"503"]
 
@@ -137,20 +120,13 @@ def test_what_does_not_come_to_an_end_is_closed(server: "Server") -> None:
     chunked = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n".encode()
     silent, half, slow = b"", b"GET / HTTP/1.1\r\nHos", chunked
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda part: raw(server, part), (silent, half, slow)))
+        answers = list(pool.map(lambda part: server.ask(part), (silent, half, slow)))
     assert answers[:2] == [b"", b""]
     assert answers[2].startswith(b"HTTP/1.1 408 ")
 
 
-def test_headers_are_bounded(server: "Server") -> None:
-    for size in (70_000, 1_000_000):
-        answer = raw(server, b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * size)
-        assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
-
-
 def test_connections_are_bounded(server: "Server") -> None:
-    host, port = server.url.removeprefix("http://").split(":")
-    idle = [socket.create_connection((host, int(port)), timeout=30) for _ in range(25)]
+    idle = [server.connect() for _ in range(25)]
     answers = [connection.recv(1000) for connection in idle[20:]]
     for connection in idle:
         connection.close()
@@ -164,14 +140,12 @@ def test_the_work_for_a_client_that_is_gone_is_dropped(client: httpx.Client, ser
     pattern = r'resnet_tpu_requests_total.*code="499"'
     before = count(client, pattern)
     for parts in ((head, body), (head, body[:100])):
-        raw(server, *parts, close=True)
+        with server.connect() as connection:
+            for part in parts:
+                connection.sendall(part)
     wait_until(lambda: count(client, pattern) == before + 2)
     wait_until(lambda: count(client, "resnet_tpu_queue_images") == 0)
     assert count(client, r'resnet_tpu_requests_total.*code="5\d\d"') == count(client, r'.*_total.*code="503"')
-
-
-def test_what_is_no_http_is_told_so(server: "Server") -> None:
-    assert raw(server, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
 def test_the_log_stays_quiet(server: "Server") -> None:

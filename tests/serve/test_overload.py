@@ -2,10 +2,8 @@
 
 import base64
 import json
-import re
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,11 +54,8 @@ def check_overload(
         start_server(export_dir, *BOUNDS) as server,
         httpx.Client(base_url=server.url, timeout=240, limits=alone) as http,
     ):
-        memory: Callable[[str], float] = lambda what: (  # noqa: E731
-            int(re.findall(rf"{what}:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[0]) / 1000
-        )
         check_answer(ask(http, images, 0), expected, 0)
-        before, ready = memory("VmRSS"), threading.Barrier(CLIENTS)
+        before, ready = server.memory_mb(), threading.Barrier(CLIENTS)
 
         def client(number: int) -> Counter[int]:
             ready.wait()
@@ -77,7 +72,7 @@ def check_overload(
         print(dict(statuses))
         assert statuses.total() == CLIENTS * requests
         assert min(statuses[200], statuses[503]) > 0
-        assert memory("VmHWM") < before + GROWTH_MB
+        assert server.memory_mb("VmHWM") < before + GROWTH_MB
         for first in range(len(images)):
             answer = ask(http, images, first)
             assert answer.status_code == 200

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
+from resnet_tpu.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serve.predict_api import to_json
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 TOLERANCE = 1e-6  # another batch is another order of float32 sums
@@ -135,6 +137,66 @@ def test_a_file_that_is_no_image_does_not_harm_the_others(client: httpx.Client, 
     assert answer.json()["error"] == bad["error"]
 
 
+def test_pixels_are_asked_as_of_the_savedmodel(
+    client: httpx.Client, pixels: np.ndarray, export_dir: Path, expected: np.ndarray
+) -> None:
+    logits = load_classifier(open_bundle(str(export_dir)), "onnx", output="logits")(pixels)
+    arrays = pixels.tolist()
+    metadata = client.get("/v1/models/flowers/metadata").json()["metadata"]["signature_def"]["signature_def"]["pixels"]
+    assert [dim["size"] for dim in metadata["inputs"]["images"]["tensor_shape"]["dim"]] == ["-1", "32", "32", "3"]
+    for instances in (arrays, [{"images": array} for array in arrays]):
+        for indent in (None, 1):
+            body = json.dumps({"instances": instances, "signature_name": "pixels"}, indent=indent)
+            found = client.post("/v1/models/flowers:predict", content=body).json()["predictions"]
+            assert [sorted(row) for row in found] == [["logits", "probabilities"]] * len(arrays)
+            np.testing.assert_allclose([row["probabilities"] for row in found], expected, rtol=0, atol=TOLERANCE)
+            np.testing.assert_allclose([row["logits"] for row in found], logits, rtol=0, atol=1e-5)
+    for inputs in (arrays, {"images": arrays}):
+        request = {"signature_name": "pixels", "inputs": inputs}
+        outputs = client.post("/v1/models/flowers:predict", json=request).json()["outputs"]
+        np.testing.assert_allclose(outputs["probabilities"], expected, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(outputs["logits"], logits, rtol=0, atol=1e-5)
+
+
+ROW = [[0, 128, 255]] * 32
+SQUARE = [ROW] * 32
+"""Pixels of one image."""
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        (SQUARE, "Image 0: got something else, expected an array of [32, 32, 3]"),
+        ([SQUARE, [ROW] * 31], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 256]] * 32]], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, -1]] * 32]], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 1.5]] * 32]], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 10**30]] * 32]], "Image 1: got something else"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, None]] * 32]], "no JSON"),
+        ([{"images": SQUARE}, {"images": [SQUARE]}], "Image 1: got something else"),
+        ([{"images": SQUARE}, {"input": SQUARE}], "expected arrays of pixels"),
+        ([SQUARE] * 129, "got more than 128 images"),
+        ([{"images": SQUARE}] * 129, "got 129 images"),
+        ([{"images": "array 0"}, {"images": SQUARE}] * 65, "got 130 images"),
+        ([{"b64": ""}], "expected arrays of pixels"),
+        ([[0, 1], [2, 3]], "expected arrays of pixels"),
+        ([[[[]]]], "Image 0: got something else"),
+        ("array 0", "expected arrays of pixels"),
+    ],
+)
+def test_pixels_that_do_not_fit_are_told_why(client: httpx.Client, instances: Any, message: str) -> None:
+    answer = client.post("/v1/models/flowers:predict", json={"signature_name": "pixels", "instances": instances})
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+    assert len(answer.content) < 300
+
+
+@pytest.mark.parametrize("pixel", ["[0, 128, 007]", "[0,, 128]", "[0, 1 2, 3]", "[0, 128, ]", "[0, 128, 1e0]"])
+def test_pixels_that_are_no_json_are_refused(client: httpx.Client, pixel: str) -> None:
+    body = json.dumps({"signature_name": "pixels", "instances": [SQUARE]}).replace("[0, 128, 255]", pixel)
+    assert "Image 0: got something else" in client.post("/v1/models/flowers:predict", content=body).json()["error"]
+
+
 IMAGE = {"b64": "aW1hZ2UgYnl0ZXM="}
 CASES: Sequence[tuple[Any, int, str]] = [
     ("{", 400, "no JSON"),
@@ -174,8 +236,15 @@ def test_requests_that_do_not_fit_are_told_why(client: httpx.Client, body: Any, 
         ("GET", "/nowhere", 404),
         ("GET", "/page/..%2fapp.py", 404),
         ("PUT", "/v1/models", 405),
-        ("GET", "/v1/models/flowers:predict", 404),
-        ("POST", "/v1/models/flowers:regress", 405),
+        ("GET", "/v1/models/flowers:predict", 405),
+        ("GET", "/v1/models/flowers/versions/1:predict", 405),
+        ("HEAD", "/v1/models/flowers:classify", 405),
+        ("POST", "/v1/models/flowers", 405),
+        ("POST", "/v1/models/flowers:regress", 404),
+        ("GET", "/v1/models/", 404),
+        ("GET", "/health/", 404),
+        ("GET", "/v1/models/%00%ff%ed%a0%80", 404),
+        ("GET", "/v1/models/flowers/versions/" + "9" * 5000, 400),
         ("POST", "/v1/models/flowers:classify?top_k=0", 400),
         ("POST", "/v1/models/flowers/versions/last:predict", 400),
         ("POST", "/v1/models/half:predict", 404),
@@ -185,7 +254,15 @@ def test_requests_that_do_not_fit_are_told_why(client: httpx.Client, body: Any, 
 def test_every_error_is_json(client: httpx.Client, method: str, path: str, status: int) -> None:
     answer = client.request(method, path, content=b"{}" if method == "POST" else None)
     assert answer.status_code == status
-    assert list(answer.json()) == ["error"]
+    if method != "HEAD":
+        assert list(answer.json()) == ["error"]
+
+
+def test_head_is_get_without_the_body(client: httpx.Client) -> None:
+    for path in ("/", "/health", "/v1/models", "/v1/models/flowers", "/v1/models/flowers/metadata", "/v1/models/half"):
+        asked, whole = client.head(path), client.get(path)
+        assert (asked.status_code, asked.content) == (whole.status_code, b"")
+        assert asked.headers["content-length"] == str(len(whole.content))
 
 
 def test_multipart_that_does_not_fit(client: httpx.Client) -> None:
@@ -197,3 +274,19 @@ def test_multipart_that_does_not_fit(client: httpx.Client) -> None:
     answer = client.post(path, content=part, headers={"content-type": f"{kind}; boundary=x"})
     assert answer.json()["error"].startswith("Request: got no file")
     assert client.post(path, files=many).status_code == 400
+
+
+def test_names_of_files_are_text_in_utf_8(client: httpx.Client, images: list[bytes]) -> None:
+    def post(name: bytes, charset: str) -> httpx.Response:
+        part = b'--x\r\nContent-Disposition: form-data; name="a"; filename="' + name + b'"\r\n\r\n'
+        kind = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+        return client.post("/v1/models/flowers:classify", content=part + images[0] + b"\r\n--x--\r\n", headers=kind)
+
+    assert post("ü".encode(), "UTF-8").json()["predictions"][0]["name"] == "ü"
+    assert post(b"\xff\xed\xa0\x80", "utf-8").status_code == 200  # half a surrogate pair, and no UTF-8
+    for charset in ("utf-7", "utf-16", "punycode", "bz2", "none"):
+        assert post(b"+2AA-", charset).status_code == 415
+
+
+def test_half_a_surrogate_pair_does_no_harm() -> None:
+    assert to_json({"name": "\ud800ü"}) == '{"name":"?ü"}'.encode()

@@ -38,7 +38,7 @@ Output = Literal["logits", "probabilities"]
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 Classifier = Callable[[np.ndarray], np.ndarray]
-"""images uint8 [n, s, s, 3] -> probabilities float32 [n, classes], for any n and from any number of threads."""
+"""images uint8 [n, s, s, 3] -> an `Output`, float32 [n, classes], for any n and from any number of threads."""
 
 _PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
 """Packages through which JAX reaches accelerators."""
@@ -218,7 +218,9 @@ def _publish(folder: str, export_dir: str) -> str:
             return place
 
 
-def load_classifier(bundle: Bundle, form: Form | None = None, num_threads: int | None = None) -> Classifier:
+def load_classifier(
+    bundle: Bundle, form: Form | None = None, num_threads: int | None = None, output: Output = "probabilities"
+) -> Classifier:
     """The network of the bundle, ready to run.
 
     form: default ONNX Runtime on a CPU, where the bundle has its form and it is installed, else StableHLO through XLA.
@@ -232,13 +234,13 @@ def load_classifier(bundle: Bundle, form: Form | None = None, num_threads: int |
     if form == "stablehlo":
         from resnet_tpu.export.stablehlo import load_stablehlo
 
-        return load_stablehlo(bundle)
+        return load_stablehlo(bundle, output)
     if form == "savedmodel":
         do = "Serve it with TensorFlow Serving, or choose another form."
         raise UserError("Form", form, "one that takes pixels: stablehlo, onnx or int8", do)
     from resnet_tpu.export.runtime import load_onnx
 
-    return load_onnx(bundle, form, num_threads)
+    return load_onnx(bundle, form, num_threads, output)
 
 
 def default_form(bundle: Bundle) -> Form:

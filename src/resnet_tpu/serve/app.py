@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from resnet_tpu import __version__
 from resnet_tpu.serve import openapi
@@ -29,6 +30,15 @@ _PAGE_HEADERS = {
     "referrer-policy": "no-referrer",
 }
 
+
+class _Part(StringConvertor):
+    """A part of a path up to what is asked of it: `flowers` of `flowers:predict`."""
+
+    regex = "[^/:]+"
+
+
+register_url_convertor("part", _Part())
+
 TopK = Annotated[int, Query(ge=1, description="Classes to name for each image.")]
 
 
@@ -45,9 +55,11 @@ def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastA
     app = FastAPI(
         title="resnet_tpu",
         version=__version__,
-        description="Names the classes of images. The routes under /v1/models are those of TensorFlow Serving.",
+        description="Names the classes of images. The routes under /v1/models are those of TensorFlow Serving. "
+        "What answers GET answers HEAD.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         responses=openapi.any_error(),
         lifespan=lifespan,
     )
@@ -62,22 +74,22 @@ def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastA
 
 
 def _add_predictions(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/models/{name}:predict", **openapi.predict_route())
+    @app.post("/v1/models/{name:part}:predict", **openapi.predict_route())
     async def predict(request: Request, name: str) -> Response:
         """Probabilities for image files in base64, as TensorFlow Serving's Predict API."""
         return await service.predict(request, name)
 
-    @app.post("/v1/models/{name}/versions/{version}:predict", **openapi.predict_route())
+    @app.post("/v1/models/{name:part}/versions/{version:part}:predict", **openapi.predict_route())
     async def predict_version(request: Request, name: str, version: int) -> Response:
         """The same of a certain version."""
         return await service.predict(request, name, version)
 
-    @app.post("/v1/models/{name}:classify", **openapi.classify_route())
+    @app.post("/v1/models/{name:part}:classify", **openapi.classify_route())
     async def classify(request: Request, name: str, top_k: TopK = 5) -> Response:
         """The most probable classes, by name, of uploaded files; a file that is no image has an error instead."""
         return await service.classify(request, name, top_k=top_k)
 
-    @app.post("/v1/models/{name}/versions/{version}:classify", **openapi.classify_route())
+    @app.post("/v1/models/{name:part}/versions/{version:part}:classify", **openapi.classify_route())
     async def classify_version(request: Request, name: str, version: int, top_k: TopK = 5) -> Response:
         """The same of a certain version."""
         return await service.classify(request, name, version, top_k=top_k)
@@ -86,10 +98,11 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
 def _add_models(app: FastAPI, service: Service) -> None:
     def metadata(name: str, version: int | None = None) -> Response:
         model, found = service.find(name, version)
-        signatures = model_metadata(name, found.bundle.version, len(found.bundle.class_names))
+        bundle = found.bundle
+        signatures = model_metadata(name, bundle.version, len(bundle.class_names), bundle.image_size)
         return _json({**signatures, "model_card": model.card()})
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=openapi.models_answer())
     async def list_models() -> Response:
         """The models by name, and how large a request may be."""
         found = [{"name": name, "version": model.current.bundle.version} for name, model in service.models.items()]
@@ -97,22 +110,22 @@ def _add_models(app: FastAPI, service: Service) -> None:
         limits = {"body_bytes": options.max_body, "images": options.max_images_per_request}
         return _json({"models": found, "limits": limits})
 
-    @app.get("/v1/models/{name}", responses=openapi.refusals(404))
+    @app.get("/v1/models/{name:part}", responses=openapi.status_answer())
     async def status(name: str) -> Response:
         """The version that is served, as TensorFlow Serving's Model status API."""
         return _json(model_status(service.find(name, None)[1].bundle.version))
 
-    @app.get("/v1/models/{name}/versions/{version}", responses=openapi.refusals(404))
+    @app.get("/v1/models/{name:part}/versions/{version:part}", responses=openapi.status_answer())
     async def status_version(name: str, version: int) -> Response:
         """The same of a certain version."""
         return _json(model_status(service.find(name, version)[1].bundle.version))
 
-    @app.get("/v1/models/{name}/metadata", responses=openapi.refusals(404))
+    @app.get("/v1/models/{name:part}/metadata", responses=openapi.metadata_answer())
     async def metadata_latest(name: str) -> Response:
         """Signatures as TensorFlow Serving's Model Metadata API, and the model card."""
         return metadata(name)
 
-    @app.get("/v1/models/{name}/versions/{version}/metadata", responses=openapi.refusals(404))
+    @app.get("/v1/models/{name:part}/versions/{version:part}/metadata", responses=openapi.metadata_answer())
     async def metadata_version(name: str, version: int) -> Response:
         """The same of a certain version."""
         return metadata(name, version)
@@ -122,22 +135,22 @@ def _add_operation(app: FastAPI, metrics: Metrics, state: State) -> None:
     def health() -> Response:
         return _json({"live": True, "ready": state.is_ready}, 200 if state.is_ready else 503)
 
-    @app.get("/health", responses=openapi.refusals(503))
+    @app.get("/health", responses=openapi.health_answer(503))
     async def health_all() -> Response:
         """200 when requests are welcome, 503 before and while it stops."""
         return health()
 
-    @app.get("/health/ready", responses=openapi.refusals(503))
+    @app.get("/health/ready", responses=openapi.health_answer(503))
     async def health_ready() -> Response:
         """The same, for load balancers."""
         return health()
 
-    @app.get("/health/live")
+    @app.get("/health/live", responses=openapi.health_answer())
     async def health_live() -> Response:
         """200 as long as the process answers."""
         return _json({"live": True, "ready": state.is_ready})
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def read_metrics() -> Response:
         """Counters and histograms in the format of Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")

@@ -33,7 +33,7 @@ class Batcher:
         max_queue: int,
         batch_sizes: Sequence[int] = (),
     ) -> None:
-        """classify: images uint8 [n, s, s, 3] -> probabilities [n, classes]. batch_sizes: ascending, the only n that
+        """classify: images uint8 [n, s, s, 3] -> logits [n, classes]. batch_sizes: ascending, the only n that
         it is given, filled up with zeros; empty for any n up to max_batch_size.
         """
         self._classify, self._decoders, self._metrics = classify, decoders, metrics
@@ -51,7 +51,7 @@ class Batcher:
         return self._num_decoding + len(self._waiting)
 
     def submit(self, decodes: Sequence[Callable[[], np.ndarray]]) -> list[Answer]:
-        """The probabilities [classes], some time, of the images that these functions return on a decoding thread.
+        """The logits [classes], some time, of the images that these functions return on a decoding thread.
 
         Cancelling an answer takes its image out of the queue. What a function raises its answer raises. Raises Refusal
         (503) when the queue has no room for all of them.
@@ -126,13 +126,13 @@ class Batcher:
                 answer.set_result(done.result()[index])
 
     def _run(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """The probabilities [n, classes]; on the thread of the network."""
+        """The logits [n, classes]; on the thread of the network."""
         start = time.perf_counter()
         count = len(images)
         size = next((size for size in self._batch_sizes if size >= count), count)
         batch = np.zeros((size, *images[0].shape), np.uint8)
         np.stack(images, out=batch[:count])
-        probabilities = self._classify(batch)[:count]
+        logits = self._classify(batch)[:count]
         self._metrics.run.observe(time.perf_counter() - start)
         self._metrics.batch_images.observe(count)
-        return probabilities
+        return logits

@@ -34,15 +34,15 @@ class Version:
     batcher: Batcher
     max_pixels: int
 
-    def submit(self, encoded: Sequence[bytes]) -> list[Answer]:
-        """The probabilities [classes], some time, of each of these image files; see `Batcher.submit`."""
-        size, data = self.bundle.image_size, self.bundle.config.data
-        return self.batcher.submit(
-            [
-                functools.partial(decode, image, size, data.resize_method, self.max_pixels, data.crop_pct)
-                for image in encoded
-            ]
-        )
+    def submit(self, images: Sequence[bytes] | Sequence[np.ndarray]) -> list[Answer]:
+        """The logits [classes], some time, of each of these files, or pixels [s, s, 3]; see `Batcher.submit`."""
+        return self.batcher.submit([functools.partial(self._decode, image) for image in images])
+
+    def _decode(self, image: bytes | np.ndarray) -> np.ndarray:
+        if isinstance(image, np.ndarray):
+            return image
+        data = self.bundle.config.data
+        return decode(image, self.bundle.image_size, data.resize_method, self.max_pixels, data.crop_pct)
 
 
 class Model:
@@ -91,13 +91,13 @@ class Loader:
         """Loads the network and runs it once for every batch size that is compiled. Raises UserError."""
         options = self.options
         form: Form = bundles.default_form(bundle) if options.form == "auto" else options.form
-        classify = bundles.load_classifier(bundle, form, options.num_threads)
+        classify = bundles.load_classifier(bundle, form, options.num_threads, "logits")
         sizes = options.batch_sizes() if form == "stablehlo" else []
         for size in sizes or [options.max_batch_size, 1]:
             side = bundle.image_size
             found = classify(np.zeros((size, side, side, 3), np.uint8))
             if found.shape != (size, len(bundle.class_names)):
-                expected = f"{size} rows of {len(bundle.class_names)} probabilities"
+                expected = f"{size} rows of {len(bundle.class_names)} logits"
                 raise UserError(
                     f"Bundle {bundle.path}", f"an output of shape {found.shape}", expected, "Export it again."
                 )

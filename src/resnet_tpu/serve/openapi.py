@@ -10,16 +10,21 @@ _IMAGE = {
     "required": ["b64"],
     "properties": {"b64": {"type": "string", "format": "byte", "description": "An image file in base64."}},
 }
-_NAMED_IMAGE = {"type": "object", "required": ["input"], "properties": {"input": _IMAGE}}
-_PROBABILITIES = {"type": "array", "items": {"type": "number"}}
+_PIXELS = {
+    "type": "array",
+    "description": "uint8 [s, s, 3], as the network takes it; the metadata say s.",
+    "items": {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}}},
+}
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
 _NUMBER = {"type": "integer", "description": "The most probable class, counted from 0."}
-_ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+_TEXT, _INTEGER, _FLAG, _ANY = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}, {"type": "object"}
 
 _REFUSALS = {
-    400: "No image, or a body that does not fit.",
+    400: "A value or a body that does not fit, or no image.",
     404: "No such model or version.",
     408: "The body took too long to arrive.",
     413: "A body or an image that is too large.",
+    415: "No multipart/form-data in UTF-8.",
     503: "Too much to do, or about to stop: try again after Retry-After seconds.",
     504: "It took too long.",
 }
@@ -27,6 +32,14 @@ _REFUSALS = {
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": schema}}}
+
+
+def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    """An object with all of these."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+_ERROR = _object(error=_TEXT)
 
 
 def any_error() -> dict[int | str, dict[str, Any]]:
@@ -39,25 +52,51 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     return {code: {"description": _REFUSALS[code], **_json(_ERROR)} for code in codes}
 
 
+def health_answer(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The answers of the routes under `/health`: the same body, whatever the code."""
+    body = _object(live=_FLAG, ready=_FLAG)
+    return {
+        200: {"description": "It answers.", **_json(body)},
+        **{code: {"description": _REFUSALS[code], **_json(body)} for code in codes},
+    }
+
+
+def models_answer() -> dict[int | str, dict[str, Any]]:
+    """The answers of `/v1/models`."""
+    models = {"type": "array", "items": _object(name=_TEXT, version=_INTEGER)}
+    limits = _object(body_bytes=_INTEGER, images=_INTEGER)
+    return {200: {"description": "The models.", **_json(_object(models=models, limits=limits))}}
+
+
+def status_answer() -> dict[int | str, dict[str, Any]]:
+    """The answers of a model's status."""
+    fine = _object(error_code=_TEXT, error_message=_TEXT)
+    versions = {"type": "array", "items": _object(version=_TEXT, state=_TEXT, status=fine)}
+    body = _object(model_version_status=versions)
+    return {200: {"description": "The version that is served.", **_json(body)}, **refusals(400, 404)}
+
+
+def metadata_answer() -> dict[int | str, dict[str, Any]]:
+    """The answers of a model's metadata."""
+    body = _object(model_spec=_object(name=_TEXT, signature_name=_TEXT, version=_TEXT), metadata=_ANY, model_card=_ANY)
+    return {200: {"description": "Signatures and model card.", **_json(body)}, **refusals(400, 404)}
+
+
 def predict_route() -> dict[str, Any]:
     """Request and answers of `:predict`."""
-    images = {"type": "array", "items": {"anyOf": [_IMAGE, _NAMED_IMAGE]}}
-    column = {"type": "array", "items": _IMAGE}
-    columns = {"anyOf": [column, {"type": "object", "required": ["input"], "properties": {"input": column}}]}
+    images = {"type": "array", "items": {"anyOf": [_IMAGE, _object(input=_IMAGE), _PIXELS, _object(images=_PIXELS)]}}
+    column = {"type": "array", "items": {"anyOf": [_IMAGE, _PIXELS]}}
     request = {
         "type": "object",
-        "description": "Either `instances` or `inputs`.",
+        "description": "Either `instances` or `inputs`: image files, or pixels for the signature `pixels`.",
         "properties": {
-            "signature_name": {"type": "string", "enum": ["", "serving_default", "classify"]},
+            "signature_name": {"type": "string", "enum": ["", "serving_default", "classify", "pixels"]},
             "instances": images,
-            "inputs": columns,
+            "inputs": {"anyOf": [column, _object(input=column), _object(images=column)]},
         },
     }
-    row = {"type": "object", "properties": {"classes": _NUMBER, "probabilities": _PROBABILITIES}}
-    outputs = {
-        "classes": {"type": "array", "items": _NUMBER},
-        "probabilities": {"type": "array", "items": _PROBABILITIES},
-    }
+    row = {"type": "object", "properties": {"classes": _NUMBER, "logits": _NUMBERS, "probabilities": _NUMBERS}}
+    outputs = {name: {"type": "array", "items": items} for name, items in row["properties"].items()}
     answer = {
         "type": "object",
         "properties": {
@@ -78,7 +117,7 @@ def classify_route() -> dict[str, Any]:
     """Request and answers of `:classify`."""
     file = {"type": "string", "format": "binary"}
     request = {"type": "object", "properties": {"images": {"type": "array", "items": file}}}
-    named = {"type": "object", "properties": {"class": {"type": "string"}, "probability": {"type": "number"}}}
+    named = {"type": "object", "properties": {"class": _TEXT, "probability": {"type": "number"}}}
     prediction = {
         "type": "object",
         "properties": {
@@ -90,8 +129,8 @@ def classify_route() -> dict[str, Any]:
     answer = {
         "type": "object",
         "properties": {
-            "model": {"type": "string"},
-            "version": {"type": "integer"},
+            "model": _TEXT,
+            "version": _INTEGER,
             "predictions": {"type": "array", "items": prediction},
             "ms": {"type": "number", "description": "Time in the server."},
         },
@@ -99,7 +138,7 @@ def classify_route() -> dict[str, Any]:
     return {
         "responses": {
             200: {"description": "The predictions.", **_json(answer)},
-            **refusals(400, 404, 408, 413, 503, 504),
+            **refusals(400, 404, 408, 413, 415, 503, 504),
         },
         "openapi_extra": {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": request}}}},
     }

@@ -16,7 +16,7 @@ from resnet_tpu import machine
 from resnet_tpu.errors import UserError
 from resnet_tpu.serve import images
 from resnet_tpu.serve.app import make_app
-from resnet_tpu.serve.connection import bounded_protocol
+from resnet_tpu.serve.connection import MAX_HEAD, bounded_protocol
 from resnet_tpu.serve.gate import State
 from resnet_tpu.serve.metrics import Metrics
 from resnet_tpu.serve.models import Loader, load_models
@@ -93,6 +93,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=bounded_protocol(options),
+                h11_max_incomplete_event_size=MAX_HEAD,
                 loop="asyncio",  # it closes the listener at once, see `shutdown`
                 ws="none",
                 log_config=None,

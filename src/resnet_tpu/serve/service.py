@@ -12,7 +12,7 @@ from starlette.responses import Response
 from resnet_tpu.serve.body import Pending, Share, read_body, read_files
 from resnet_tpu.serve.models import Model, Version
 from resnet_tpu.serve.options import ServeOptions
-from resnet_tpu.serve.predict_api import parse_request, predict_answer, to_json
+from resnet_tpu.serve.predict_api import parse_request, predict_answer, softmax, to_json
 from resnet_tpu.serve.refusal import CLIENT_GONE, Refusal
 
 T = TypeVar("T")
@@ -43,14 +43,14 @@ class Service:
 
         async def work(body: bytes) -> Response:
             max_images = self.options.max_images_per_request
-            parsed = await _apart(len(body), lambda: parse_request(body, max_images))
+            parsed = await _apart(len(body), lambda: parse_request(body, max_images, found.bundle.image_size))
             results = await _classify(request, found, parsed.images)
             for index, result in enumerate(results):
                 if isinstance(result, Refusal):
                     raise Refusal(result.status, result.message.replace("Image", f"Image {index}", 1))
             rows = [result for result in results if isinstance(result, np.ndarray)]
             num_bytes = 20 * len(rows) * len(rows[0])
-            return _json(await _apart(num_bytes, lambda: predict_answer(rows, by_rows=parsed.by_rows)))
+            return _json(await _apart(num_bytes, lambda: predict_answer(np.stack(rows), parsed)))
 
         return await self._bounded(request, lambda share: read_body(request, self.options.max_body, share), work)
 
@@ -113,8 +113,10 @@ class Service:
                 gone.cancel()
 
 
-async def _classify(request: Request, version: Version, images: Sequence[bytes]) -> list[np.ndarray | Refusal]:
-    """The probabilities [classes] of each image, or why there are none. Raises Refusal (503)."""
+async def _classify(
+    request: Request, version: Version, images: Sequence[bytes] | Sequence[np.ndarray]
+) -> list[np.ndarray | Refusal]:
+    """The logits [classes] of each image, or why there are none. Raises Refusal (503)."""
     request.state.num_images = len(images)
     results = await asyncio.gather(*version.submit(images), return_exceptions=True)
     for result in results:
@@ -126,8 +128,8 @@ async def _classify(request: Request, version: Version, images: Sequence[bytes])
 def _describe(result: np.ndarray | Refusal, class_names: Sequence[str], top_k: int) -> dict[str, Any]:
     if isinstance(result, Refusal):
         return {"error": result.message}
-    best = np.argsort(-result, kind="stable")[:top_k]
-    return {"classes": [{"class": class_names[index], "probability": float(result[index])} for index in best]}
+    best, probabilities = np.argsort(-result, kind="stable")[:top_k], softmax(result)
+    return {"classes": [{"class": class_names[index], "probability": float(probabilities[index])} for index in best]}
 
 
 async def _apart(num_bytes: int, function: Callable[[], T]) -> T:
