@@ -4,12 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
 OUT ?= demo
-LIBTPU := 0.0.51
 SECONDS ?= 60
+NEWEST_PYTHON ?= $(shell for found in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/bin/python; do \
+	$$found -c '' 2>/dev/null && echo $$found && break; done)
+NEWEST := .venv-newest
+NATIVE := $(shell find src -path '*/native/*.[ch]')
+# The TPU compilers that people get: those that jax 0.10.2, 0.11.2 and 0.12.0 pin. The first is that of the lock.
+LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.42.1 0.0.48.1 0.0.50.1)
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-slow fuzz check-tpu release-check lint format docs bench lock clean
+.PHONY: demo test test-newest test-slow fuzz check-tpu release-check lint format docs bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
@@ -17,14 +22,23 @@ demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on
 test: $(VENV)/installed  ## all tests but the slow ones
 	$(BIN)/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=20
 
+test-newest:  ## the tests of what other versions may break, on Python 3.13 with the newest releases that the ranges allow
+ifeq ($(NEWEST_PYTHON),)
+	@echo "test-newest is skipped: no Python 3.13, neither on the PATH nor among pyenv's"
+else
+	$(MAKE) $(NEWEST)/installed
+	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=10 \
+		$(addprefix tests/,models train recipes data checkpoints export serve prune plan test_demo.py)
+endif
+
 test-slow: $(VENV)/installed  ## the slow ones
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each: make fuzz SECONDS=600
 	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py --seconds $(SECONDS)
 
-check-tpu: $(VENV)/libtpu  ## compile the real ResNet-50 for TPUs that are not here; minutes, and Linux on x86-64
-	$(BIN)/python -m pytest -m tpu
+check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile the real ResNet-50 for TPUs that are not here, and a small one with every libtpu that people get; minutes, and Linux on x86-64
+	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m tpu
 
 release-check: $(VENV)/installed  ## build wheel and sdist, install and run them on the Pythons that are here; minutes, and packages from the network
 	$(BIN)/python -m pytest tests/test_release.py --verbose
@@ -51,9 +65,9 @@ lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
 		--group dev --no-annotate --quiet --no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) $(OUT) site
+	rm -rf $(VENV) $(NEWEST) $(OUT) site
 
-$(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(shell find src -path '*/native/*.[ch]')
+$(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(NATIVE)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
@@ -69,6 +83,15 @@ $(VENV)/fuzz/installed: $(VENV)/installed pyproject.toml
 		| $(VENV)/fuzz/bin/python -m pip install --quiet --constraint requirements.lock --requirement /dev/stdin
 	touch $@
 
-$(VENV)/libtpu: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet libtpu==$(LIBTPU)
+$(NEWEST)/installed: pyproject.toml hatch_build.py $(NATIVE)
+	rm -rf $(NEWEST)
+	$(NEWEST_PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
+	$(NEWEST)/bin/python -m pip install --quiet --group dev --editable '.[demo,cpu,onnx,serve,gcp]'
+	touch $@
+
+# Each in a folder of its own, which goes before all others on Python's path.
+$(VENV)/libtpus/%: $(VENV)/installed
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --no-deps --target $@ libtpu==$*
 	touch $@

@@ -154,6 +154,12 @@ class ModelConfig:
     precision: Literal["bfloat16", "float32"] = option(
         "bfloat16", "Type of activations and of the arithmetic of convolutions. Parameters are always float32."
     )
+    kernels: Literal["auto", "block"] = option(
+        "auto",
+        "How training computes the layers. auto: by the device. block: on TPUs in bfloat16, from depth 50, each block "
+        "as one function: faster by the compiler's estimates, but no TPU has run it, and libtpu before 0.0.46 would "
+        "then gather the whole batch on each device.",
+    )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",
         "Whose images give the batch-norm statistics: each device's own (as the original) or the whole batch.",

@@ -32,7 +32,7 @@ EXTRAS = {
 
 _BASE = ("resnet-tpu", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "opencv-python-headless")
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"]([\w-]+)['\"]")
-_PLUGINS = {"tpu": "libtpu", "cuda": "jax-cuda13-plugin"}
+_PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin"}
 """What JAX's own extras bring, for JAX itself is there without them."""
 
 _ADC = ".config/gcloud/application_default_credentials.json"

@@ -2,7 +2,10 @@
 
 import dataclasses
 import functools
+import logging
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +17,7 @@ from resnet_tpu.c_libraries import SWITCH
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.models import cpu, native
 from resnet_tpu.models.layers import choose_form, max_pool
+from resnet_tpu.models.native.build import build, locate_headers
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.normed import Norm, Pending
 from resnet_tpu.train.optimizer import make_optimizer
@@ -94,6 +98,57 @@ def test_convolution_and_all_its_gradients_are_the_plain_ones(geometry: tuple[in
         assert not any(leaf.any() for leaf in actual[1][2])
         expected, actual = ((results, gradients[:2]) for results, gradients in (expected, actual))
     assert distance(actual, expected) < 3e-6
+
+
+@needs_library
+@pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_onednn_refuses_xla_computes(dtype: Any, is_pending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, height, width, before, after, size, stride = GEOMETRIES[2]
+    x, norm = random(n, height, width, before).astype(dtype), random_norm(before, 1)
+    arguments = Pending(x, norm) if is_pending else x, random(size, size, before, after)
+
+    def convolved() -> Any:
+        return all_gradients(lambda x, kernel: cpu.convolve(x, kernel, stride), *arguments)
+
+    expected = convolved()
+    monkeypatch.setattr(native, "has_convolution", lambda *_: False)
+    assert distance(convolved(), expected) < (3e-6 if dtype == jnp.float32 else 0.02)
+
+
+@needs_library
+def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def ask(*image: int) -> bool:
+        return native.has_convolution((4, *image), (4, *image[:2], 8), 3, 1, "float32")
+
+    with caplog.at_level(logging.WARNING):
+        assert ask(224, 224, 3)
+        assert not caplog.records
+        assert [ask(65536, 65536, 3) for _ in range(3)] == [False] * 3
+    (record,) = caplog.records
+    assert "oneDNN has no convolution of [4, 65536, 65536, 3] to [4, 65536, 65536, 8]" in record.getMessage()
+
+
+@needs_library
+def test_a_library_for_another_version_of_xla_s_interface_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """XLA asks for the version, and calls by what it knows of that one: it has to be the one compiled for."""
+    headers = tmp_path / "xla" / "ffi" / "api"
+    headers.mkdir(parents=True)
+    own = (locate_headers() / "xla" / "ffi" / "api" / "c_api.h").read_text()
+    other, count = re.subn(r"(?<=#define XLA_FFI_API_MINOR )\d+", "999", own)
+    assert count == 1
+    (headers / "c_api.h").write_text(other)
+    monkeypatch.setattr(native, "LIBRARY", build(tmp_path / "layers.so", headers=tmp_path))
+    native.load.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert native.load() == frozenset()
+            assert choose_form("cpu", "float32") == "plain"
+        assert "999" in caplog.text
+    finally:
+        native.load.cache_clear()
 
 
 @needs_library

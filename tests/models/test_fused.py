@@ -147,17 +147,17 @@ def test_only_half_precision_on_a_tpu_fuses() -> None:
 @pytest.mark.parametrize(
     ("device_kind", "options", "images"),
     [
-        ("TPU v2", {"precision": "bfloat16"}, 512),
-        ("TPU v3", {"precision": "bfloat16"}, 512),
-        ("TPU v3", {"precision": "float32"}, 0),
-        ("TPU v3", {"precision": "bfloat16", "freeze_batch_norm": True}, 0),
-        ("TPU v4", {"precision": "bfloat16"}, 512),
-        ("TPU v5p", {"precision": "bfloat16"}, 512),
-        ("TPU v5 lite", {"precision": "bfloat16"}, 512),
-        ("NVIDIA H200", {"precision": "bfloat16"}, 0),
+        ("TPU v2", {"kernels": "block"}, 512),
+        ("TPU v2", {}, 0),
+        ("TPU v3", {"kernels": "block"}, 512),
+        ("TPU v3", {"kernels": "block", "precision": "float32"}, 0),
+        ("TPU v3", {"kernels": "block", "freeze_batch_norm": True}, 0),
+        ("TPU v5 lite", {"kernels": "block"}, 512),
+        ("TPU v5 lite", {}, 0),
+        ("NVIDIA H200", {"kernels": "block"}, 0),
     ],
 )
-def test_tpus_join_blocks_and_the_first_generations_pair_columns(
+def test_tpus_join_blocks_where_that_is_asked_for_and_the_first_generations_pair_columns(
     device_kind: str, options: dict[str, Any], images: int
 ) -> None:
     model = ModelConfig(**options)
@@ -199,7 +199,8 @@ def gradients_of(network: Network) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("device_kind", "options"),
     [
-        ("TPU v2", {}),
+        ("TPU v2", {"kernels": "block"}),
+        ("TPU v5 lite", {}),
         ("TPU v6 lite", {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}),
     ],
 )

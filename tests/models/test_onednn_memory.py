@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from resnet_tpu.models import native
-from resnet_tpu.models.native.build import FOLDER
+from resnet_tpu.models.native.build import FOLDER, locate_headers
 
 pytestmark = pytest.mark.skipif("float32" not in native.load(), reason="needs the library in C, and oneDNN")
 
 FORWARD, TO_INPUT, TO_KERNEL = range(3)
-TYPES = {"float32": 11, "bfloat16": 16}  # as in ffi.h
+TYPES = {"float32": 11, "bfloat16": 16}  # of XLA_FFI_DataType
 MARK, BEYOND = 0x3C, 1 << 16
 
 
@@ -36,7 +36,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """onednn.c alone, its scratch memory guarded."""
     output = tmp_path_factory.mktemp("library") / "guarded.so"
     sources = [str(FOLDER / "onednn.c"), str(Path(__file__).with_name("guarded_memory.c"))]
-    subprocess.run(["cc", "-fPIC", "-shared", f"-I{FOLDER}", "-o", str(output), *sources, "-ldl"], check=True)
+    headers = f"-I{FOLDER}", f"-I{locate_headers()}"
+    subprocess.run(["cc", "-fPIC", "-shared", *headers, "-o", str(output), *sources, "-ldl"], check=True)
     made = ctypes.CDLL(str(output))
     made.find_convolution.restype = ctypes.c_void_p
     made.kernel_bytes.argtypes, made.kernel_bytes.restype = [ctypes.c_void_p], ctypes.c_size_t

@@ -18,6 +18,7 @@ def show(*plans, top: int = 10) -> str:
 def test_the_table_says_what_to_rent_and_that_it_is_an_estimate() -> None:
     text = show(make_plan("v2:2x2"), make_plan("v5e:2x4"))
     assert text.count(LABEL) >= 3
+    assert "libtpu 0.0.42.1" in text
     rows = {line.split("  ")[1].strip(): line for line in text.splitlines() if line.startswith("  ")}
     assert rows["chips"].split()[1:] == ["4", "8"]
     assert rows["devices used"].split()[2:] == ["8", "8"]
@@ -52,7 +53,7 @@ def test_advice_is_given_where_there_is_something_to_say() -> None:
 def test_json_holds_the_plan_with_the_operations_asked_for() -> None:
     first, second = json.loads(to_json([make_plan("v2:2x2"), make_plan("v5e:2x2", fits=False)], top=1))
     assert first["label"] == LABEL
-    assert first["topology"] == "v2:2x2"
+    assert (first["topology"], first["libtpu"]) == ("v2:2x2", "0.0.42.1")
     assert first["train"]["memory"]["activations"] == MEMORY.activations
     assert len(first["train"]["operations"]) == 1
     assert first["hours"] > 0

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 from resnet_tpu.config import Config
@@ -18,6 +17,7 @@ from resnet_tpu.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.plan.plan import plan, settle
 from resnet_tpu.plan.topology import find_topology
 from resnet_tpu.recipes import find_recipe
+from resnet_tpu.train import compiler_options
 from resnet_tpu.train.compiler_options import compiler_options_for
 
 pytestmark = [
@@ -109,8 +109,19 @@ def test_the_compiler_is_told_what_a_generation_gains_by(slice_: str, more: dict
     assert compiler_options_for(devices_of(find_topology(slice_))[0]) == every | more
 
 
-def test_a_cpu_is_told_nothing() -> None:
-    assert compiler_options_for(jax.devices("cpu")[0]) is None
+def test_an_option_that_the_compiler_does_not_know_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As another version of it may not: the step compiles all the same, in training and for a plan."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    topology = find_topology("v4:2x2x1")
+    mesh = mesh_of(devices_of(topology))
+    kind = mesh.devices.flat[0].device_kind
+    monkeypatch.setitem(compiler_options._BY_KIND, kind, {"xla_tpu_no_such_option": "1"})
+    assert lower_train_step(TINY, mesh).compile().as_text()
+    assert compile_step(lower_eval_step(TINY, mesh), topology, options={"xla_tpu_nor_this_one": "1"}).operations
+    assert caplog.text.count("xla_tpu_no_such_option=1") == 1
+    assert caplog.text.count("xla_tpu_nor_this_one=1") == 1
 
 
 def test_too_much_for_the_memory_is_an_answer() -> None:

@@ -81,6 +81,7 @@ def test_a_run_that_is_there_gives_its_options_and_is_not_touched(
     assert {path.relative_to(tmp_path).parts[0] for path in after.keys() - before.keys()} == {"plugins"}
 
 
+@pytest.mark.tpu
 def test_libtpu_without_a_tpu_is_left_alone(tmp_path: Path) -> None:
     if has_tpu():
         pytest.skip("there may be a TPU here")
@@ -89,6 +90,7 @@ def test_libtpu_without_a_tpu_is_left_alone(tmp_path: Path) -> None:
     assert "libtpu" not in done.stderr
 
 
+@pytest.mark.tpu
 def test_libtpu_without_a_tpu_is_an_error_and_no_crash(tmp_path: Path) -> None:
     loaded = "from resnet_tpu import distributed; distributed.has_tpu = lambda: True; "  # a device that is another's
     done = profile_with_libtpu(

@@ -62,7 +62,7 @@ def plan(arguments: Sequence[str]) -> None:
 
     os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU that is here is left to those who train on it
 
-    from resnet_tpu.plan.compiler import check_installed
+    from resnet_tpu.plan.compiler import check_installed, warn_of_another
     from resnet_tpu.plan.plan import check_plan
     from resnet_tpu.plan.plan import plan as plan_run
     from resnet_tpu.plan.prices import price_of, read_prices
@@ -78,6 +78,7 @@ def plan(arguments: Sequence[str]) -> None:
     slices = [find_topology(name) for name in names.split(",")]
     for found in slices:  # a mistake in the last shows before the first is compiled
         check_plan(config, found)
+    warn_of_another()
     plans = [
         plan_run(
             config, found, price_per_chip_hour=price_of(prices, found.generation.name), search=options.largest_batch,

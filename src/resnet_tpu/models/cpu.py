@@ -15,7 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 
 from resnet_tpu.models import native
-from resnet_tpu.models.normed import Activations, Norm, Pending
+from resnet_tpu.models.normed import Activations, Norm, Pending, raw
 
 _NORMED, _MEASURED, _FORKED, _NEEDS_INPUT = 1, 2, 4, 8  # as in native/conv.c
 
@@ -29,30 +29,48 @@ def _nothing() -> Norm:
     return Norm(*[jnp.zeros(1)] * 3)
 
 
-def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, ...]:
     """The convolution of x [n, h, w, in], or of relu(norm(x)), with a kernel float32 [k, k, in, out], padded as `Conv`.
 
     Returns (the result, its mean, its biased variance, x again). Who needs x elsewhere too takes that one: its gradient
-    is then added to the convolution's where that arises.
+    is then added to the convolution's where that arises. XLA computes what oneDNN has no convolution for.
     """
+    before = raw(x)
+    after = _shape_after(before, kernel, stride)
+    if not native.has_convolution(before.shape, after, kernel.shape[0], stride, before.dtype.name):
+        return _convolve_by_xla(x, kernel, stride)
     if isinstance(x, Pending):
         return _convolve(x.x, kernel, x.norm, stride, True)
     return _convolve(x, kernel, _nothing(), stride, False)
 
 
+def _shape_after(x: jax.Array, kernel: jax.Array, stride: int) -> tuple[int, ...]:
+    n, height, width, _ = x.shape
+    return n, -(-height // stride), -(-width // stride), kernel.shape[-1]
+
+
+def _convolve_by_xla(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, ...]:
+    active = jax.nn.relu(normalize(x)) if isinstance(x, Pending) else x
+    before = native.padding_before(kernel.shape[0])
+    padding = [(before, kernel.shape[0] - 1 - before)] * 2
+    y = jax.lax.conv_general_dilated(
+        active, kernel.astype(active.dtype), (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    wide = y.astype(jnp.float32)
+    return y, wide.mean((0, 1, 2)), wide.var((0, 1, 2)), raw(x)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _convolve(x: jax.Array, kernel: jax.Array, norm: Norm, stride: int, is_pending: bool) -> Any:
-    n, height, width, _ = x.shape
-    features = kernel.shape[-1]
-    shape = n, -(-height // stride), -(-width // stride), features
-    results = [(shape, x.dtype), ((features,), jnp.float32), ((features,), jnp.float32)]
+    moments = kernel.shape[-1:], jnp.float32
+    results = [(_shape_after(x, kernel, stride), x.dtype), moments, moments]
     settings = _settings(kernel, stride, is_pending * _NORMED | _MEASURED)
     y, mean, var = native.call("conv_forward", results, x, kernel, *norm, settings=settings)
     return y, mean, var, x
 
 
 def _settings(kernel: jax.Array, stride: int, flags: int) -> list[int]:
-    return [stride, (kernel.shape[0] - 1) // 2, flags]
+    return [stride, native.padding_before(kernel.shape[0]), flags]
 
 
 def _convolve_forward(x: Any, kernel: Any, norm: Any, stride: int, is_pending: bool) -> tuple[Any, Any]:

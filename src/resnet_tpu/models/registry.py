@@ -47,7 +47,7 @@ def find_architecture(
     names = {field.name for field in dataclasses.fields(Architecture)}
     changes: dict[str, Any] = {name: value for name, value in vars(model).items() if name in names}
     form = choose_form(device_kind, model.precision, num_devices=num_devices)
-    joins = form == "tpu" and not model.freeze_batch_norm
+    joins = form == "tpu" and model.kernels == "block" and not model.freeze_batch_norm
     changes |= {
         "width": model.resnet_width,
         "batch_norm_groups": batch_norm_groups,

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import logging
 import os
 import re
 import time
@@ -23,7 +24,9 @@ from resnet_tpu.plan.hlo import parse_module
 from resnet_tpu.plan.memory import Memory, count_memory
 from resnet_tpu.plan.operations import Operation, list_operations
 from resnet_tpu.plan.topology import Topology
-from resnet_tpu.train.compiler_options import compiler_options_for
+from resnet_tpu.train.compiler_options import accepted_options, compiler_options_for
+
+log = logging.getLogger(__name__)
 
 FORMAT = 5
 """Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
@@ -35,10 +38,11 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works beside a training that holds the TPU
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: what to compile for is said with each topology
 }
-_HURRIED: dict[str, str | bool] = {"xla_jf_convolution_performance_target": "0"}
+_HURRIED = {"xla_jf_convolution_performance_target": "0"}
 """The first form at hand for each convolution: the same buffers in half the time or less, and no more growing with the
 batch; but it is another program, mostly smaller, and its cycles mean nothing."""
 
+_PIN = re.compile(r"libtpu *== *([\d.]*\d)")
 _NEEDED = re.compile(r"(?:total memory required for [\w ]+ \(|Used )([\d.]+)([KMGT]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -65,10 +69,37 @@ class Estimate:
         return sum(operation.cycles or 0 for operation in self.operations)
 
 
+def libtpu_version() -> str:
+    """The version of the compiler that is installed."""
+    return importlib.metadata.version("libtpu")
+
+
+def libtpu_of_training() -> str:
+    """The series, such as 0.0.42, that training on a TPU gets: JAX's extra pins it. Empty where JAX names none."""
+    found = (_PIN.match(requirement) for requirement in importlib.metadata.requires("jax") or ())
+    return next((pin[1] for pin in found if pin), "")
+
+
+def is_of_series(version: str, series: str) -> bool:
+    """Whether 0.0.42.1 is of 0.0.42, as 0.0.42 itself is, and 0.0.421 is not."""
+    return f"{version}.".startswith(f"{series}.")
+
+
 def check_installed() -> None:
     """Raises UserError, naming the extra, when the compiler is not installed."""
     if importlib.util.find_spec("libtpu") is None:
         raise missing_extra("plan", "libtpu", "plan")
+
+
+def warn_of_another() -> None:
+    """Warns where training would be compiled by another compiler than the one that is installed."""
+    version, series = libtpu_version(), libtpu_of_training()
+    if series and not is_of_series(version, series):
+        log.warning(
+            "libtpu %s is installed, but jax %s trains with libtpu %s, which may need other memory and time: "
+            "pip install 'resnet-tpu[plan]' brings that.",
+            version, jax.__version__, series,
+        )  # fmt: skip
 
 
 @functools.cache
@@ -100,7 +131,7 @@ def compile_step(
     What was compiled once is read from the user's cache: the same program for the same slice and compiler.
     Raises OutOfMemory when it does not fit.
     """
-    every: dict[str, str | bool] = {**(options or {}), **(_HURRIED if hurry else {})}
+    every = accepted_options(devices_of(topology)[0], {**(options or {}), **(_HURRIED if hurry else {})})
     path = _cache_file(lowered, topology, every)
     if not use_cache or (found := _read(path)) is None:
         found = _compile(lowered, every, hurry)
@@ -110,10 +141,10 @@ def compile_step(
     raise found
 
 
-def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool], hurry: bool) -> Estimate | OutOfMemory:
+def _compile(lowered: jax.stages.Lowered, options: Mapping[str, str], hurry: bool) -> Estimate | OutOfMemory:
     start = time.monotonic()
     try:
-        compiled = lowered.compile(options or None)
+        compiled = lowered.compile(dict(options) or None)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -129,10 +160,9 @@ def _needed(message: str) -> int | None:
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
-def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str | bool]) -> Path:
-    version = importlib.metadata.version("libtpu")
+def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str]) -> Path:
     jitted = compiler_options_for(devices_of(topology)[0])  # which the program's text does not tell
-    key = "\n".join([str(FORMAT), version, topology.name, f"{jitted} {options}", lowered.as_text()])
+    key = "\n".join([str(FORMAT), libtpu_version(), topology.name, f"{jitted} {options}", lowered.as_text()])
     return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

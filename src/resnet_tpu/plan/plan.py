@@ -13,7 +13,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import TRAINING, forward_flops
-from resnet_tpu.plan.compiler import Estimate, OutOfMemory, compile_step, devices_of
+from resnet_tpu.plan.compiler import Estimate, OutOfMemory, compile_step, devices_of, libtpu_version
 from resnet_tpu.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
 from resnet_tpu.plan.memory import Memory
 from resnet_tpu.plan.operations import Operation, by_layer
@@ -66,6 +66,7 @@ class Plan:
     price_per_chip_hour: float | None
     largest_batch: int | None  # that fits, of the whole slice; None when it was not looked for, or nothing fits
     compiled_for: str  # the slice that the compiler was given
+    libtpu: str  # the version of the compiler
 
     @property
     def fits(self) -> bool:
@@ -126,6 +127,7 @@ def plan(
         price_per_chip_hour,
         planner.largest_batch(train) if search else None,
         compiled_for.name,
+        libtpu_version(),
     )
 
 

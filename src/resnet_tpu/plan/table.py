@@ -21,7 +21,8 @@ NOT_COUNTED = "reading and decoding images, checkpoints, compiling and the start
 
 def render(plans: Sequence[Plan], *, top: int) -> RenderableType:
     """What to rent, where the memory of a device goes, and the `top` groups of operations of each step."""
-    parts: list[RenderableType] = [f"Plan ({LABEL})", _overview(plans), *_remarks(plans)]
+    versions = ", ".join(sorted({plan.libtpu for plan in plans}))
+    parts: list[RenderableType] = [f"Plan ({LABEL}, libtpu {versions})", _overview(plans), *_remarks(plans)]
     steps = [(plan, what, step) for plan in plans for what, step in _steps(plan) if step.memory]
     if steps:
         parts += ["", f"Memory of a device in MiB ({LABEL})", _memory(steps)]

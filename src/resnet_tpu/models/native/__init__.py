@@ -7,6 +7,7 @@ with the system. Both are used unless the environment says RESNET_TPU_NATIVE=0.
 import ctypes
 import ctypes.util
 import functools
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -18,10 +19,15 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from resnet_tpu.c_libraries import are_off
+from resnet_tpu.errors import first_line
 from resnet_tpu.models.native.build import LIBRARY
 
+log = logging.getLogger(__name__)
+
 TARGETS = ("conv_forward", "conv_backward", "join_forward", "join_backward", "pool_forward", "pool_backward")
-_INTERFACE = 1
+_INTERFACE = 2
+_DATA_TYPES = {"float32": 11, "bfloat16": 16}
+"""The library's types, by bit of what `load_onednn` says: numbers of XLA_FFI_DataType."""
 _ONEDNN = "libdnnl.so.3"
 
 
@@ -37,10 +43,37 @@ def load() -> frozenset[str]:
     if library.interface_version() != _INTERFACE:
         return frozenset()
     able = library.load_onednn(locate_onednn())
-    types = frozenset(name for bit, name in enumerate(("float32", "bfloat16")) if able >> bit & 1)
-    for name in TARGETS if types else ():
-        jax.ffi.register_ffi_target(_name(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+    types = frozenset(name for bit, name in enumerate(_DATA_TYPES) if able >> bit & 1)
+    jax.devices("cpu")  # without it JAX only takes note of functions, and XLA refuses them where nobody can go on
+    try:
+        for name in TARGETS if types else ():
+            jax.ffi.register_ffi_target(_name(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+    except jax.errors.JaxRuntimeError as error:  # compiled for a version of XLA's interface that this XLA has not
+        log.warning("Training on a CPU is slower: install resnet-tpu anew, for %s", first_line(error))
+        return frozenset()
     return types
+
+
+@functools.cache
+def has_convolution(before: tuple[int, ...], after: tuple[int, ...], size: int, stride: int, dtype: str) -> bool:
+    """Whether oneDNN has the convolution [n, h, w, in] -> [n', h', w', out] with its gradients, logged where not."""
+    library = ctypes.CDLL(str(LIBRARY))
+    asked = (*before, *after, size, stride, padding_before(size), _DATA_TYPES[dtype])
+    # how many images are one call's, the number of threads decides: one, or more up to all of them
+    counts = sorted({1, before[0]})
+    geometries = ((count, *asked[1:4], count, *asked[5:]) for count in counts)
+    if all(library.has_convolution((ctypes.c_int64 * len(each))(*each)) for each in geometries):
+        return True
+    log.warning(
+        "oneDNN has no convolution of %s to %s by %dx%d, stride %d, in %s: XLA computes it, more slowly.",
+        list(before), list(after), size, size, stride, dtype,
+    )  # fmt: skip
+    return False
+
+
+def padding_before(size: int) -> int:
+    """Pixels of padding on the left and above, as of `layers.Conv`."""
+    return (size - 1) // 2
 
 
 def locate_onednn() -> bytes:

@@ -1,19 +1,29 @@
 """Compiles the library, for the build hook (hatch_build.py), which runs this file before the package is there.
 
-Needs a C compiler, and nothing of oneDNN or JAX.
+Needs a C compiler and jaxlib's headers, and nothing of oneDNN.
 """
 
+import importlib.util
 from pathlib import Path
 
 from resnet_tpu.c_libraries import BuildError, compile_library
 
-__all__ = ["LIBRARY", "BuildError", "build"]
+__all__ = ["LIBRARY", "BuildError", "build", "locate_headers"]
 
 FOLDER = Path(__file__).resolve().parent
 LIBRARY = FOLDER / "layers.so"
 _FLAGS = ("-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math")
 
 
-def build(output: Path = LIBRARY, *flags: str) -> Path:
+def build(output: Path = LIBRARY, *flags: str, headers: Path | None = None) -> Path:
     """Compiles the sources beside this file to `output`, replacing what is there. Raises BuildError."""
-    return compile_library(FOLDER, output, (*_FLAGS, *flags), ("-lpthread", "-ldl"), loads=not flags)
+    every = (*_FLAGS, f"-I{headers or locate_headers()}", *flags)
+    return compile_library(FOLDER, output, every, ("-lpthread", "-ldl"), loads=not flags)
+
+
+def locate_headers() -> Path:
+    """The folder with XLA's headers in jaxlib, as `jax.ffi.include_dir()`, without importing it. Raises BuildError."""
+    jaxlib = importlib.util.find_spec("jaxlib")
+    if jaxlib is None or not jaxlib.submodule_search_locations:
+        raise BuildError("jaxlib, which has XLA's headers, is not installed")
+    return Path(jaxlib.submodule_search_locations[0]) / "include"

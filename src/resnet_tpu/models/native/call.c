@@ -5,22 +5,24 @@
 
 #include "native.h"
 
-int interface_version(void) { return 1; }
+int interface_version(void) { return 2; }
 
 int answered(Call *call) {
-    if (call->extension && call->extension->type == FFI_METADATA) {
-        MetadataExtension *question = (MetadataExtension *)call->extension;
-        question->metadata->version.major = call->api->version.major;
-        question->metadata->version.minor = call->api->version.minor;
-        question->metadata->traits = 0;
+    if (call->extension_start && call->extension_start->type == XLA_FFI_Extension_Metadata) {
+        XLA_FFI_Metadata *asked = ((XLA_FFI_Metadata_Extension *)call->extension_start)->metadata;
+        /* What this was compiled for: XLA says whether that fits. */
+        asked->api_version.major_version = XLA_FFI_API_MAJOR;
+        asked->api_version.minor_version = XLA_FFI_API_MINOR;
+        asked->traits = 0;
         return 1;
     }
-    return call->stage != FFI_EXECUTE;
+    return call->stage != XLA_FFI_ExecutionStage_EXECUTE;
 }
 
-void *failure(const Call *call, const char *message) {
-    ErrorArguments arguments = {sizeof arguments, NULL, message, FFI_INTERNAL};
-    return call->api->error_create(&arguments);
+XLA_FFI_Error *failure(const Call *call, const char *message) {
+    XLA_FFI_Error_Create_Args arguments = {
+        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE, .message = message, .errc = XLA_FFI_Error_Code_INTERNAL};
+    return call->api->XLA_FFI_Error_Create(&arguments);
 }
 
 typedef struct {
@@ -58,8 +60,9 @@ static void help(void *data) {
 
 int64_t num_threads(const Call *call) {
     int64_t threads = 1;
-    NumThreadsArguments asked = {sizeof asked, NULL, call->context, &threads};
-    return call->api->num_threads(&asked) || threads < 1 ? 1 : threads;
+    XLA_FFI_ThreadPool_NumThreads_Args asked = {
+        .struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, .ctx = call->ctx, .num_threads = &threads};
+    return call->api->XLA_FFI_ThreadPool_NumThreads(&asked) || threads < 1 ? 1 : threads;
 }
 
 /* This thread works too and waits only for what another has begun: threads that wait in here cannot use all up. */
@@ -78,8 +81,9 @@ void parallel(const Call *call, int64_t count, void (*work)(void *, int64_t), vo
     pthread_mutex_init(&loop->mutex, NULL);
     pthread_cond_init(&loop->ended, NULL);
     for (int i = 0; i < helpers; i++) {
-        ScheduleArguments helper = {sizeof helper, NULL, call->context, help, loop};
-        if (call->api->schedule(&helper)) let_go(loop);
+        XLA_FFI_ThreadPool_Schedule_Args helper = {
+            .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, .ctx = call->ctx, .task = help, .data = loop};
+        if (call->api->XLA_FFI_ThreadPool_Schedule(&helper)) let_go(loop);
     }
     take_part(loop);
     pthread_mutex_lock(&loop->mutex);

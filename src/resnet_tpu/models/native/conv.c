@@ -22,7 +22,7 @@ typedef struct {
 } Task;
 
 static void set_geometry(Task *task, Buffer *x, Buffer *kernel, Buffer *y) {
-    const int64_t *settings = task->call->attributes.values[0]->data;
+    const int64_t *settings = settings_of(task->call);
     Geometry *g = &task->geometry;
     g->in = shape_of(x), g->out = shape_of(y), g->size = kernel->dims[0], g->dtype = x->dtype;
     g->stride = settings[0], g->before = settings[1], task->flags = settings[2];
@@ -152,7 +152,7 @@ static void sum_work(void *data, int64_t block) {
     float *total = (float *)task->kernels + begin;
     for (int64_t chunk = 1; chunk < task->chunks; chunk++)
         add_rows(
-            FFI_FLOAT32, (float *)(task->kernels + chunk * task->kernel_bytes) + begin, total,
+            XLA_FFI_DataType_F32, (float *)(task->kernels + chunk * task->kernel_bytes) + begin, total,
             size - begin < SUM_BLOCK ? size - begin : SUM_BLOCK);
 }
 
@@ -175,7 +175,7 @@ static const char *backward_all(Task *task, Call *call) {
         if (!(task->flags & NORMED)) continue;
         memset(total, 0, channels * sizeof *total);
         for (int64_t chunk = 0; chunk < task->chunks; chunk++)
-            add_rows(FFI_FLOAT32, task->sums + (2 * chunk + i) * channels, total, channels);
+            add_rows(XLA_FFI_DataType_F32, task->sums + (2 * chunk + i) * channels, total, channels);
     }
     return reorder_kernel(to_kernel, task->kernels, result(call, 3)->data);
 }

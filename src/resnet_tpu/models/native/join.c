@@ -20,7 +20,7 @@ static Join join_of(Call *call) {
     Shape shape = shape_of(argument(call, 0));
     Join join = {.call = call, .rows = shape.images * shape.height * shape.width, .channels = shape.channels};
     join.block = (BLOCK_VALUES + shape.channels - 1) / shape.channels;
-    join.has_other = call->attributes.values[0]->data[0] != 0;
+    join.has_other = settings_of(call)[0] != 0;
     join.norm = norm_at(call, 1), join.other = norm_at(call, 5);
     return join;
 }
@@ -66,7 +66,7 @@ static void total_up(Call *call, int first, int count, const float *sums, int64_
         float *total = result(call, first + i)->data;
         memset(total, 0, channels * sizeof *total);
         for (int64_t part = 0; part < parts; part++)
-            add_rows(FFI_FLOAT32, sums + (part * count + i) * channels, total, channels);
+            add_rows(XLA_FFI_DataType_F32, sums + (part * count + i) * channels, total, channels);
     }
 }
 
@@ -84,7 +84,7 @@ static const char *backward(Call *call) {
 static void pool_work(void *data, int64_t image) {
     Join *join = data;
     const Call *call = join->call;
-    const int64_t *before = call->attributes.values[0]->data;
+    const int64_t *before = settings_of(call);
     Shape in = shape_of(argument(call, 0)), out = shape_of(result(call, 0));
     int64_t to = image * image_size(out);
     float *best = scratch(SCRATCH_ROWS, in.channels * sizeof *best);
@@ -105,7 +105,7 @@ static const char *pool(Call *call) {
 static void pool_backward_work(void *data, int64_t image) {
     Join *join = data;
     const Call *call = join->call;
-    const int64_t *before = call->attributes.values[0]->data;
+    const int64_t *before = settings_of(call);
     Shape in = shape_of(argument(call, 0)), out = shape_of(argument(call, 4));
     int64_t from = image * image_size(in), to = image * image_size(out);
     float *wide = scratch(SCRATCH_GRADIENT, image_size(in) * sizeof *wide);

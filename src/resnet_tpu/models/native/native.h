@@ -1,8 +1,15 @@
-/* What the files of this library share. Images are NHWC, kernels HWIO float32, activations float32 or bfloat16. */
+/* What the files of this library share. Images are NHWC, kernels HWIO float32, activations float32 or bfloat16.
+   XLA's C interface is that of jaxlib's own header. */
 #ifndef RESNET_TPU_MODELS_NATIVE_H
 #define RESNET_TPU_MODELS_NATIVE_H
 
-#include "ffi.h"
+#include <stddef.h>
+#include <stdint.h>
+
+#include "xla/ffi/api/c_api.h"
+
+typedef XLA_FFI_CallFrame Call;
+typedef XLA_FFI_Buffer Buffer;
 
 /* The same code for several processors; the one that runs it is found out when the library is loaded. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -13,13 +20,13 @@
 
 /* A function that XLA calls: answers its question for the version, then does `body`, which gives an error or NULL. */
 #define XLA_FUNCTION(name, body)                                                                                       \
-    void *name(Call *call) {                                                                                           \
+    XLA_FFI_Error *name(Call *call) {                                                                                  \
         if (answered(call)) return NULL;                                                                               \
         const char *error = body(call);                                                                                \
         return error ? failure(call, error) : NULL;                                                                    \
     }
 int answered(Call *call);
-void *failure(const Call *call, const char *message);
+XLA_FFI_Error *failure(const Call *call, const char *message);
 
 /* Calls work(task, i) for i from 0 to count - 1, on XLA's threads and this one. */
 int64_t num_threads(const Call *call);
@@ -45,9 +52,12 @@ static inline Shape shape_of(const Buffer *buffer) {
 }
 
 static inline int64_t image_size(Shape shape) { return shape.height * shape.width * shape.channels; }
-static inline size_t item_size(int dtype) { return dtype == FFI_FLOAT32 ? 4 : 2; }
-static inline Buffer *argument(const Call *call, int i) { return call->arguments.buffers[i]; }
-static inline Buffer *result(const Call *call, int i) { return call->results.buffers[i]; }
+/* The numbers that `call` of __init__.py hands over. */
+static inline const int64_t *settings_of(const Call *call) { return ((XLA_FFI_Array *)call->attrs.attrs[0])->data; }
+
+static inline size_t item_size(int dtype) { return dtype == XLA_FFI_DataType_F32 ? 4 : 2; }
+static inline Buffer *argument(const Call *call, int i) { return call->args.args[i]; }
+static inline Buffer *result(const Call *call, int i) { return call->rets.rets[i]; }
 static inline char *at(const Buffer *buffer, int64_t items) {
     return (char *)buffer->data + items * item_size(buffer->dtype);
 }

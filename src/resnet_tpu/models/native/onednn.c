@@ -107,12 +107,13 @@ static void thin(const Geometry *g, const char *from, char *to) {
                 memcpy(to, from + ((image * g->in.height + h * g->stride) * g->in.width + w * g->stride) * pixel, pixel);
 }
 
-static int make(Convolution *made) {
+/* Describes what goes in and out, and asks oneDNN for the operation. */
+static int choose(Convolution *made, Handle *chosen) {
     Geometry own = made->geometry;
     const Geometry *g = &own;
     made->is_thinned = needs_thinning(g, made->direction);
     if (made->is_thinned) own.in.height = own.out.height, own.in.width = own.out.width, own.stride = 1;
-    int type = g->dtype == FFI_FLOAT32 ? FLOAT32 : BFLOAT16, to_kernel = made->direction == TO_KERNEL;
+    int type = g->dtype == XLA_FFI_DataType_F32 ? FLOAT32 : BFLOAT16;
     int64_t in[4] = {g->in.images, g->in.channels, g->in.height, g->in.width};
     int64_t out[4] = {g->out.images, g->out.channels, g->out.height, g->out.width};
     int64_t kernel[4] = {g->out.channels, g->in.channels, g->size, g->size};
@@ -121,30 +122,51 @@ static int make(Convolution *made) {
         (out[2] - 1) * g->stride + g->size - in[2] - g->before, (out[3] - 1) * g->stride + g->size - in[3] - g->before};
     made->input = describe(in, type, NHWC), made->output = describe(out, type, NHWC);
     made->plain = describe(kernel, FLOAT32, HWIO);
-    Handle any = describe(kernel, type, ANY), wide = describe(kernel, FLOAT32, ANY);
-    Handle forward = NULL, chosen = NULL, reordering;
-    if (!made->input || !made->output || !made->plain || !any || !wide || !own_stream()) return 0;
-    if (dnnl.convolution_forward_primitive_desc_create(
-            &forward, engine, TRAINING, DIRECT, made->input, any, NULL, made->output, stride, dilation, before, after,
-            attributes))
-        return 0;
-    int failed = 0;
-    if (made->direction == FORWARD) chosen = forward;
-    else if (made->direction == TO_INPUT)
+    Handle any = describe(kernel, type, ANY), wide = describe(kernel, FLOAT32, ANY), forward = NULL;
+    int failed = !made->input || !made->output || !made->plain || !any || !wide || !own_stream() ||
+                 dnnl.convolution_forward_primitive_desc_create(
+                     &forward, engine, TRAINING, DIRECT, made->input, any, NULL, made->output, stride, dilation, before,
+                     after, attributes);
+    if (!failed && made->direction == FORWARD) *chosen = forward;
+    else if (!failed && made->direction == TO_INPUT)
         failed = dnnl.convolution_backward_data_primitive_desc_create(
-            &chosen, engine, DIRECT, made->input, any, made->output, stride, dilation, before, after, forward,
+            chosen, engine, DIRECT, made->input, any, made->output, stride, dilation, before, after, forward,
             attributes);
-    else
+    else if (!failed)
         failed = dnnl.convolution_backward_weights_primitive_desc_create(
-            &chosen, engine, DIRECT, made->input, wide, NULL, made->output, stride, dilation, before, after, forward,
+            chosen, engine, DIRECT, made->input, wide, NULL, made->output, stride, dilation, before, after, forward,
             attributes);
-    if (failed) return 0;
+    if (made->direction != FORWARD) dnnl.primitive_desc_destroy(forward);
+    dnnl.memory_desc_destroy(any);
+    dnnl.memory_desc_destroy(wide);
+    return !failed;
+}
+
+static int make(Convolution *made) {
+    Handle chosen = NULL, reordering;
+    if (!choose(made, &chosen)) return 0;
+    int to_kernel = made->direction == TO_KERNEL;
     made->kernel = dnnl.primitive_desc_query_md(chosen, to_kernel ? QUERY_DIFF_WEIGHTS : QUERY_WEIGHTS, 0);
     made->scratchpad = dnnl.primitive_desc_query_md(chosen, QUERY_SCRATCHPAD, 0);
     Handle from = to_kernel ? made->kernel : made->plain, to = to_kernel ? made->plain : made->kernel;
     if (dnnl.reorder_primitive_desc_create(&reordering, from, engine, to, engine, attributes)) return 0;
     made->reorder_scratchpad = dnnl.primitive_desc_query_md(reordering, QUERY_SCRATCHPAD, 0);
     return !dnnl.primitive_create(&made->primitive, chosen) && !dnnl.primitive_create(&made->reorder, reordering);
+}
+
+int has_convolution(const Geometry *geometry) {
+    /* oneDNN 3.2 divides by what has overflowed */
+    int has_all = image_size(geometry->in) <= INT32_MAX && image_size(geometry->out) <= INT32_MAX;
+    for (Direction direction = FORWARD; has_all && direction <= TO_KERNEL; direction++) {
+        Convolution asked = {.geometry = *geometry, .direction = direction};
+        Handle chosen = NULL;
+        has_all = choose(&asked, &chosen);
+        dnnl.primitive_desc_destroy(chosen);
+        dnnl.memory_desc_destroy(asked.input);
+        dnnl.memory_desc_destroy(asked.output);
+        dnnl.memory_desc_destroy(asked.plain);
+    }
+    return has_all;
 }
 
 const Convolution *find_convolution(const Geometry *geometry, Direction direction) {
@@ -223,10 +245,9 @@ int load_onednn(const char *path) {
         Geometry small;
         memset(&small, 0, sizeof small);
         small.in = small.out = (Shape){1, 8, 8, 16};
-        small.size = 3, small.stride = 1, small.before = 1, small.dtype = i ? FFI_BFLOAT16 : FFI_FLOAT32;
-        int all = 1;
-        for (Direction direction = FORWARD; direction <= TO_KERNEL; direction++) all &= !!find_convolution(&small, direction);
-        able |= all << i;
+        small.size = 3, small.stride = 1, small.before = 1;
+        small.dtype = i ? XLA_FFI_DataType_BF16 : XLA_FFI_DataType_F32;
+        able |= has_convolution(&small) << i;
     }
     return able;
 }

@@ -15,6 +15,9 @@ typedef enum { FORWARD, TO_INPUT, TO_KERNEL } Direction;
 /* A convolution or one of its gradients, compiled by oneDNN for one geometry, with the reordering of its kernel. */
 typedef struct Convolution Convolution;
 
+/* Whether oneDNN has the convolution of this geometry and its gradients. Makes none of them. */
+int has_convolution(const Geometry *geometry);
+
 /* The one for this geometry, made once. NULL: oneDNN has none. */
 const Convolution *find_convolution(const Geometry *geometry, Direction direction);
 

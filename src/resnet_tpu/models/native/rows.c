@@ -57,7 +57,7 @@ void merge_statistics(
 
 #define OF_TYPE(function, ...)                                                                                         \
     do {                                                                                                               \
-        if (dtype == FFI_FLOAT32) function##_float32(__VA_ARGS__);                                                     \
+        if (dtype == XLA_FFI_DataType_F32) function##_float32(__VA_ARGS__);                                                     \
         else function##_bfloat16(__VA_ARGS__);                                                                         \
     } while (0)
 
