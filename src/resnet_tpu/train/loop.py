@@ -102,11 +102,12 @@ def _train(config: Config, train_step: TrainStep | None) -> Summary:
 
 
 def draw_report(model_dir: str) -> None:
-    """Draws the curves of a run."""
+    """Draws the curves of a run, where it has measured anything: one may have begun at its end."""
     from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
 
-    storage.make_dir(storage.join(model_dir, "report"))
-    style.write_png(curves.draw_training(read_metrics(model_dir)), curves_path(model_dir))
+    if rows := read_metrics(model_dir):
+        storage.make_dir(storage.join(model_dir, "report"))
+        style.write_png(curves.draw_training(rows), curves_path(model_dir))
 
 
 def curves_path(model_dir: str) -> str:
