@@ -152,7 +152,12 @@ class Trainer:
         self.input_wait = InputWait()
         self._flight = StepsInFlight()
         start = find_start(config, network, optimizer, checkpoints, source.class_names, weights, mesh)
-        self.state, self.step, self.position = start.state, start.step, start.position
+        self.state, self.step, self.position, self.class_names = (
+            start.state,
+            start.step,
+            start.position,
+            start.class_names,
+        )
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
         """Trains from the present step to the last. `stack` closes what this opens."""
@@ -295,7 +300,7 @@ class Trainer:
         log_metrics(self.step, self.evaluation, time.perf_counter() - start)
 
     def _meta(self) -> dict[str, Any]:
-        return make_meta(self.config, self.source.class_names, self.position)
+        return make_meta(self.config, self.class_names, self.position)
 
     def _log_start(self) -> None:
         config, device = self.config, jax.devices()[0]
