@@ -87,10 +87,10 @@ def test_help_of_train_lists_every_option_and_recipe(capsys: pytest.CaptureFixtu
 def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = prints(capsys, verb, "--help").split()
     assert {"--data_dir", "--eval_batch_size", "--use_tpu", "--params_override"} <= set(words)
-    assert not {"--train_steps", "--momentum", "--resnet_depth", "--mode", "--model_dir", "--recipe"} & set(words)
+    assert not {"--momentum", "--resnet_depth", "--mode", "--model_dir", "--recipe"} & set(words)
     assert not {"--random_flip", "--augment_name", "--cache", "--export_dir"} & set(words)
     assert ("--export_forms" in words) == (verb == "export")
-    assert ("--eval_timeout" in words) == (verb == "eval")
+    assert ("--eval_timeout" in words) == ("--train_steps" in words) == (verb == "eval")
 
 
 def test_options_left_out_of_verbs_are_options() -> None:
@@ -114,7 +114,7 @@ def test_options_left_out_of_verbs_are_options() -> None:
         (["train", "--init_form=x"], "Did you mean --init_from"),
         (["eval"], "resnet-tpu eval: got no CHECKPOINT, expected resnet-tpu eval CHECKPOINT"),
         (["predict", "m", "--cache=decoded"], "got --cache, expected an option of resnet-tpu predict"),
-        (["eval", "m", "--train_steps=3"], "got --train_steps, expected an option of resnet-tpu eval"),
+        (["eval", "m", "--momentum=3"], "got --momentum, expected an option of resnet-tpu eval"),
         (["predict"], "resnet-tpu predict: got no CHECKPOINT"),
         (["predict", "m", "--format=xml"], "format: got 'xml', expected one of table, csv, json."),
         (["predict", "m", "--top_k=0"], "top_k: got 0, expected at least 1."),

@@ -4,12 +4,14 @@ Only the network is made small, by flags after the original's: its ResNet-50 at 
 """
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,6 +20,7 @@ import pytest
 from resnet_tpu.checkpoints import store
 from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.reports.events import read_events
+from resnet_tpu.reports.metrics import read_metrics
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tensorflow_tpu.md"
 SMALL = "--resnet_depth=18 --resnet_width=8 --image_size=32 --precision=float32 --num_cores=1"
@@ -72,3 +75,71 @@ def test_fine_tuning_then_predicting(folder: Path, golden: Path) -> None:
     report = json.loads((model_dir / "report" / "test" / "predictions.json").read_text())
     assert report["accuracy"]["num_images"] == 20
     assert report["accuracy"]["top_1"] > 0.5
+
+
+# The pruning fork's tutorial: its lines are in rewinding.sh. Here are its numbers, small, and what surrounds them.
+REWINDING = Path(__file__).parent / "rewinding.sh"
+REWINDING_SIZES = {
+    "WHEREVER_IMAGENET_IS_LOCATED": "synthetic", "RESNET_DEPTH=50": "RESNET_DEPTH=8", "112590": "6", "11259": "2",
+    "22518,33777,45036,56295,67554,78813,90072,101331,": "",
+}  # fmt: skip
+REWINDING_SHELL = """
+set -eu
+python() { shift; "${PYTHON}" -m resnet_tpu.resnet_main ${SMALLER} "$@"; }
+gsutil() { shift; mkdir -p "$(dirname "${@: -1}x")"; cp ${@}; }  # it expands patterns itself
+"""
+REWINDING_SMALLER = (
+    "--resnet_width=4 --image_size=16 --num_label_classes=4 --num_train_images=40 --num_eval_images=20 "
+    "--train_batch_size=16 --eval_batch_size=20 --precision=float32 --num_cores=1 --steps_per_eval=3 "
+    "--train_steps=6 --noskip_host_call --keep_checkpoint_max=99"
+)
+
+
+MEASURED = {"step", "split", "loss", "learning_rate", "top_1_accuracy", "top_5_accuracy"}
+
+
+def rewinding_sections() -> list[str]:
+    """The tutorial's four sections, with places that are here and small numbers."""
+    text = REWINDING.read_text().replace("gs://${YOUR_BUCKET_HERE}", "${PLACE}")
+    for printed, small in REWINDING_SIZES.items():
+        text = text.replace(printed, small)
+    return re.split(r"^# ## .*$", text, flags=re.MULTILINE)[1:]
+
+
+def left_by(model_dir: Path) -> dict[str, Any]:
+    """What a training leaves but for times and places: checkpoints bit for bit, measurements, density, names."""
+    folder = str(model_dir / store.FOLDER)
+    return {
+        "arrays": {
+            f"{step}/{name}": (array.dtype.str, array.shape, array.tobytes())
+            for step in store.steps_in(folder)
+            for name, array in store.load_named(f"{folder}/{step}").items()
+        },
+        "rows": [{name: row[name] for name in MEASURED & row.keys()} for row in read_metrics(str(model_dir))],
+        "density": (model_dir / "density_ratio").read_text(),
+    }  # fmt: skip
+
+
+def test_the_rewinding_procedures_one_after_the_other(tmp_path: Path) -> None:
+    """Fine-tuning reuses the directory of learning-rate rewinding, as printed; each is what it is in a fresh one."""
+    initial, weights, learning_rate, fine_tuning = rewinding_sections()
+    fresh = fine_tuning.replace("rewind_lr_model_results", "fresh_model_results")
+    (tmp_path / "all.sh").write_text("\n".join([REWINDING_SHELL, initial, weights, learning_rate, fine_tuning, fresh]))
+    surroundings = {"PLACE": str(tmp_path), "PYTHON": sys.executable, "SMALLER": REWINDING_SMALLER, "TPU_NAME": "a-tpu"}
+    done = subprocess.run(
+        ["bash", "all.sh"], cwd=tmp_path, env=os.environ | surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    reused, alone = tmp_path / "rewind_lr_model_results", tmp_path / "fresh_model_results"
+    assert f"The training that was in {reused} is in {reused}/former.1 now." in done.stderr
+    assert left_by(reused) == left_by(alone)
+    names = {path.name: Path(path.read_text()).name for path in reused.glob("checkpoint_iter_*")}
+    assert names == {"checkpoint_iter_6": "6", "checkpoint_iter_final": "10"}
+    # each has the steps and evaluations of its own
+    for run, steps, evaluated in (
+        (tmp_path / "rewind_model_results", [2, 3, 6], [3, 6]),
+        (reused / "former.1", [2, 3, 6], [3, 6]),
+        (alone, [6, 9, 10], [6, 9, 10]),
+    ):
+        assert store.steps_in(str(run / store.FOLDER)) == steps
+        assert [row["step"] for row in read_metrics(str(run)) if row["split"] == "eval"] == evaluated

@@ -104,7 +104,10 @@ def _run(arguments: Sequence[str]) -> None:
             log.info("%s = %s (%s)", name, values[name], origin)
     if not config.data.place and config.run.mode.startswith("train"):
         log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
-    run(config)
+    # A file of options says how long such trainings are, the command line how long this one is.
+    says = origins.get("train_steps", "")
+    is_this = says == "command line" or says.removeprefix("--") in TEXT_FLAGS
+    run(config, last_step=config.train.train_steps if is_this else None)
 
 
 def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:

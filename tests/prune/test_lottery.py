@@ -53,7 +53,7 @@ def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def copy_by_hand(before: Path, name: str, model_dir: Path) -> None:
-    model_dir.mkdir()
+    model_dir.mkdir(exist_ok=True)
     for file in before.glob(f"{name}*"):
         shutil.copy(file, model_dir)
     (model_dir / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
@@ -125,9 +125,102 @@ def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> N
     assert train(tmp_path, *flags) == 0
     for name, array in arrays(tmp_path, LAST).items():
         np.testing.assert_array_equal(array, reached[name])
-    assert not (tmp_path / f"{store.FOLDER}.1").exists()
+    assert not (tmp_path / "former.1").exists()
     assert train(tmp_path, *flags, "--lottery_force_reprune") == 0
-    assert store.steps_in(str(tmp_path / f"{store.FOLDER}.1"))[-1] == LAST
+    assert store.steps_in(str(tmp_path / "former.1" / store.FOLDER))[-1] == LAST
+
+
+def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Masks are equal in all of these."""
+    flags = [*procedure("fine_tuning", before), "--mode=train", f"--train_steps={EARLY}"]  # begins, and that is all
+    early = str(before / f"checkpoint_iter_{EARLY}")
+    assert train(tmp_path, *flags) == 0
+    copy_by_hand(before, "checkpoint_iter_final", tmp_path)
+    assert train(tmp_path, *flags) == 0  # all of the procedure again, copying too
+    assert not (tmp_path / "checkpoint").exists()
+    assert not (tmp_path / "former.1").exists()
+    for number, (name, value) in enumerate(
+        (
+            ("lottery_force_learning_rate", "0.01"),
+            ("lottery_reset_global_step_to", early),
+            ("lottery_reset_to", early),
+            ("lth_use_random_label", "true"),
+        ),
+        1,
+    ):
+        flags = [*flags, f"--{name}={value}"]
+        capsys.readouterr()
+        assert train(tmp_path, *flags) == 0
+        assert f"Another training than the one in {tmp_path}: {name} " in capsys.readouterr().err
+        assert store.steps_in(str(tmp_path / f"former.{number}" / store.FOLDER))
+    assert train(tmp_path, *flags) == 0
+    assert not (tmp_path / "former.5").exists()
+
+
+def test_a_training_set_aside_takes_everything_of_its_own(before: Path, tmp_path: Path) -> None:
+    shutil.copytree(before, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "checkpoint_iter_final").write_text(str(tmp_path / store.FOLDER / str(LAST)))
+    (tmp_path / "notes.txt").write_text("mine")
+    rows = (tmp_path / "metrics.jsonl").read_text()
+    assert train(tmp_path, *procedure("lr_rewinding", before), "--mode=train", f"--train_steps={EARLY}") == 0
+    former = tmp_path / "former.1"
+    for step in (EARLY, LAST):
+        np.testing.assert_equal(arrays(former, step), arrays(before, step))
+    assert (former / "metrics.jsonl").read_text() == rows
+    assert store.step_of(find_named(str(former / "checkpoint_iter_final"))) == LAST
+    assert store.step_of(find_named(str(tmp_path / "checkpoint_iter_final"))) == EARLY
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / f"checkpoint_iter_{LAST}").read_text().startswith(str(before))  # copied, and not its own
+    assert not list(tmp_path.glob("events.out.*"))
+    assert not (tmp_path / "eval").exists()
+
+
+def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -> None:
+    dense, pruned, moved = (tmp_path / name for name in ("dense", "pruned", "moved"))
+    copy_by_hand(before, f"checkpoint_iter_{EARLY}", dense)
+    assert train(dense, "--mode=train", f"--train_steps={EARLY}") == 0
+    expected = arrays(before, EARLY)
+    for name, array in arrays(dense, EARLY).items():
+        if not name.startswith("masks/"):
+            np.testing.assert_array_equal(array, expected[name])
+    flags = [*procedure("lr_rewinding", before), "--mode=train", f"--train_steps={EARLY + 1}"]
+    assert train(pruned, *flags) == 0
+    for _ in range(2):  # the second time it is there
+        copy_by_hand(pruned, "checkpoint_iter_final", moved)  # pruned already: gone on with, not begun anew
+        assert train(moved, *flags) == 0
+        assert store.steps_in(str(moved / store.FOLDER)) == [EARLY + 1]
+        np.testing.assert_equal(arrays(moved, EARLY + 1), arrays(pruned, EARLY + 1))
+        assert not (moved / "former.1").exists()
+    (moved / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')  # TensorFlow's own: no such word
+    assert train(moved, *flags) == 0
+    assert (moved / "checkpoint").exists()
+
+
+def test_it_may_say_an_earlier_step_of_the_same_directory(before: Path, tmp_path: Path) -> None:
+    flags = [*procedure("lr_rewinding", before), "--mode=train", "--train_steps", str(EARLY + 1)]
+    assert train(tmp_path, *flags) == 0
+    begun = arrays(tmp_path, EARLY)
+    (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "checkpoint_iter_{EARLY}"\n')
+    for _ in range(2):
+        assert train(tmp_path, *flags[:-1], str(EARLY)) == 0
+    assert store.steps_in(str(tmp_path / store.FOLDER)) == [EARLY]
+    np.testing.assert_equal(arrays(tmp_path, EARLY), begun)
+    assert store.steps_in(str(tmp_path / "former.1" / store.FOLDER)) == [EARLY, EARLY + 1]
+    assert not (tmp_path / "former.2").exists()
+
+
+def test_a_start_that_is_not_there(before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "checkpoint_iter_5"\n')
+    assert train(tmp_path, *procedure("reinit", before)) == 2
+    assert f"File {tmp_path}/checkpoint: got checkpoint_iter_5, expected the name of" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_pruning_in_place_is_refused(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = sorted(before.rglob("*"))
+    assert train(before, *procedure("lr_rewinding", before)) == 2
+    assert "which is in model_dir itself, expected a checkpoint of another training" in capsys.readouterr().err
+    assert sorted(before.rglob("*")) == left
 
 
 @pytest.mark.parametrize(

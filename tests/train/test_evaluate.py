@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu import distributed
+from resnet_tpu import cli, distributed, resnet_main
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.data.sources.data_dir import open_source
@@ -115,8 +115,53 @@ def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
     assert {row["step"] for row in read_metrics(str(tmp_path))} >= {int(last.name)}
 
 
-def test_watching_ends_after_eval_timeout(tmp_path: Path) -> None:
-    assert evaluate_run(Config().replace(model_dir=str(tmp_path), eval_timeout=0), watch=True) == {}
+@pytest.mark.parametrize(
+    ("there", "contents"), [(False, "no such folder"), (True, "a folder of a.txt, b, c, d, e, ...")]
+)
+def test_watching_where_nothing_trains_says_so_and_ends_in_an_error(
+    there: bool, contents: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model_dir = tmp_path / "mistyped"
+    for name in ("a.txt", "b", "c", "d", "e", "f") if there else ():
+        (model_dir / name).mkdir(parents=True)
+    config = Config().replace(model_dir=str(model_dir), eval_timeout=1)
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"), pytest.raises(UserError) as error:
+        evaluate_run(config, watch=True)
+    assert f"Waiting for a checkpoint in {model_dir}, which is {contents}; at most 1 s." in caplog.text
+    assert str(error.value) == (
+        f"model_dir {model_dir}: got {contents}, expected a checkpoint within 1 s. "
+        "Check the path, or start the training first."
+    )
+    assert model_dir.exists() == there
+
+
+def watch_original(model_dir: Path, *words: str) -> int:
+    return resnet_main.main(["--mode=eval", f"--model_dir={model_dir}", "--num_cores=1", *words])
+
+
+def watch_ours(model_dir: Path, *words: str) -> int:
+    return cli.main(["eval", str(model_dir), "--watch", "--num_cores=1", *words])
+
+
+@pytest.mark.parametrize("watch", [watch_original, watch_ours])
+def test_watching_goes_up_to_train_steps(
+    watch: Callable[..., int], trained_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained_dir, tmp_path, dirs_exist_ok=True)
+    last = store.step_of(store.find(str(tmp_path)))
+    waiting = f"Waiting for a checkpoint after step {last}, up to step "
+    for steps in (last - 1, last):
+        assert watch(tmp_path, f"--train_steps={steps}") == 0
+        assert waiting not in capsys.readouterr().err
+    assert watch(tmp_path, "--eval_timeout=1", "--train_steps=20epochs") == 0  # of 72 photos by 16
+    said = capsys.readouterr().err
+    assert f"{waiting}{2 * last}; at most 1 s." in said
+    assert "No new checkpoint within 1 s." in said
+
+
+def test_train_steps_without_watching_are_refused(trained_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["eval", str(trained_dir), "--train_steps=9"]) == 2
+    assert "train_steps: got 9, expected it with --watch alone." in capsys.readouterr().err
 
 
 def test_data_of_other_classes_is_refused(trained_dir: Path, coloured_photos: Path, tmp_path: Path) -> None:

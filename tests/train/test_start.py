@@ -11,6 +11,8 @@ import pytest
 
 from resnet_tpu.checkpoints import store, tf1, tf1_bundle, torch
 from resnet_tpu.config import Config
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.overrides import read_run
@@ -131,3 +133,23 @@ def test_weights_of_the_original_give_the_predictions_they_gave(tiny: Tiny, whol
     assert all(np.array_equal(before[name], after[name]) for name in before if name.startswith("params"))
     with pytest.raises(UserError):
         predict(tiny(tmp_path / "original"))  # what the original left is no run of ours: convert makes one of it
+
+
+def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, tiny: Tiny, tmp_path: Path) -> None:
+    """TFRecords without a manifest tell them where their labels are counted, and not where the number is given."""
+    data_dir, model_dir = tmp_path / "data", tmp_path / "run"
+    data_dir.mkdir()
+    for split in ("train", "validation"):
+        with RecordWriter(str(data_dir / f"{split}-0")) as writer:
+            for label, name in enumerate(("blue", "green", "red"), 1):
+                for photo in sorted((coloured_photos / name).iterdir())[:8]:
+                    features = {"image/encoded": photo.read_bytes(), "image/class/label": label}
+                    writer.write(encode_example(features | {"image/class/text": name}))
+    numbers, colours = ["0", "1", "2"], ["blue", "green", "red"]
+    for step, (given, names) in enumerate(((3, numbers), (None, colours), (3, colours)), 1):
+        counts = {"num_label_classes": given, "num_train_images": None, "num_eval_images": None}
+        train(tiny(model_dir, data_dir=str(data_dir), mode="train", train_steps=step, **counts))
+        assert (model_dir / "labels.txt").read_text().split() == names
+        assert store.read_meta(store.find(str(model_dir)))["class_names"] == names
+    predictions = predict(Config().replace(model_dir=str(model_dir), num_cores=1), split="validation")
+    assert (len(predictions.names), predictions.class_names) == (24, colours)

@@ -1,8 +1,8 @@
 """What the DAWNBench job reports: every checkpoint evaluated, and `results.tsv`."""
 
+import functools
 import json
 import logging
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,7 +10,8 @@ from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.train.evaluate import POLL_SECS, evaluate_checkpoint
+from resnet_tpu.train.evaluate import evaluate_checkpoint
+from resnet_tpu.train.patience import Patience
 from resnet_tpu.train.trained import load_trained
 
 log = logging.getLogger(__name__)
@@ -43,24 +44,25 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
     mesh = distributed.make_mesh(config.run.num_cores)
     folder = storage.join(config.run.model_dir, store.FOLDER)
     rows = _known_rows(config, folder)
-    last_seen, timeout = time.monotonic(), config.eval.eval_timeout
+    patience = Patience(config.eval.eval_timeout)
     while True:
         waiting = [step for step in store.steps_in(folder) if step not in rows][:1]
-        is_late = timeout is not None and not waiting and time.monotonic() - last_seen >= timeout
+        is_late = patience.is_over and not waiting
         is_over = is_late or last_step in rows or not is_wanted()
         # every process goes by what the first one sees
         waiting, is_over = json.loads(hosts.from_first(json.dumps([waiting, is_over])))
         if is_over:
             break
         if not waiting:
-            time.sleep(POLL_SECS)
+            after = max(rows, default=0)
+            patience.wait(functools.partial("a checkpoint after step {}, up to step {}".format, after, last_step))
             continue
         path = storage.join(folder, str(waiting[0]))
         rows[waiting[0]] = _row(config, path, evaluate_checkpoint(load_trained(path, mesh), config))
-        last_seen = time.monotonic()
+        patience.begin()
         _write(config, rows)
     if is_late:
-        log.info("No new checkpoint within %d s.", timeout)
+        log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
     return _write(config, rows)
 
 

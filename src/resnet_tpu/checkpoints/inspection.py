@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resnet_tpu.checkpoints import store, tf1_bundle, torch
+from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.checkpoints.tf1_describe import STEP, contents
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
@@ -104,7 +105,7 @@ def summarize(weights: Weights, network: Network) -> str:
 
 def _some(class_names: list[str] | None) -> str:
     """The first class names in brackets, where there are any but numbers."""
-    if class_names is None or class_names == [str(number) for number in range(len(class_names))]:
+    if class_names is None or class_names == numbered(len(class_names)):
         return ""
     return f" ({', '.join([*class_names[:_SHOWN_CLASSES], *(['...'] if class_names[_SHOWN_CLASSES:] else [])])})"
 

@@ -16,7 +16,7 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
     return {
         "version": __version__,
         "config": config.flat(),
-        "class_names": class_names or [str(label) for label in range(config.data.num_label_classes or 0)],
+        "class_names": class_names or numbered(config.data.num_label_classes or 0),
         "preprocessing": {
             "image_size": config.data.image_size,
             "mean_rgb": [255 * value for value in config.model.mean_rgb],
@@ -24,6 +24,11 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
         },
         "position": position,
     }
+
+
+def numbered(count: int) -> list[str]:
+    """Names of classes of which nothing is known but how many they are."""
+    return [str(label) for label in range(count)]
 
 
 def config_of(meta: Mapping[str, Any]) -> Config:

@@ -17,7 +17,9 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at
 from resnet_tpu.models.network import Network
 
-_STATE = "checkpoint"
+STATE = "checkpoint"
+"""File in a folder of checkpoints that names the latest."""
+
 _STATE_PATH = re.compile(r'^\s*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 
 
@@ -31,7 +33,7 @@ def find_checkpoint(path: str) -> str | None:
     if storage.exists(f"{prefix}.index"):
         return prefix
     names = storage.list_dir(path)
-    if _STATE in names and (latest := _read_state(storage.join(path, _STATE))):
+    if STATE in names and (latest := read_state(storage.join(path, STATE))):
         moved = storage.join(path, re.split(r"[/\\]", latest)[-1])  # the state file may name the folder of old
         for place in (moved, latest if storage.is_remote(latest) else storage.join(path, latest)):
             if storage.exists(f"{place}.index"):
@@ -40,7 +42,7 @@ def find_checkpoint(path: str) -> str | None:
     return storage.join(path, max(found, key=_step_of)) if found else None
 
 
-def _read_state(path: str) -> str | None:
+def read_state(path: str) -> str | None:
     """The latest checkpoint as the state file at `path` names it; None when this is another file, or a folder."""
     try:
         match = _STATE_PATH.search(storage.read_text(path))
@@ -149,5 +151,5 @@ def write_checkpoint(folder: str, network: Network, arrays: Arrays, *, lars: boo
     prefix = storage.join(folder, name)
     write_bundle(prefix, variables)
     state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
-    storage.write_text(storage.join(folder, _STATE), state)
+    storage.write_text(storage.join(folder, STATE), state)
     return prefix

@@ -1,10 +1,13 @@
 """`resnet-tpu eval`."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, add_run_options, configure
+from resnet_tpu.config import OPTIONS
+from resnet_tpu.errors import UserError
 from resnet_tpu.options import option, options_of
 from resnet_tpu.overrides import read_run
 
@@ -14,6 +17,11 @@ class EvalOptions:
     """What `eval` does beside the options of a run."""
 
     watch: bool = option(False, "Follow a training: evaluate every new checkpoint, up to the last or eval_timeout.")
+
+
+_TRAIN_STEPS = dataclasses.replace(
+    OPTIONS["train_steps"], default=None, help="With watch: the last step to evaluate. Default: that of the training."
+)
 
 
 def evaluate(arguments: Sequence[str]) -> None:
@@ -34,13 +42,16 @@ def evaluate(arguments: Sequence[str]) -> None:
         metavar="CHECKPOINT",
         help="A model_dir: its newest, with the result recorded there. Or a checkpoint: the result is only shown.",
     )
-    parser.add_options("what to do", options_of("eval", EvalOptions).values())
+    parser.add_options("what to do", [*options_of("eval", EvalOptions).values(), _TRAIN_STEPS])
     add_run_options(parser, "data", "eval", "run", without=IN_TRAINING | IN_EXPORT)
     given = parser.parse(arguments)
+    is_limited = "train_steps" in given
     watch = fill(EvalOptions, {"watch": given.pop("watch", False)}).watch
     own = read_run(given["model_dir"])
+    if is_limited and not watch:
+        raise UserError("train_steps", given["train_steps"], "it with --watch alone", "Add --watch, or leave it out.")
     config = configure({**given, "mode": "eval"}, [own] if own else [])
 
     from resnet_tpu.train.evaluate import evaluate_run
 
-    evaluate_run(config, watch=watch)
+    evaluate_run(config, watch=watch, train_steps=config.train.train_steps if is_limited else None)

@@ -31,13 +31,16 @@ def train(arguments: Sequence[str]) -> None:
     run(config)
 
 
-def run(config: Config) -> None:
-    """Does what `mode` says: for this program and for `resnet_main`."""
+def run(config: Config, *, last_step: int | str | None = None) -> None:
+    """Does what `mode` says: for this program and for `resnet_main`.
+
+    last_step: where mode eval ends, or epochs; None: with the training that it follows.
+    """
     config.run.require_model_dir()
     if config.run.mode == "eval":
         from resnet_tpu.train.evaluate import evaluate_run
 
-        evaluate_run(config, watch=True)
+        evaluate_run(config, watch=True, train_steps=last_step)
     elif config.run.mode == "predict":
         from resnet_tpu.train.predict import predict as predict_images
 

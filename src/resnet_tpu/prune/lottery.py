@@ -6,8 +6,14 @@ there is no such file, the checkpoint of that step, or the newest, in the model_
 checkpoints are read too.
 """
 
+import contextlib
+import dataclasses
+import json
 import logging
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,11 +24,13 @@ from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_lottery import masks_by_layer
 from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.checks import check
 from resnet_tpu.config import Config
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.prune.former import set_aside
 from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.masks import Masks, all_kept, density
 from resnet_tpu.prune.methods import find_method
@@ -38,6 +46,12 @@ REINITIALIZE = "reinitialize"
 
 DENSITY = "density_ratio"
 """File in `lottery_results_dir` with the density after pruning, from 0 to 1."""
+
+_DESCRIPTION = "lottery.json"
+"""File in `model_dir` that says which training was begun there."""
+
+_GRAPH = "graph.pbtxt"
+"""File that the fork's procedures copy along with a checkpoint. TensorFlow's graph was in it; here it is empty."""
 
 _NAME = "checkpoint_iter_"
 _FINAL = "final"
@@ -55,18 +69,20 @@ class _Origin:
 def train_lottery(config: Config) -> None:
     """Trains, after pruning where the flags ask for it, and names the checkpoints kept in `lottery_results_dir`.
 
-    A training that was stopped goes on. Raises UserError for flags that do not fit together, for a checkpoint that is
-    not there, and what `train` raises.
+    A training that was stopped goes on. Another one that is in `model_dir` is set aside there. Raises UserError for
+    flags that do not fit together, for a checkpoint that is not there, and what `train` raises.
     """
     flags = config.lottery
     asked = [flags.lottery_prune_at, flags.lottery_reset_to]
-    if any(asked):
-        if not all(asked):
-            missing = "lottery_reset_to" if flags.lottery_prune_at else "lottery_prune_at"
-            raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
-        distributed.start(use_tpu=config.run.use_tpu)
-        with hosts.joined(config.run):
-            _prune(config)
+    if any(asked) and not all(asked):
+        missing = "lottery_reset_to" if flags.lottery_prune_at else "lottery_prune_at"
+        raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
+    check(config)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        named = _named_start(config.run.model_dir)
+        if named or any(asked):
+            _begin(config, named)
     train(config)
     if flags.lottery_results_dir and hosts.is_first():
         _name_checkpoints(config)
@@ -89,34 +105,125 @@ def find_named(path: str) -> str:
     return store.find(path)
 
 
-def _prune(config: Config) -> None:
-    """Writes the checkpoint of the pruned network into `model_dir`, unless the network there has the same masks."""
+def _named_start(model_dir: str) -> str | None:
+    """The checkpoint to begin with that the file `checkpoint` in `model_dir` names, as the fork's procedures write it.
+
+    None where it names none of `checkpoint_iter_<step>`: what TensorFlow itself writes there says how far that training
+    was. None for the newest checkpoint of `model_dir` too, which is gone on with anyway. Raises UserError when the
+    checkpoint is not there.
+    """
+    state = storage.join(model_dir, tf1.STATE)
+    place = tf1.read_state(state)
+    name = re.split(r"[/\\]", place or "")[-1]
+    if place is None or not name.startswith(_NAME):
+        return None
+    try:
+        found = find_named(storage.join(model_dir, name))
+    except UserError:
+        do = f"Copy {name}* of the training before there too, or delete this file."
+        raise UserError(f"File {state}", place, f"the name of a checkpoint in {model_dir}", do) from None
+    own = store.steps_in(storage.join(model_dir, store.FOLDER))
+    return None if own and found == store.find(model_dir) else found
+
+
+def _begin(config: Config, named: str | None) -> None:
+    """Writes the checkpoint that the training begins with into `model_dir`, unless it was begun there already.
+
+    named: the checkpoint that `model_dir` is said to be at. As in the fork, what was pruned already goes on from there;
+    anything else is pruned and reset.
+    """
     flags, model_dir = config.lottery, config.run.model_dir
+    asked = _description(config)
     source = open_source(config.data, "train")
     config = resolve(config, source)
     network = network_of(config)
-    layers = maskable(network)
-    pruned = _open(flags.lottery_prune_at, network, config)
-    masks = find_method(flags.lottery_pruning_method)(kernels_of(pruned.arrays["params"], layers), pruned.masks)
-    if flags.lottery_results_dir and hosts.is_first():
-        storage.make_dir(flags.lottery_results_dir)
-        storage.write_text(storage.join(flags.lottery_results_dir, DENSITY), str(density(masks.values())))
-    log.info("%s: %.2f %% of the weights kept", flags.lottery_pruning_method, 100 * density(masks.values()))
-    if not flags.lottery_force_reprune and _has_masks(model_dir, network, masks):
-        log.info("%s is pruned already: going on with it.", model_dir)
-        return
-    reset = _open(flags.lottery_reset_to, network, config)
-    step = reset.step
-    if flags.lottery_reset_global_step_to:
-        step = _open(flags.lottery_reset_global_step_to, network, config).step
-    arrays = start_with(reset.arrays, masks, layers, step=step, rewind_optimizer="restore")
-    hosts.wait_for_all()  # nobody still reads what is in the way
+    masks = _prune(config, network) if flags.lottery_prune_at else None
+    present = _open(named, network, config) if named else None
+    if masks and (flags.lottery_force_reprune or (present and not _equal(present.masks, masks))):
+        present = None
+    if present:
+        asked["begun_at"] = named
+    is_there = not flags.lottery_force_reprune and _is_begun(model_dir, asked, anywhere=named is None)
+    if is_there and (masks is None or _has_masks(model_dir, network, masks)):
+        log.info("%s is this training already: going on with it.", model_dir)
+        hosts.wait_for_all()  # nobody still reads what says where to begin
+    else:
+        start = present or _reset(config, network)
+        arrays = start_with(
+            start.arrays, masks or start.masks, maskable(network), step=start.step, rewind_optimizer="restore"
+        )
+        hosts.wait_for_all()  # nobody still reads what is in the way
+        if hosts.is_first():
+            set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
+            _forget_names(flags.lottery_results_dir, model_dir)
+            storage.make_dir(model_dir)
+            storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(asked, indent=2) + "\n")
+        hosts.wait_for_all()
+        meta = make_meta(config, source.class_names, start.step * config.train.train_batch_size)
+        with CheckpointStore(storage.join(model_dir, store.FOLDER), keep=1) as checkpoints:
+            checkpoints.save(start.step, arrays, meta)
     if hosts.is_first():
-        _set_aside(model_dir)
-    hosts.wait_for_all()
-    position = step * config.train.train_batch_size
-    with CheckpointStore(storage.join(model_dir, store.FOLDER), keep=1) as checkpoints:
-        checkpoints.save(step, arrays, make_meta(config, source.class_names, position))
+        if named:  # heeded once: TensorFlow would now write into this file how far the training is
+            storage.remove(storage.join(model_dir, tf1.STATE))
+        if masks and flags.lottery_results_dir:
+            storage.make_dir(flags.lottery_results_dir)
+            text = str(density(masks.values()))
+            storage.write_text(storage.join(flags.lottery_results_dir, DENSITY), text)
+
+
+def _prune(config: Config, network: Network) -> Masks:
+    """The masks that the flags ask for."""
+    flags = config.lottery
+    pruned = _open(flags.lottery_prune_at, network, config)
+    kernels = kernels_of(pruned.arrays["params"], maskable(network))
+    masks = find_method(flags.lottery_pruning_method)(kernels, pruned.masks)
+    log.info("%s: %.2f %% of the weights kept", flags.lottery_pruning_method, 100 * density(masks.values()))
+    return masks
+
+
+def _reset(config: Config, network: Network) -> _Origin:
+    """What the flags say to train on from."""
+    flags = config.lottery
+    start = _open(flags.lottery_reset_to, network, config)
+    if flags.lottery_reset_global_step_to:
+        start = dataclasses.replace(start, step=_open(flags.lottery_reset_global_step_to, network, config).step)
+    return start
+
+
+def _description(config: Config) -> dict[str, Any]:
+    """What decides the training that the flags ask for. Raises UserError for a checkpoint that would be set aside."""
+    flags = config.lottery
+    own = storage.absolute(storage.join(config.run.model_dir, store.FOLDER)) + "/"
+    description: dict[str, Any] = {
+        "lottery_pruning_method": flags.lottery_pruning_method,
+        "lottery_force_learning_rate": config.optimizer.lottery_force_learning_rate,
+        "lth_use_random_label": config.data.lth_use_random_label,
+        "begun_at": None,
+    }
+    for name in ("lottery_prune_at", "lottery_reset_to", "lottery_reset_global_step_to"):
+        path: str = getattr(flags, name)
+        description[name] = storage.absolute(find_named(path)) if path not in ("", REINITIALIZE) else path
+        if description[name].startswith(own):
+            do = "Give another model_dir: what is in this one is set aside for a new training."
+            raise UserError(name, f"{path}, which is in model_dir itself", "a checkpoint of another training", do)
+    return description
+
+
+def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bool:
+    """Whether the training in `model_dir` was begun as asked; `anywhere`: from whatever checkpoint.
+
+    Logs what is not as it was.
+    """
+    if not store.steps_in(storage.join(model_dir, store.FOLDER)):
+        return False
+    found: dict[str, Any] = {}
+    with contextlib.suppress(FileNotFoundError, ValueError):  # of a training without the flags, or damaged
+        found = dict(json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION))))
+    names = [name for name in asked if not (anywhere and name == "begun_at")]
+    changed = [f"{name} {found.get(name)} -> {asked[name]}" for name in names if found.get(name) != asked[name]]
+    if changed:
+        log.warning("Another training than the one in %s: %s", model_dir, ", ".join(changed))
+    return not changed
 
 
 def _open(path: str, network: Network, config: Config) -> _Origin:
@@ -144,24 +251,22 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
 
 
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:
-    if not store.steps_in(storage.join(model_dir, store.FOLDER)):
-        return False
     found = store.load_all(store.find(model_dir))
-    if "masks" not in found.arrays:
-        return False
-    present = masks_of(found.arrays, maskable(network))
-    return all(np.array_equal(present[name], mask) for name, mask in masks.items())
+    return "masks" in found.arrays and _equal(masks_of(found.arrays, maskable(network)), masks)
 
 
-def _set_aside(model_dir: str) -> None:
-    """Renames the checkpoints of another network in `model_dir`, which would be gone on with otherwise."""
-    folder = storage.join(model_dir, store.FOLDER)
-    if not store.steps_in(folder):
-        return
-    names = storage.list_dir(model_dir)
-    number = next(n for n in range(1, len(names) + 2) if f"{store.FOLDER}.{n}" not in names)
-    log.warning("The checkpoints that were in %s are in %s.%d now.", model_dir, store.FOLDER, number)
-    storage.move(folder, f"{folder}.{number}")
+def _equal(found: Masks, masks: Masks) -> bool:
+    return all(np.array_equal(found[name], mask) for name, mask in masks.items())
+
+
+def _forget_names(results_dir: str, model_dir: str) -> None:
+    """Deletes the names of checkpoints that were in `model_dir`: they would mean those of the training to come."""
+    own = storage.absolute(storage.join(model_dir, store.FOLDER)) + "/"
+    for name in storage.list_dir(results_dir) if results_dir else []:
+        place = storage.join(results_dir, name)
+        is_name = name.startswith(_NAME) and "." not in name  # the files of the fork's own go on after a dot
+        if is_name and storage.read_text(place).startswith(own):
+            storage.remove(place)
 
 
 def _name_checkpoints(config: Config) -> None:
@@ -172,3 +277,4 @@ def _name_checkpoints(config: Config) -> None:
     storage.make_dir(results_dir)
     for name, step in kept.items():
         storage.write_text(storage.join(results_dir, f"{_NAME}{name}"), storage.join(folder, str(step)))
+    storage.write_text(storage.join(results_dir, _GRAPH), "")

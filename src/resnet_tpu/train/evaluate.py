@@ -1,5 +1,6 @@
 """Evaluation: every example counted exactly once."""
 
+import functools
 import json
 import logging
 import time
@@ -22,13 +23,14 @@ from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.loss import l2
+from resnet_tpu.train.patience import Patience
 from resnet_tpu.train.run import check_classes, lengths_of
 from resnet_tpu.train.step import EvalStep, make_eval_step
 from resnet_tpu.train.trained import Trained, load_trained
 
 log = logging.getLogger(__name__)
 
-POLL_SECS = 1.0
+_MOST_NAMES = 5  # of the files in a folder, for messages
 
 _l2 = jax.jit(l2, static_argnames="norms")
 
@@ -66,12 +68,13 @@ def batches_of(
     return track(distributed.prefetch(batches, mesh), title, total=-(-num_images // batch_size))
 
 
-def evaluate_run(config: Config, *, watch: bool = False) -> dict[str, float]:
+def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str | None = None) -> dict[str, float]:
     """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
 
     That of a `model_dir` which is itself a checkpoint is not recorded. With `watch` goes on with every checkpoint that
-    appears, until the one of the run's last step, or until none came for `eval_timeout` seconds. Returns the last
-    result, empty when there was none to wait for. Raises UserError when there is no checkpoint and `watch` is off.
+    appears, until the one of the last step, or until none came for `eval_timeout` seconds. Returns the last result.
+    train_steps: the last step of a watch, or epochs; None: that of the training itself. Raises UserError when there is
+    no checkpoint, with `watch` none within `eval_timeout` seconds.
     """
     is_alone = is_checkpoint(config.run.model_dir)
     if not is_alone:
@@ -81,28 +84,34 @@ def evaluate_run(config: Config, *, watch: bool = False) -> dict[str, float]:
         mesh = distributed.make_mesh(config.run.num_cores)
         if is_alone or not watch:
             return evaluate_checkpoint(load_trained(config.run.model_dir, mesh), config)
-        return _follow(config, mesh)
+        return _follow(config, mesh, train_steps)
 
 
-def _follow(config: Config, mesh: Mesh) -> dict[str, float]:
+def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    done, last_seen = -1, time.monotonic()
+    model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
+    done, awaited = -1, lambda: f"a checkpoint in {model_dir}, which is {_contents(model_dir)}"
     while True:
-        is_late = config.eval.eval_timeout is not None and time.monotonic() - last_seen >= config.eval.eval_timeout
-        newest = _newest(config.run.model_dir) if hosts.is_first() else None
+        newest = _newest(model_dir) if hosts.is_first() else None
         # every process goes by what the first one sees
-        path, is_late = json.loads(hosts.from_first(json.dumps([newest, is_late])))
+        path, is_late = json.loads(hosts.from_first(json.dumps([newest, patience.is_over])))
         if path is not None and store.step_of(path) > done:
             trained = load_trained(path, mesh)
             metrics = evaluate_checkpoint(trained, config)
-            done, last_seen = trained.step, time.monotonic()
-            if done >= lengths_of(trained.config).total:
+            done, own = trained.step, trained.config
+            total = lengths_of(own.replace(train_steps=train_steps or own.train.train_steps)).total
+            if done >= total:
                 return metrics
+            awaited = functools.partial("a checkpoint after step {}, up to step {}".format, done, total)
+            patience.begin()
+        elif is_late and not metrics:
+            got, expected = _contents(model_dir), f"a checkpoint within {config.eval.eval_timeout} s"
+            raise UserError(f"model_dir {model_dir}", got, expected, "Check the path, or start the training first.")
         elif is_late:
             log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
             return metrics
         else:
-            time.sleep(POLL_SECS)
+            patience.wait(awaited)
 
 
 def _newest(model_dir: str) -> str | None:
@@ -110,6 +119,14 @@ def _newest(model_dir: str) -> str | None:
         return store.find(model_dir)
     except UserError:
         return None
+
+
+def _contents(model_dir: str) -> str:
+    """What a `model_dir` without a checkpoint is, for messages."""
+    names = storage.list_dir(model_dir)
+    if names:
+        return f"a folder of {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
+    return "an empty folder" if storage.exists(model_dir) else "no such folder"
 
 
 def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:

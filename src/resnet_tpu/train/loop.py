@@ -102,11 +102,12 @@ def _train(config: Config, train_step: TrainStep | None) -> Summary:
 
 
 def draw_report(model_dir: str) -> None:
-    """Draws the curves of a run."""
+    """Draws the curves of a run, where it has measured anything: one may have begun at its end."""
     from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
 
-    storage.make_dir(storage.join(model_dir, "report"))
-    style.write_png(curves.draw_training(read_metrics(model_dir)), curves_path(model_dir))
+    if rows := read_metrics(model_dir):
+        storage.make_dir(storage.join(model_dir, "report"))
+        style.write_png(curves.draw_training(rows), curves_path(model_dir))
 
 
 def curves_path(model_dir: str) -> str:
@@ -151,7 +152,12 @@ class Trainer:
         self.input_wait = InputWait()
         self._flight = StepsInFlight()
         start = find_start(config, network, optimizer, checkpoints, source.class_names, weights, mesh)
-        self.state, self.step, self.position = start.state, start.step, start.position
+        self.state, self.step, self.position, self.class_names = (
+            start.state,
+            start.step,
+            start.position,
+            start.class_names,
+        )
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
         """Trains from the present step to the last. `stack` closes what this opens."""
@@ -294,7 +300,7 @@ class Trainer:
         log_metrics(self.step, self.evaluation, time.perf_counter() - start)
 
     def _meta(self) -> dict[str, Any]:
-        return make_meta(self.config, self.source.class_names, self.position)
+        return make_meta(self.config, self.class_names, self.position)
 
     def _log_start(self) -> None:
         config, device = self.config, jax.devices()[0]

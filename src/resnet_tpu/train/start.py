@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from resnet_tpu import distributed, hosts
 from resnet_tpu.checkpoints import tf1
-from resnet_tpu.checkpoints.meta import changed_options, config_of
+from resnet_tpu.checkpoints.meta import changed_options, config_of, numbered
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
@@ -28,11 +28,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """The state to begin with, on the devices; its step; and the training images consumed before it."""
+    """The state to begin with, on the devices; its step; the training images consumed before it; names of its classes.
+
+    The names are those of the data, or, where these do not say, of the checkpoint.
+    """
 
     state: TrainState
     step: int
     position: int
+    class_names: list[str] | None
 
 
 def settle_start(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
@@ -73,11 +77,15 @@ def find_start(
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes.to_arrays())
     )
     if checkpoint is not None:
-        check_classes(config.data.place, class_names, checkpoint.meta["class_names"])
+        names = checkpoint.meta["class_names"]
+        if names != numbered(len(names)):  # else the data of that time did not say
+            check_classes(config.data.place, class_names, names)
         if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
             log.warning("Going on with other options than before: %s", ", ".join(changed))
         log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)
-        return Start(shapes.with_arrays(checkpoint.arrays), checkpoint.step, checkpoint.meta["position"])
+        return Start(
+            shapes.with_arrays(checkpoint.arrays), checkpoint.step, checkpoint.meta["position"], class_names or names
+        )
     if original := tf1.find_checkpoint(config.run.model_dir):
         state = _continue_original(network, optimizer, original, average=average)
     elif weights is not None:
@@ -87,7 +95,7 @@ def find_start(
     else:
         state = new_state()
     step = int(state.step)
-    return Start(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size)
+    return Start(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
 
 
 def _continue_original(

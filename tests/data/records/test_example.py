@@ -1,6 +1,8 @@
 """Examples: every feature comes back, equal features give equal bytes, foreign bytes are refused."""
 
+import contextlib
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet_tpu.data.records.example import decode_example, encode_example, parse_image_example
+from resnet_tpu.data.records.example import decode_example, encode_example, parse_image_example, read_label
 from resnet_tpu.data.records.tfrecord import read_records
 from resnet_tpu.errors import UserError
 
@@ -41,6 +43,56 @@ def test_foreign_bytes_are_an_example_or_a_user_error(data: bytes) -> None:
         parse_image_example(data)
     except UserError as error:
         assert "Example" in str(error) or "Feature" in str(error)
+
+
+LABELLED = {"image/class/label": st.integers(-(2**63), 2**63 - 1)} | dict.fromkeys(
+    ("image/class/text", "image/class/synset", "image/encoded"), st.binary(max_size=300)
+)
+
+
+@given(FEATURES, st.fixed_dictionaries({}, optional=LABELLED), st.binary(max_size=9))
+def test_labels_are_read_without_their_images_alike(others, labelled, before: bytes) -> None:
+    data = encode_example(others | labelled)
+    example = parse_image_example(data)
+    assert read_label(io.BytesIO(before + data + b"next"), len(before), len(data)) == (example.label, example.text)
+
+
+class Counted(io.BytesIO):
+    """Counts the bytes that are read of it."""
+
+    num_read = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.num_read += len(data)
+        return data
+
+
+def test_an_image_is_not_read_for_its_label() -> None:
+    image = bytes(1_000_000)
+    file = Counted(encode_example({"image/encoded": image, "image/class/label": 3, "image/class/text": "rose"}))
+    assert read_label(file, 0, len(file.getvalue())) == (3, "rose")
+    assert file.num_read < 1000
+
+
+def backwards(example: bytes) -> bytes:
+    """An entry of a map with its value before its key, as no one writes it but as it may be."""
+    key, value = b"\x0a\x11image/class/label", b"\x12" + example[example.index(b"label") + 6 :]
+    assert example.endswith(key + value)
+    return example[: -len(key + value)] + value + key
+
+
+def test_labels_of_unusual_examples() -> None:
+    usual = encode_example({"image/class/label": 5})
+    for data in (usual, backwards(usual), usual + b"\x10\x07"):  # the last one with a field that no Example has
+        assert parse_image_example(data).label == 5
+        assert read_label(io.BytesIO(data), 0, len(data)) == (5, "")
+
+
+@given(st.binary())
+def test_labels_of_foreign_bytes_are_an_example_or_a_user_error(data: bytes) -> None:
+    with contextlib.suppress(UserError):
+        read_label(io.BytesIO(data), 0, len(data))
 
 
 def test_single_values_and_numpy() -> None:

@@ -1,10 +1,14 @@
 """Where images come from, and what is said when they do not."""
 
+import logging
 import shutil
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -32,6 +36,14 @@ def write(path: Path, *records: dict[str, Any] | bytes) -> None:
 
 def example(label: int, name: str = "") -> dict[str, Any]:
     return {"image/encoded": f"{name}{label}", "image/class/label": label, "image/filename": name}
+
+
+@pytest.fixture
+def memory_dir() -> Iterator[str]:
+    """A folder that is not on this machine's disk."""
+    folder = f"memory://{uuid.uuid4().hex}"
+    yield folder
+    fsspec.filesystem("memory").rm(folder, recursive=True)
 
 
 def samples(source: Source) -> list[Sample]:
@@ -63,6 +75,90 @@ def test_records_come_in_the_order_of_files(tmp_path: Path) -> None:
     assert source.class_names is None
     assert source.where(1).startswith(f"in record 1 of {tmp_path}/train-00000-of-00003 at byte ")
     assert source.where(2) == f"in record 0 of {tmp_path}/train-00002-of-00003 at byte 0"
+
+
+def named(label: int, name: str = "", *, key: str = "image/class/text") -> dict[str, Any]:
+    return example(label) | ({key: name} if name else {})
+
+
+def classes(data_dir: Path | str, split: Split = "train", **options: Any) -> tuple[list[str] | None, int]:
+    source = open_source(config(data_dir, **options), split)
+    return source.class_names, source.num_classes
+
+
+FLOWERS = ["daisy", "rose", "tulip"]
+
+
+def test_classes_are_counted_from_labels_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "train-0", named(2, "rose"), named(1, "daisy"))
+    write(tmp_path / "train-1", named(2, "rose"))
+    write(tmp_path / "validation-0", named(3, "tulip", key="image/class/synset"), named(2, "rose"))
+    write(tmp_path / "test-0", named(-1))
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        for split in SPLITS:
+            assert classes(tmp_path, split) == (FLOWERS, 3)
+    assert [record.message for record in caplog.records] == [
+        f"Counting the classes in {tmp_path}, once: it has no manifest.json and no labels.txt.",
+        f"{tmp_path}: 3 classes, by the labels of its records (daisy, rose, tulip)",
+    ]
+    assert (tmp_path / "_index" / "classes.json").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("resnet_tpu.data.sources.classes.read_label", Mock(side_effect=AssertionError))
+        moved = tmp_path.rename(tmp_path.with_name("moved"))
+        assert classes(moved) == (FLOWERS, 3)
+        assert classes(moved, num_label_classes=7) == (None, 7)  # not looked at
+    (moved / "_index" / "classes.json").write_text("[" * 5)  # damaged
+    assert classes(moved) == (FLOWERS, 3)
+    write(moved / "train-1", named(4, "lily"))  # another file
+    assert classes(moved) == ([*FLOWERS, "lily"], 4)
+    (moved / "labels.txt").write_text("a\nb\nc\nd\n")
+    assert classes(moved) == (["a", "b", "c", "d"], 4)
+
+
+@pytest.mark.parametrize("records", [[named(1), named(2)], [named(1, "a"), named(2, "b"), named(1, "another")]])
+def test_classes_without_a_name_each_are_counted(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    write(tmp_path / "train-0", *records)
+    assert classes(tmp_path) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        (
+            [named(7, "n01440764"), named(1000, "n15075141")],
+            "its records, 2 from 7 to 1000, do not tell how many",
+        ),
+        ([named(0, "a"), named(1, "b")], "the labels of its records, 2 from 0 to 1, do not tell how many"),
+        ([named(1, "a")], "the labels of its records, 1 from 1 to 1, do not tell how many"),
+        ([b"no example"], "its records have no labels"),
+    ],
+)
+def test_labels_that_do_not_tell_the_classes_mean_imagenets(
+    tmp_path: Path, records: list[dict[str, Any] | bytes], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "train-0", *records)
+    assert classes(tmp_path) == (None, 1000)
+    assert f"{tmp_path} has no manifest.json and no labels.txt, and " in caplog.text
+    assert why in caplog.text
+    assert "taken as the 1000 of ImageNet" in caplog.text
+
+
+def test_labels_in_a_bucket_are_counted_only_where_that_reads_little(
+    memory_dir: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RecordWriter(f"{memory_dir}/train-0") as writer:
+        for label, name in enumerate(FLOWERS, 1):
+            writer.write(encode_example(named(label, name)))
+    with monkeypatch.context() as patched:
+        patched.setattr("resnet_tpu.data.sources.classes._MOST_DISTANT_BYTES", 100)
+        patched.setattr("resnet_tpu.data.sources.classes.read_label", Mock(side_effect=AssertionError))
+        assert classes(memory_dir, cache_folder="none") == (None, 1000)
+    assert "its labels are not counted, for that would read all of 0.0 GB: taken as the 1000 of" in caplog.text
+    assert classes(memory_dir, cache_folder="none") == (FLOWERS, 3)
+    monkeypatch.setattr("resnet_tpu.data.sources.classes.read_label", Mock(side_effect=AssertionError))
+    assert classes(memory_dir, cache_folder="none") == (FLOWERS, 3)  # kept on this machine
 
 
 def test_number_of_classes(tmp_path: Path) -> None:

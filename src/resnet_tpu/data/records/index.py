@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -23,13 +24,12 @@ def read_index(path: str, state: tuple[int, int]) -> np.ndarray | None:
 
     state: see `storage.file_state`.
     """
-    for place in _places(path):
-        with contextlib.suppress(OSError):
-            index = _parse(storage.read_bytes(place), state)
-            if index is not None:
-                if storage.is_remote(place):
-                    save_index(path, index, state)  # on this machine
-                return index
+    for place, data in kept_copies(path, ".npy"):
+        index = _parse(data, state)
+        if index is not None:
+            if storage.is_remote(place):
+                save_index(path, index, state)  # on this machine
+            return index
     return None
 
 
@@ -39,7 +39,20 @@ def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = Non
     state: what the file's was when it was read; None for a file that was just written, whose index goes with it.
     """
     data = _npy(np.concatenate([np.array([state or storage.file_state(path)], np.int64), index]))
-    for place in _places(path) if state else sorted(_places(path), key=storage.is_remote, reverse=True):
+    keep(path, ".npy", data, with_file=state is None)
+
+
+def kept_copies(path: str, ending: str) -> Iterator[tuple[str, bytes]]:
+    """Where something is kept that belongs to a file or data set at `path`, and its content: none, one or two."""
+    for place in _places(path, ending):
+        with contextlib.suppress(OSError):
+            yield place, storage.read_bytes(place)
+
+
+def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> None:
+    """Keeps something where `kept_copies` looks: on this machine first, or, `with_file`, beside it first."""
+    places = _places(path, ending)
+    for place in sorted(places, key=storage.is_remote, reverse=True) if with_file else places:
         with contextlib.suppress(OSError):
             storage.make_dir(os.path.dirname(place))  # noqa: PTH120
             with storage.write_whole(place) as file:
@@ -47,13 +60,15 @@ def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = Non
             return
 
 
-def _places(path: str) -> list[str]:
+def _places(path: str, ending: str) -> list[str]:
     """Beside the file and in the user's cache, that on this machine first."""
     full = path if storage.is_remote(path) else os.path.realpath(path)
     name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]
     folder, base = os.path.split(path)
-    places = [storage.join(folder, "_index", f"{base}.npy"), storage.join(storage.cache_dir(), "index", f"{name}.npy")]
-    return sorted(places, key=storage.is_remote)
+    beside, cached = storage.join(folder, "_index"), storage.join(storage.cache_dir(), "index")
+    return sorted(
+        [storage.join(beside, f"{base}{ending}"), storage.join(cached, f"{name}{ending}")], key=storage.is_remote
+    )
 
 
 def _npy(array: np.ndarray) -> bytes:

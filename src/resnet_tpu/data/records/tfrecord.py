@@ -93,7 +93,7 @@ def read_records(
     With `skip_bad`, damaged records are left out, and each error is given to `on_bad`. Otherwise raises RecordError at
     the first one, after all records before it. Raises UserError when the file cannot be read.
     """
-    with _open(path) as file:
+    with open_records(path) as file:
         for record, step in enumerate(_walk(file, path)):
             if not isinstance(step, RecordError):
                 start, length = step
@@ -120,7 +120,7 @@ class RecordFile:
         """`state`: the file's, where it is known already (see `storage.file_state`)."""
         self.path = path
         self.damage: list[RecordError] = []
-        self.state = state or _state(path)
+        self.state = state or state_of(path)
         self._index = load_index(path, on_bad=self.damage.append if skip_bad else None, state=self.state)
 
     @property
@@ -196,12 +196,12 @@ def load_index(
     Raises RecordError when a header is damaged or the file ends in a record, or gives it to `on_bad` and goes on at the
     next record that can be found; such an index is not kept. Raises UserError when the file cannot be read.
     """
-    state = state or _state(path)
+    state = state or state_of(path)
     if (kept := read_index(path, state)) is not None:
         return kept
     rows: list[tuple[int, int]] = []
     damaged = False
-    with _open(path) as file:
+    with open_records(path) as file:
         for step in _walk(file, path):
             if not isinstance(step, RecordError):
                 rows.append(step)
@@ -303,14 +303,16 @@ def _payload_error(
     return RecordError(path, record, offset, f"a payload with checksum {got:#010x}", f"{expected:#010x}")
 
 
-def _state(path: str) -> tuple[int, int]:
+def state_of(path: str) -> tuple[int, int]:
+    """`storage.file_state`. Raises UserError when the file cannot be read."""
     try:
         return storage.file_state(path)
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
-def _open(path: str) -> IO[bytes]:
+def open_records(path: str) -> IO[bytes]:
+    """`storage.open_read`. Raises UserError when the file cannot be read."""
     try:
         return storage.open_read(path)
     except OSError as error:

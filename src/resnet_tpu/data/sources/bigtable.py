@@ -54,6 +54,12 @@ class BigtableSource:
             self._find_keys()
         self._labels = make_labels(data, about.class_names if about else None, allow_unknown=split == "test")
         self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
+        if not (about and about.class_names) and not data.num_label_classes:
+            log.info(
+                "%s does not tell its classes: taken as %d. num_label_classes sets it.",
+                self._rows.name,
+                self.num_classes,
+            )
         if not self._rows.read([self._key(0)]) and not data.skip_bad_records:
             raise self._error(0)
 

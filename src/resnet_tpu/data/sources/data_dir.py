@@ -1,11 +1,14 @@
 """What `data_dir` means: TFRecords, folders of images, nothing but made-up pixels, or a Bigtable in its place."""
 
+import functools
 import logging
+import operator
 from collections.abc import Mapping
 
 from resnet_tpu import storage
 from resnet_tpu.config import DataConfig
 from resnet_tpu.data.manifest import MANIFEST, STATE_FOLDER, read_manifest
+from resnet_tpu.data.sources.classes import find_classes
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.made_up import NoiseSource, ZeroSource
 from resnet_tpu.data.sources.source import Source
@@ -49,7 +52,11 @@ def open_source(data: DataConfig, split: Split) -> Source:
         return FolderSource(data, split)
     _check_shards(data.data_dir, split, shards, is_unfinished=STATE_FOLDER in names and MANIFEST not in names)
     kind = DistantRecordSource if storage.is_remote(data.data_dir) else RecordSource
-    return kind(data, split, {storage.join(data.data_dir, name): states.get(name) for name in shards[split]})
+    paths = {
+        name: {storage.join(data.data_dir, file): states.get(file) for file in files} for name, files in shards.items()
+    }
+    classes = find_classes(data, functools.reduce(operator.or_, paths.values()))
+    return kind(data, split, paths[split], classes)
 
 
 def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]], *, is_unfinished: bool) -> None:

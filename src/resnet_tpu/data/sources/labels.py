@@ -17,7 +17,7 @@ class Labels:
     """The classes of a split."""
 
     names: list[str] | None  # by label; None where the data do not say
-    num_classes: int  # as asked for, else as many as there are names, else 1000
+    num_classes: int  # as asked for, else as many as there are, else 1000
     first: int  # what is subtracted from stored labels: they count from 1, or from 0 = background
     allow_unknown: bool  # whether an example may have none
     by_filename: bool = False  # labels that say nothing of the image, as the original's pruning fork can draw them
@@ -36,9 +36,12 @@ class Labels:
         return label
 
 
-def make_labels(data: DataConfig, names: Sequence[str] | None, *, allow_unknown: bool = False) -> Labels:
+def make_labels(
+    data: DataConfig, names: Sequence[str] | None, *, counted: int | None = None, allow_unknown: bool = False
+) -> Labels:
     """The classes of data that have these names, in the order of their labels from 1, or do not tell them.
 
+    counted: how many there are, where that is known without names.
     Raises UserError when fewer classes are asked for than there are names.
     """
     asked = data.num_label_classes
@@ -47,6 +50,6 @@ def make_labels(data: DataConfig, names: Sequence[str] | None, *, allow_unknown:
     if every and asked and asked < len(every):
         expected = f"at least the {len(every)} classes of {data.place}"
         raise UserError("num_label_classes", asked, expected, "Leave it out, or give data of no more classes.")
-    number = asked or len(every or ()) or DEFAULT_CLASSES
+    number = asked or len(every or ()) or counted or DEFAULT_CLASSES
     names = None if every is None else list(every)
     return Labels(names, number, first, allow_unknown, data.lth_use_random_label)

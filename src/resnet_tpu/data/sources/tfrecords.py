@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from resnet_tpu.config import DataConfig
-from resnet_tpu.data.manifest import MANIFEST, read_class_names, read_manifest
+from resnet_tpu.data.manifest import MANIFEST, read_manifest
 from resnet_tpu.data.records.example import parse_image_example
 from resnet_tpu.data.records.pieces import Stretch, open_reader
 from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
+from resnet_tpu.data.sources.classes import Classes
 from resnet_tpu.data.sources.labels import make_labels
 from resnet_tpu.data.sources.source import Sample, sample_of
 from resnet_tpu.data.split import Split
@@ -25,9 +26,15 @@ class RecordSource:
 
     honour_exif = False  # the original does not, and what `prepare` writes is upright
 
-    def __init__(self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None]) -> None:
-        """`paths`: the files, with the state of each where that is known (see `storage.file_state`)."""
-        self._labels = make_labels(data, read_class_names(data.data_dir), allow_unknown=split == "test")
+    def __init__(
+        self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None], classes: Classes | None
+    ) -> None:
+        """`paths`: the files, with the state of each where that is known (see `storage.file_state`).
+
+        classes: those of the data set, where they are known.
+        """
+        names, number = classes or (None, None)
+        self._labels = make_labels(data, names, counted=number, allow_unknown=split == "test")
         self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
         with ThreadPoolExecutor(_OPEN_FILES_AT_ONCE) as pool:
             open_file = functools.partial(RecordFile, skip_bad=data.skip_bad_records)
@@ -83,8 +90,10 @@ def _cut_between_records(data_dir: str, split: Split, files: Sequence[RecordFile
 class DistantRecordSource(RecordSource):
     """TFRecords in a bucket."""
 
-    def __init__(self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None]) -> None:
-        super().__init__(data, split, paths)
+    def __init__(
+        self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None], classes: Classes | None
+    ) -> None:
+        super().__init__(data, split, paths, classes)
         self._reader = open_reader(data.cache_folder, self._files)
 
     def __getitem__(self, i: int) -> Sample:

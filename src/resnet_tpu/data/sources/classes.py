@@ -1,0 +1,141 @@
+"""The classes of records that nothing beside them tells: counted from their labels, once."""
+
+import functools
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from resnet_tpu import checked_json, storage
+from resnet_tpu.config import DataConfig
+from resnet_tpu.data.manifest import LABELS, MANIFEST, read_class_names
+from resnet_tpu.data.records.example import read_label
+from resnet_tpu.data.records.index import keep, kept_copies
+from resnet_tpu.data.records.tfrecord import load_index, open_records, state_of
+from resnet_tpu.data.sources.labels import DEFAULT_CLASSES, UNKNOWN_LABEL
+from resnet_tpu.errors import UserError
+
+log = logging.getLogger(__name__)
+
+_KEPT = "classes"
+_MOST_DISTANT_BYTES = 1_000_000_000
+"""What is read of a bucket for this at most: there a record's label does not come without its image."""
+
+_FILES_AT_ONCE = 16
+_SHOWN_CLASSES = 5
+
+States = Mapping[str, tuple[int, int]]
+"""Files with the state of each, see `storage.file_state`."""
+
+
+class Classes(NamedTuple):
+    """The names of classes by label from 1, None where the records do not give each one of its own; their number."""
+
+    names: list[str] | None
+    number: int
+
+
+def find_classes(data: DataConfig, paths: Mapping[str, tuple[int, int] | None]) -> Classes | None:
+    """The classes of TFRecords: as beside them, or else counted; not where the options say how many labels there are.
+
+    paths: see `count_classes`.
+    """
+    if (names := read_class_names(data.data_dir)) is not None:
+        return Classes(names, len(names))
+    if data.num_label_classes or data.lth_use_random_label:
+        return None
+    return count_classes(data.data_dir, paths)
+
+
+def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) -> Classes | None:
+    """The classes of all records of a data set, in one pass over their labels the first time; says what it found.
+
+    The result is kept beside the indexes of the files. None when the labels do not tell: some number from 1 to the
+    highest is missing, as in a part of ImageNet, or there are none, or reading them takes too long.
+    paths: its files of every split, with the state of each where that is known. Raises UserError for one that cannot be
+    read.
+    """
+    states = {path: state or state_of(path) for path, state in paths.items()}
+    num_bytes = sum(size for size, _ in states.values())
+    place = storage.join(data_dir, _KEPT)
+    names = _read(place, states)
+    if names is None and storage.is_remote(data_dir) and num_bytes > _MOST_DISTANT_BYTES:
+        _say_default(data_dir, f"its labels are not counted, for that would read all of {num_bytes / 1e9:.1f} GB")
+        return None
+    if names is None:
+        names = _count(data_dir, states)
+        kept = {"files": _named(states), "names": {str(label): name for label, name in names.items()}}
+        keep(place, ".json", checked_json.dumps(kept).encode())
+    number = max(names, default=0)
+    if number < 2 or min(names) < 1 or len(names) < number:
+        span = f"the labels of its records, {len(names)} from {min(names)} to {number}," if names else ""
+        _say_default(data_dir, f"{span} do not tell how many" if span else "its records have no labels")
+        return None
+    ordered = [names[label] for label in range(1, number + 1)]
+    known = [name for name in ordered if name]
+    found = Classes(known if len(known) == number else None, number)
+    shown = ", ".join(known[:_SHOWN_CLASSES]) + (", ..." if number > _SHOWN_CLASSES else "")
+    _say(
+        logging.INFO,
+        f"{data_dir}: {number} classes, by the labels of its records{f' ({shown})' if found.names else ''}",
+    )
+    return found
+
+
+def _count(data_dir: str, states: States) -> dict[int, str]:
+    """The labels in the records, and the name of each; empty where it has none or several."""
+    log.info("Counting the classes in %s, once: it has no %s and no %s.", data_dir, MANIFEST, LABELS)
+    names: dict[int, str] = {}
+    lock = threading.Lock()
+
+    def count(path: str) -> None:
+        found: dict[int, set[str]] = {}
+        index = load_index(path, on_bad=lambda _: None, state=states[path])
+        with open_records(path) as file:
+            for start, length in index.tolist():
+                try:
+                    label, name = read_label(file, start, length)
+                except UserError:  # training will come upon it, and say where it is
+                    continue
+                if label != UNKNOWN_LABEL:
+                    found.setdefault(label, set()).add(name)
+        with lock:
+            for label, given in found.items():
+                name = given.pop() if len(given) == 1 else ""
+                names[label] = name if names.get(label, name) == name else ""
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        list(pool.map(count, states))
+    return names
+
+
+def _read(place: str, states: States) -> dict[int, str] | None:
+    """What was counted of these files in this state; None where that is not known."""
+    for _, data in kept_copies(place, ".json"):
+        try:
+            kept = checked_json.loads(data.decode())
+            if kept["files"] == _named(states):
+                return {int(label): str(name) for label, name in kept["names"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return None
+
+
+def _named(states: States) -> dict[str, Any]:
+    """The states by names alone, as JSON has them: a folder may be moved."""
+    return {path.rpartition("/")[2]: list(state) for path, state in states.items()}
+
+
+def _say_default(data_dir: str, why: str) -> None:
+    _say(
+        logging.WARNING,
+        f"{data_dir} has no {MANIFEST} and no {LABELS}, and {why}: taken as the {DEFAULT_CLASSES} of ImageNet. "
+        f"num_label_classes, or {LABELS} with a name per line, says otherwise.",
+    )
+
+
+@functools.cache
+def _say(level: int, text: str) -> None:
+    """Says something once, however many splits are opened."""
+    log.log(level, "%s", text)

@@ -1,0 +1,29 @@
+"""A training that is in a `model_dir` in which another is to begin."""
+
+import itertools
+import logging
+from collections.abc import Collection
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+
+log = logging.getLogger(__name__)
+
+_WRITTEN = ("config.json", "labels.txt", "metrics.jsonl", "eval", "report", "plugins")
+_EVENTS = "events.out.tfevents."
+
+
+def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
+    """Moves what a training wrote into `former.<n>` in its `model_dir`, which is a `model_dir` itself, and says so.
+
+    Nothing happens where there is no checkpoint. also: names of files that belong to it too.
+    """
+    if not store.steps_in(storage.join(model_dir, store.FOLDER)):
+        return
+    places = (storage.join(model_dir, f"former.{number}") for number in itertools.count(1))
+    place = next(place for place in places if not store.steps_in(storage.join(place, store.FOLDER)))
+    storage.make_dir(place)
+    written = {name for name in storage.list_dir(model_dir) if name in {*_WRITTEN, *also} or name.startswith(_EVENTS)}
+    for name in [*sorted(written), store.FOLDER]:  # the checkpoints last: where they are, there is more to move
+        storage.move(storage.join(model_dir, name), storage.join(place, name))
+    log.warning("The training that was in %s is in %s now.", model_dir, place)
