@@ -12,6 +12,7 @@ import yaml
 from resnet_tpu import storage
 from resnet_tpu.config import OF_ONE_START, Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.options import expand_home
 
 _PAIR = re.compile(
     r"""\s*([A-Za-z][\w.]*)\s*=\s*("[^"]*"|'[^']*'|\[[^\[\]]*\]|[^,\[]*?)\s*(?:,|$)""",
@@ -48,6 +49,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 
     Raises UserError when it is missing or no mapping.
     """
+    path = expand_home(path)
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("YAML file", path, "an existing file", "Check the path.")
     try:
@@ -90,7 +92,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
         return values
     with contextlib.suppress(UserError):
         return _parse_mapping(text, "Override")
-    if storage.exists(text):
+    if storage.exists(expand_home(text)):
         return read_yaml(text)
     raise UserError("Override", repr(text), "a=1,b=2 or a mapping or a YAML file", "Quote values that hold commas.")
 

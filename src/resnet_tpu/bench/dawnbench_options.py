@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from resnet_tpu import storage
 from resnet_tpu.config import OF_ONE_START, Config
-from resnet_tpu.options import option
+from resnet_tpu.options import FilePath, option
 from resnet_tpu.overrides import Layer
 
 _FILE = "dawnbench.json"
@@ -20,7 +20,7 @@ class DawnbenchOptions:
     use_fast_lr: bool = option(
         False, "50 epochs at most: 18 at 128 px, to the 41st at 224, to the 50th at 288, with learning rates to match."
     )
-    data_dir_small: str = option(
+    data_dir_small: FilePath = option(
         "", "The same images stored at about 160 px, for the first 18 epochs of use_fast_lr. Default: data_dir."
     )
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import IN_TRAINING, add_run_options, configure
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import expand_home, option, options_of
 from resnet_tpu.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
@@ -39,10 +39,17 @@ def export(arguments: Sequence[str]) -> None:
             "resnet-tpu export runs/flowers/checkpoints/1000 exported photos/ --verify",
         ),
     )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one.")
-    parser.add_argument("export_dir", metavar="EXPORT_DIR", help="Folder of bundles.")
     parser.add_argument(
-        "images", metavar="IMAGE_OR_FOLDER", nargs="*", default=[], help="Images to verify with. Default: a split."
+        "checkpoint", type=expand_home, metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one."
+    )
+    parser.add_argument("export_dir", type=expand_home, metavar="EXPORT_DIR", help="Folder of bundles.")
+    parser.add_argument(
+        "images",
+        type=expand_home,
+        metavar="IMAGE_OR_FOLDER",
+        nargs="*",
+        default=[],
+        help="Images to verify with. Default: a split.",
     )
     own = options_of("export", ExportOptions)
     parser.add_options("what to do", own.values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from resnet_tpu.cli.arguments import Parser, cut_at_dashes, fill
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import expand_home, option, options_of
 from resnet_tpu.reports.console import make_console
 
 
@@ -37,10 +37,14 @@ def prepare(arguments: Sequence[str]) -> None:
         ),
     )
     parser.add_argument(
-        "raw_dir", metavar="RAW", help="Folder of class folders, plain or in train/ validation/ test/; or CSV."
+        "raw_dir",
+        type=expand_home,
+        metavar="RAW",
+        help="Folder of class folders, plain or in train/ validation/ test/; or CSV.",
     )
     parser.add_argument(
         "out_dir",
+        type=expand_home,
         metavar="OUT",
         nargs="?",
         help="Folder for the shards and manifest.json. Left out, RAW is such a folder, to be copied to a table.",

@@ -21,6 +21,7 @@ from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.machine import has_accelerator
+from resnet_tpu.options import expand_home
 
 DESCRIPTION, LABELS = "bundle.json", "labels.txt"
 
@@ -102,7 +103,7 @@ def open_bundle(path: str) -> Bundle:
     Raises UserError when there is none, or a file of it is missing or cut off. Checksums are compared when a file is
     read.
     """
-    path = newest_bundle(path).rstrip("/")
+    path = newest_bundle(expand_home(path)).rstrip("/")
     place = storage.join(path, DESCRIPTION)
     try:
         found = checked_json.loads(storage.read_text(place))
