@@ -1,5 +1,6 @@
 """`resnet-tpu predict`."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -62,7 +63,7 @@ def predict(arguments: Sequence[str]) -> None:
         _predict_with_bundle(bundle_path, images, options, given)
         return
     if options.form:
-        do = "Export it first: resnet-tpu export CHECKPOINT EXPORT_DIR."
+        do = f"Export it first: resnet-tpu export {shlex.quote(checkpoint)} exported, and give exported."
         raise UserError("form", options.form, "nothing for a checkpoint, for forms are those of a bundle", do)
     layers = [found] if (found := read_run(checkpoint)) else []
     config = configure({**given, "model_dir": checkpoint, "mode": "predict"}, layers)

@@ -63,6 +63,10 @@ def prepare(arguments: Sequence[str]) -> None:
         raise UserError("resnet-tpu prepare", for_beam[0], expected, "Pass --beam before --, or leave it out.")
     table = Config().replace(**{name: given.pop(name) for name in bigtable if name in given}).data
     raw_dir, out_dir, options = given.pop("raw_dir"), given.pop("out_dir"), fill(PrepareOptions, given)
+    if table.bigtable_instance:
+        from resnet_tpu.data.prepare.bigtable_writer import check_access
+
+        check_access(table)  # not after hours of preparing
     if out_dir:
         make_console().print(
             render_report(prepare_images(raw_dir, out_dir, options, beam=for_beam if how.beam else None))

@@ -8,6 +8,7 @@ that file is written last.
 import hashlib
 import importlib.util
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -94,7 +95,28 @@ def newest_bundle(folder: str) -> str:
     for version in versions:
         if is_bundle(path := storage.join(folder, str(version))):
             return path
-    raise UserError("Bundle", folder, f"a folder with {DESCRIPTION}, or one of such folders", "Check the path.")
+    raise _no_bundle(folder)
+
+
+def _no_bundle(path: str) -> UserError:
+    """The error for a path that is no bundle: with the commands that make one, where there are weights."""
+    from resnet_tpu.checkpoints import missing, store  # JAX, which a server with ONNX Runtime does without
+
+    expected = f"a folder with {DESCRIPTION}, or one of such folders"
+    source, commands, got = shlex.quote(path), [], "a trained network that was not exported yet"
+    if kind := missing.foreign_kind(path):
+        command, source = missing.convert_command(path)
+        commands, got = [command], kind
+    else:
+        try:
+            store.find(path)
+        except UserError:
+            return UserError("Bundle", path, expected, "Check the path.")
+    target = "exported" if store.is_checkpoint(path) else f"{source}/exported"
+    commands.append(f"resnet-tpu export {source} {target}")
+    return UserError(
+        "Bundle", f"{path}, {got}", expected, f"Run export first: {' && '.join(commands)}; it is in {target}."
+    )
 
 
 def open_bundle(path: str) -> Bundle:

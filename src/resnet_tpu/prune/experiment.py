@@ -27,7 +27,7 @@ from resnet_tpu.prune.phase import (
     last_checkpoint,
 )
 from resnet_tpu.prune.retrain import RETRAININGS
-from resnet_tpu.train.loop import train
+from resnet_tpu.train.loop import check_training, train
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ def _run_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, aske
     phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, unpruned)
     seed = unpruned.config.train.seed
     if not _first_sees(phase.is_done):
+        check_training(phase.config())
         phase.begin()
         log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
         train(phase.config())

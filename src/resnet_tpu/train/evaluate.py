@@ -73,6 +73,8 @@ def evaluate_run(config: Config, *, watch: bool = False) -> dict[str, float]:
     result, empty when there was none to wait for. Raises UserError when there is no checkpoint and `watch` is off.
     """
     is_alone = is_checkpoint(config.run.model_dir)
+    if not (is_alone or watch):
+        store.find(config.run.model_dir)  # which says what is there instead
     if not is_alone:
         storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
