@@ -181,28 +181,30 @@ def test_verbs_one_after_the_other(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # so that what is below ~ is below here
     Path("small.yaml").write_text(SMALL_RUN)
-    shown = prints(capsys, "prepare", str(raw), "data", "--workers=1", "--train_shards=2", "--split=0.8,0.1,0.1")
+    shown = prints(capsys, "prepare", str(raw), "~/data", "--workers=1", "--train_shards=2", "--split=0.8,0.1,0.1")
     assert "dark" in shown
     assert Path("data/train-00001-of-00002").exists()
 
     arguments = [
         "--config_file=small.yaml",
-        "--data_dir=data",
-        "--model_dir=run",
+        "--data_dir=~/data",
+        "--model_dir=~/run",
         "--train_steps=2",
         "--steps_per_eval=2",
     ]
     prints(capsys, "train", *arguments)
     assert prints(capsys, "results", "run", "--format=csv").splitlines()[0] == "model_dir,step,top_1_accuracy"
-    prints(capsys, "eval", "run", "--eval_batch_size=8")
+    prints(capsys, "eval", "~/run", "--eval_batch_size=8")
 
-    table = prints(capsys, "results", "run", "--metric=loss", "--picture=loss.png")
+    table = prints(capsys, "results", "run", "--metric=loss", "--picture=~/loss.png")
     assert "best" in table
     assert Path("loss.png").read_bytes().startswith(b"\x89PNG")
 
     rows = prints(capsys, "predict", "run", str(raw / "dark"), "--format=csv", "--top_k=1").splitlines()
     assert len(rows) == 1 + 20
-    assert "4 labelled images: top-1" in prints(capsys, "predict", "run", "--split=test", "--output_dir=report")
+    assert "4 labelled images: top-1" in prints(capsys, "predict", "run", "--split=test", "--output_dir=~/report")
     assert list(Path("report").glob("*.png"))
     assert "expected one of loss" in fails(capsys, "results", "run", "--metric=los")
+    assert not Path("~").exists()

@@ -64,7 +64,8 @@ def test_convert_gives_the_type_of_the_option(name: str, given: Any, expected: A
         ("train_steps", "-5epochs", "steps such as 1000"),
         ("train_steps", -5, "steps such as 1000"),
         ("iterations_per_loop", 0, "at least 1"),
-        ("data_dir", {"a": 1}, "text"),
+        ("data_dir", {"a": 1}, "a path"),
+        ("freeze", {"a": 1}, "text"),
         ("num_label_classes", 1, "at least 2"),
     ],
 )

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options import Length, Option, Rgb, option, options_of
+from resnet_tpu.options import FilePath, Length, Option, Rgb, option, options_of
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """Which images, how many, and how they become batches."""
 
-    data_dir: str = option(
+    data_dir: FilePath = option(
         "",
         "TFRecords named train-*, validation-*, test-*; or a folder of images per class. Empty or 'null': zeros "
         "instead of images; 'synthetic': coloured noise that can be learned. Both are for measuring speed.",
@@ -91,7 +91,7 @@ class DataConfig:
     cache_memory: float | None = option(
         None, "Most memory that the cache may take, in GB. Default: half of what is free at the start.", at_least=0
     )
-    cache_folder: str = option(
+    cache_folder: FilePath = option(
         "",
         "Keep what is read of TFRecords in a bucket in this folder of this machine. Default: below ~/.cache, if that "
         "fills at most half of what is free there. 'none': read it anew.",
@@ -301,7 +301,7 @@ class TrainConfig:
     log_step_count_steps: int = option(64, "Steps between two refreshes of the progress line.", at_least=1)
     skip_host_call: bool = option(False, "Do not record loss and learning rate of every step for TensorBoard.")
     seed: int = option(0, "Decides initial weights, data order and crops.", at_least=0)
-    resnet_checkpoint: str = option(
+    resnet_checkpoint: FilePath = option(
         "",
         "Start from these weights when model_dir is empty: a TF1 checkpoint of the original, a .safetensors "
         "or .pth file of torchvision or timm, or a model_dir of ours.",
@@ -326,7 +326,7 @@ class EvalConfig:
     export_moving_average: bool = option(
         True, "Predict with and export the moving average of the weights, where the training kept one."
     )
-    export_dir: str = option("", "Write the trained model here, under a time-stamped folder. Default: no export.")
+    export_dir: FilePath = option("", "Write the trained model here, under a time-stamped folder. Default: no export.")
     export_forms: str = option(
         "",
         "Forms to write, with commas: stablehlo, onnx, int8, savedmodel. Default: stablehlo, and onnx and savedmodel "
@@ -343,7 +343,7 @@ class EvalConfig:
 class RunConfig:
     """Where the run lives and what it does."""
 
-    model_dir: str = option("", "Folder of checkpoints, metrics and reports. An existing run in it is continued.")
+    model_dir: FilePath = option("", "Folder of checkpoints, metrics and reports. An existing run in it is continued.")
     mode: Literal["train", "eval", "train_and_eval", "predict"] = option("train_and_eval", "What to do.")
     num_cores: int | None = option(None, "Use at most this many devices. Default: all there are.", at_least=1)
     coordinator_address: str = option(
@@ -371,13 +371,17 @@ class RunConfig:
 class LotteryConfig:
     """The flags of the original's pruning fork; the verb `prune` does the same with fewer."""
 
-    lottery_results_dir: str = option("", "Folder for the names checkpoint_iter_<step> and the file density_ratio.")
+    lottery_results_dir: FilePath = option(
+        "", "Folder for the names checkpoint_iter_<step> and the file density_ratio."
+    )
     lottery_pruning_method: str = option("prune_global_20", "How to prune; see `resnet-tpu prune --help`.")
-    lottery_prune_at: str = option("", "Prune this checkpoint: DIR/checkpoint_iter_<step>, ..._final or reinitialize.")
-    lottery_reset_to: str = option("", "Then train from this one, with the masks of the other; or reinitialize.")
-    lottery_reset_global_step_to: str = option("", "But from the step of this one on.")
+    lottery_prune_at: FilePath = option(
+        "", "Prune this checkpoint: DIR/checkpoint_iter_<step>, ..._final or reinitialize."
+    )
+    lottery_reset_to: FilePath = option("", "Then train from this one, with the masks of the other; or reinitialize.")
+    lottery_reset_global_step_to: FilePath = option("", "But from the step of this one on.")
     lottery_force_reprune: bool = option(False, "Begin anew even where model_dir has the same masks.")
-    lth_prediction_result_dir: str = option(
+    lth_prediction_result_dir: FilePath = option(
         "", "mode=predict: predict the validation images, and pickle what comes out into `predictions` in this folder."
     )
 

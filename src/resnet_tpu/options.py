@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from resnet_tpu.errors import UserError, nearest
 
@@ -19,7 +19,23 @@ Length = int | str
 Rgb = tuple[float, float, float]
 """One value for red, green and blue each."""
 
+FilePath = Annotated[str, "path"]
+"""Text that names a file or folder, here or in a bucket; see `expand_home`."""
+
 _EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
+
+
+def expand_home(path: str) -> str:
+    """The path with the home folder in place of a `~` or `~user` that it begins with, as a shell reads it.
+
+    What is called `~...` itself is `./~...`, which becomes absolute, so that nothing takes it for a home folder later.
+    Raises UserError for `~` where the home folder is not known.
+    """
+    expanded = os.path.expanduser(path)  # noqa: PTH111 - pathlib drops a slash at the end, and the `./` of `./~`
+    if expanded == path and path.split("/", 1)[0] == "~":
+        do = "Set HOME or write the whole path; ./~ is a folder of that name."
+        raise UserError("Path", f"{path}, and no home folder is known", "a path that can be found", do)
+    return os.path.abspath(path) if os.path.normpath(expanded).startswith("~") else expanded  # noqa: PTH100
 
 
 def option(default: Any, text: str, *, at_least: float | None = None) -> Any:
@@ -33,7 +49,7 @@ class Option:
 
     name: str
     group: str
-    kinds: tuple[type, ...]  # accepted types, tried in this order; (int, str) is a Length
+    kinds: tuple[Any, ...]  # accepted types, tried in this order; (int, str) is a Length
     choices: tuple[str, ...]
     default: Any
     help: str
@@ -43,6 +59,11 @@ class Option:
     def is_length(self) -> bool:
         """Whether the option is a `Length`."""
         return int in self.kinds and str in self.kinds
+
+    @property
+    def is_path(self) -> bool:
+        """Whether the option is a `FilePath`."""
+        return FilePath in self.kinds
 
     def convert(self, value: Any) -> Any:
         """`value` (from Python, YAML or the command line) as this option's type; UserError when it cannot be."""
@@ -76,7 +97,10 @@ class Option:
         """What this option accepts, in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "null"}
+        words = {
+            bool: "true or false", int: "a whole number", float: "a number", str: "text", FilePath: "a path",
+            types.NoneType: "null",
+        }  # fmt: skip
         if self.is_length:
             words |= {int: "steps", str: "epochs such as 15epochs"}
         if Rgb in self.kinds:
@@ -120,6 +144,10 @@ def _parse_str(value: Any) -> str:
     return text
 
 
+def _parse_path(value: Any) -> str:
+    return expand_home(_parse_str(value))
+
+
 def _parse_rgb(value: Any) -> Rgb:
     red, green, blue = (_parse_float(part) for part in (value.split(",") if isinstance(value, str) else value))
     return red, green, blue
@@ -129,14 +157,14 @@ def _parse_none(value: Any) -> None:
     raise ValueError(value)  # None itself never comes this far
 
 
-_PARSERS: dict[type, Callable[[Any], Any]] = {
-    bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_str, Rgb: _parse_rgb,
+_PARSERS: dict[Any, Callable[[Any], Any]] = {
+    bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_str, FilePath: _parse_path, Rgb: _parse_rgb,
     types.NoneType: _parse_none,
 }  # fmt: skip
 
 
 def _describe(group: str, owner: type, field: dataclasses.Field) -> Option:
-    hint = typing.get_type_hints(owner)[field.name]
+    hint = typing.get_type_hints(owner, include_extras=True)[field.name]
     parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     choices = tuple(choice for part in parts if typing.get_origin(part) is Literal for choice in typing.get_args(part))
     kinds = tuple(str if typing.get_origin(part) is Literal else part for part in parts)

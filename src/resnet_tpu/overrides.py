@@ -9,6 +9,7 @@ from typing import Any
 from resnet_tpu import checked_json, plain_yaml, storage
 from resnet_tpu.config import OF_ONE_START, Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.options import expand_home
 
 _PAIR = re.compile(  # possessive, for a blank that two parts could take would be tried in both
     r"""\s*+([A-Za-z][\w.]*+)\s*+=\s*+("[^"]*+"|'[^']*+'|\[[^\[\]]*+\]|[^,\[]*+)\s*+(?:,|$)""",
@@ -45,6 +46,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 
     Raises UserError when it is missing or no mapping.
     """
+    path = expand_home(path)
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("YAML file", path, "an existing file", "Check the path.")
     try:
@@ -90,7 +92,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
         return values
     with contextlib.suppress(UserError):
         return _parse_mapping(text, "Override")
-    if storage.exists(text):
+    if storage.exists(expand_home(text)):
         return read_yaml(text)
     raise UserError("Override", repr(text), "a=1,b=2 or a mapping or a YAML file", "Quote values that hold commas.")
 

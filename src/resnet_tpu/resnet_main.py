@@ -16,7 +16,7 @@ from resnet_tpu.cli.arguments import describe, metavar, split_arguments
 from resnet_tpu.cli.train import run
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options import Option
+from resnet_tpu.options import Option, expand_home
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_run, read_yaml
 from resnet_tpu.program import exit_code
 from resnet_tpu.recipes import FILES
@@ -126,7 +126,8 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
         Layer(layer.origin, {name: value for name, value in layer.values.items() if name in OPTIONS})
         for layer in layers
     ]
-    return merge(_base(*(str(last.get(name, ("", ""))[0]) for name in ("mode", "model_dir"))), acting)
+    mode, model_dir = (_convert(name, *last[name]) if name in last else "" for name in ("mode", "model_dir"))
+    return merge(_base(mode, model_dir), acting)
 
 
 def _base(mode: str, model_dir: str) -> Config:
@@ -156,7 +157,7 @@ def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
             single[name] = f"{single[name]},{value}"
         else:
             single[name] = value
-    files = [(name, path) for name in YAML_FLAGS for path in many[name] if path]
+    files = [(name, expand_home(path)) for name in YAML_FLAGS for path in many[name] if path]
     yield from (_file_layer(name, path) for name, path in files)
     overrides = [Layer(f"--{name}", _parse_text(name, text)) for name in TEXT_FLAGS for text in many[name]]
     yield from (layer for layer in overrides if layer.origin != "--hparams")

@@ -83,17 +83,28 @@ def is_dir(path: str) -> bool:
 
 def make_dir(path: str) -> None:
     """Makes the folder `path` and its parents where they do not exist. In a bucket every folder is there."""
-    if not buckets.is_bucket(path):
+    if buckets.is_bucket(path):
+        return
+    try:
         _filesystem(path).makedirs(path, exist_ok=True)
+    except FileExistsError:
+        check_writable(path)  # which says that it is a file
+        raise
 
 
 def check_writable(path: str) -> None:
-    """Raises UserError when the folder `path` is a file, one that we must not write to, or in no bucket there is."""
+    """Raises UserError where the folder `path` cannot be written to or, where there is none, be made.
+
+    Because it is a file or below one, because we must not, or because there is no such bucket.
+    """
     if not is_remote(path):
+        place = Path(path).absolute()
         try:
-            if Path(path).is_file():
-                raise UserError(f"Writing to {path}", "a file", "a folder", "Choose another place, or remove it.")
-            is_refused = Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS)
+            there = next(folder for folder in (place, *place.parents) if folder.exists() or folder.is_symlink())
+            if not there.is_dir():
+                got = "a file" if there == place else f"a folder below the file {there}"
+                raise UserError(f"Writing to {path}", got, "a folder", "Choose another place, or remove the file.")
+            is_refused = not os.access(there, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS)
         except PermissionError:  # of a folder above it
             is_refused = True
         if is_refused:
@@ -314,11 +325,11 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
 def folder_aside(parent: str, name: str) -> Iterator[str]:
     """A new local folder `parent/.<name>.<random>.partial`, to be renamed when whole; gone when the block raises.
 
-    Also deletes those of this name that were left by programs that were killed. The parent is made where it is missing.
+    Also deletes those of this name that were left by programs that were killed. The parent is made where it is missing,
+    and gone too then.
     """
     prefix, suffix = f".{name}.", ".partial"
-    Path(parent).mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
+    with _made(parent), contextlib.ExitStack() as stack:
         with _lock(parent, fcntl.LOCK_EX):  # nobody takes a new folder for one that was left
             for left in list_dir(parent):
                 if left.startswith(prefix) and left.endswith(suffix):
@@ -331,6 +342,21 @@ def folder_aside(parent: str, name: str) -> Iterator[str]:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
+
+
+@contextlib.contextmanager
+def _made(folder: str) -> Iterator[None]:
+    """Makes a local folder and its parents; when the block raises, those that were missing and are empty go again."""
+    place = Path(folder).absolute()
+    missing = [path for path in (place, *place.parents) if not path.exists()]
+    make_dir(folder)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in missing:
+                path.rmdir()
+        raise
 
 
 def _open_to_others(path: str, mode: int) -> None:

@@ -21,7 +21,7 @@ from resnet_tpu.config import Config
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.program import exit_code
-from resnet_tpu.train.loop import train
+from resnet_tpu.train.loop import check_training, train
 from resnet_tpu.train.run import lengths_of
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def _train(config: Config, options: DawnbenchOptions) -> None:
     phases = phases_of(config, options)
     open_source(config.data, "validation")  # what is missing is said now, not hours later
     for phase in phases:
-        open_source(phase.data, "train")
+        check_training(phase)
     with _evaluation(config, lengths_of(phases[-1]).total):
         if hosts.is_first():
             _mark_start(config, options)

@@ -8,7 +8,7 @@ from typing import Any
 from resnet_tpu import checked_json, storage
 from resnet_tpu.config import OF_ONE_START, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option
+from resnet_tpu.options import FilePath, option
 from resnet_tpu.overrides import Layer
 
 _FILE = "dawnbench.json"
@@ -22,7 +22,7 @@ class DawnbenchOptions:
     use_fast_lr: bool = option(
         False, "50 epochs at most: 18 at 128 px, to the 41st at 224, to the 50th at 288, with learning rates to match."
     )
-    data_dir_small: str = option(
+    data_dir_small: FilePath = option(
         "", "The same images stored at about 160 px, for the first 18 epochs of use_fast_lr. Default: data_dir."
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from resnet_tpu.bench.figures import Format
-from resnet_tpu.options import option
+from resnet_tpu.options import FilePath, option
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class MeasureOptions:
     seconds: float = option(5.0, "About how long a run is timed for, after it has warmed up.", at_least=0)
     quick: bool = option(False, "One short round with few images: shows that it works, the figures mean nothing.")
     format: Format = option("table", "How to print the figures.")
-    output: str = option("", "Also write them into this JSON file, with machine, versions and command.")
-    picture: str = option("", "Also draw them into this PNG file.")
+    output: FilePath = option("", "Also write them into this JSON file, with machine, versions and command.")
+    picture: FilePath = option("", "Also draw them into this PNG file.")
 
     def settled(self) -> Self:
         """These options, with little to do if it is to be quick."""

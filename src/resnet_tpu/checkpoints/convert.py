@@ -190,8 +190,6 @@ def _write_safetensors(
             "The weights in %s are the moving averages; not with --params_override=export_moving_average=false", target
         )
         arrays = arrays["ema"]
-    if not storage.is_remote(target):
-        Path(target).absolute().parent.mkdir(parents=True, exist_ok=True)
     torch.write_safetensors(target, network, arrays["params"], arrays["batch_stats"], class_names=class_names)
 
 

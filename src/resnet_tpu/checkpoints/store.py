@@ -24,6 +24,7 @@ from orbax.checkpoint import v1 as ocp
 from resnet_tpu import buckets, hosts, storage
 from resnet_tpu.checkpoints import checksums, orbax_calls, sparse
 from resnet_tpu.checkpoints.folders import MARK, delete, delete_unfinished, is_checkpoint, put_aside, steps_in
+from resnet_tpu.checkpoints.missing import no_checkpoint
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
 
@@ -58,12 +59,11 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: str, *, keep: int, always: Collection[int] = ()) -> None:
-        """Keeps the newest `keep`, the best, and those of the steps `always`. Makes the folder."""
+        """Keeps the newest `keep`, the best, and those of the steps `always`. The folder is made by the first save."""
         self.directory = storage.absolute(directory)  # Orbax takes no other
         self.scores: dict[int, float] = {}
         self._keep, self._always = keep, always
         self._writes: tuple[int, Future[None]] | None = None  # step, and what waits for the write
-        storage.make_dir(directory)
         delete_unfinished(self.directory)
         self._steps = steps_in(self.directory)
 
@@ -93,6 +93,7 @@ class CheckpointStore:
         items: dict[str, Any] = {"arrays": arrays, _META: dict(meta)}
         if "masks" in arrays:
             items["arrays"], items[_SPARSE] = sparse.pack(arrays)
+        storage.make_dir(self.directory)
         if not storage.is_remote(self.directory):
             # before Orbax, which would wait 300 s for its folder, and leave it half written on a full disk
             storage.check_writable(self.directory)
@@ -203,7 +204,7 @@ def find(path: str) -> str:
     for folder in (storage.join(path, FOLDER), path):
         if steps := steps_in(folder):
             return storage.absolute(storage.join(folder, str(steps[-1])))
-    raise UserError("Checkpoint", path, "a model_dir or a checkpoint in it", "Train first, or check the path.")
+    raise no_checkpoint(path)
 
 
 def _context() -> ocp.Context:

@@ -274,6 +274,7 @@ def write_safetensors(
     told = json.dumps(notes)
     metadata = {"format": "pt", _OWN_KEY: told, _CHECKSUM_KEY: _checksum(told, arrays)}
     data = safetensors.numpy.save(arrays, metadata)
+    storage.make_dir(path.rpartition("/")[0] or ".")
     with storage.write_whole(path) as file:
         file.write(data)
 

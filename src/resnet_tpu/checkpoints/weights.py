@@ -11,6 +11,7 @@ import numpy as np
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store, tf1, tf1_describe, torch
 from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.checkpoints.missing import TF1_FILE
 from resnet_tpu.checkpoints.tf1_describe import STEP
 from resnet_tpu.checkpoints.tf1_lottery import apply_masks
 from resnet_tpu.checkpoints.tf1_names import tf_names
@@ -25,7 +26,6 @@ TRAVELLING = ("inner_channels", "pool_padding", "project_first_group", "mean_rgb
 """Options that change what a network computes, and that a training which starts from weights must take over."""
 
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)|.*\.(safetensors|bin)\.index\.json")
-_TF1_FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 _OTHER_FILES = {
     ".h5": "Keras weights",
@@ -102,7 +102,7 @@ def locate(path: str) -> tuple[Kind, str]:
         folder = store.find(path)  # which takes any folder called by a number for one
         if store.is_checkpoint(folder) or folder.split("/")[-2] == store.FOLDER:
             return "ours", folder
-    if prefix := tf1.find_checkpoint(_TF1_FILE.sub("", path)):
+    if prefix := tf1.find_checkpoint(TF1_FILE.sub("", path)):
         return "tf1", prefix
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NoReturn, TypeVar
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options import Option, Rgb, options_of
+from resnet_tpu.options import FilePath, Option, Rgb, options_of
 
 T = TypeVar("T")
 
@@ -107,7 +107,10 @@ class Parser(argparse.ArgumentParser):
         return argument.startswith("--") and argument[2:].partition("=")[0].replace("-", "_") in self._options
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """The positional arguments and the given options by name. `--help` prints the help and exits."""
+        """The positional arguments and the given options by name, the paths of these by `expand_home`.
+
+        `--help` prints the help and exits.
+        """
         if list(arguments) == _QUESTION:
             raise _Answer(self._options)
         flags = {"help": True} | {name: bool in option.kinds for name, option in self._options.items()}
@@ -120,7 +123,8 @@ class Parser(argparse.ArgumentParser):
             elif name is None:
                 others.append(value)
             else:
-                options.append(f"--{self._options[name].name}={value}")
+                option = self._options[name]
+                options.append(f"--{option.name}={option.convert(value) if option.is_path else value}")
         separator = ["--"] if any(other.startswith("-") for other in others) else []
         return vars(self.parse_args([*options, *separator, *others]))
 
@@ -157,7 +161,7 @@ def metavar(option: Option) -> str:
         return "{" + ",".join(option.choices) + "}"
     if option.is_length:
         return "STEPS|EPOCHS"
-    return {bool: "[BOOL]", int: "N", float: "X", Rgb: "R,G,B"}.get(option.kinds[0], "TEXT")
+    return {bool: "[BOOL]", int: "N", float: "X", Rgb: "R,G,B", FilePath: "PATH"}.get(option.kinds[0], "TEXT")
 
 
 def describe(option: Option) -> str:

@@ -7,7 +7,7 @@ from resnet_tpu.cli.arguments import Parser, dispatch, fill
 from resnet_tpu.cli.dawnbench import dawnbench
 from resnet_tpu.cli.run_options import configure
 from resnet_tpu.config import OPTIONS, Config
-from resnet_tpu.options import options_of
+from resnet_tpu.options import expand_home, options_of
 
 T = TypeVar("T")
 
@@ -32,7 +32,9 @@ def bench_input(arguments: Sequence[str]) -> None:
             "resnet-tpu bench input data --peers=torch,grain --num_parallel_calls=8",
         ),
     )
-    parser.add_argument("where", metavar="DATA", nargs="?", default="", help="Photos to measure with.")
+    parser.add_argument(
+        "where", type=expand_home, metavar="DATA", nargs="?", default="", help="Photos to measure with."
+    )
     parser.add_options("how to measure", options_of("bench", InputBenchOptions).values())
     parser.add_options("everyone's pipeline", [OPTIONS[name] for name in _INPUT])
     parser.add_options("ours", [OPTIONS[name] for name in (*_OURS, "input_pipeline")])
@@ -55,7 +57,7 @@ def bench_wait(arguments: Sequence[str]) -> None:
             "resnet-tpu bench wait data --device_ms=50",
         ),
     )
-    parser.add_argument("where", metavar="DATA", nargs="?", default="", help="Photos to train on.")
+    parser.add_argument("where", type=expand_home, metavar="DATA", nargs="?", default="", help="Photos to train on.")
     parser.add_options("how to measure", options_of("bench", WaitBenchOptions).values())
     parser.add_options("the input", [OPTIONS[name] for name in (*_INPUT, *_OURS)])
     parser.add_options("the step", [OPTIONS[name] for name in ("resnet_depth", "use_tpu")])
@@ -77,7 +79,9 @@ def bench_serve(arguments: Sequence[str]) -> None:
             "resnet-tpu bench serve --resnet_depth=18 --image_size=128",
         ),
     )
-    parser.add_argument("where", metavar="BUNDLE", nargs="?", default="", help="A bundle, or a folder of bundles.")
+    parser.add_argument(
+        "where", type=expand_home, metavar="BUNDLE", nargs="?", default="", help="A bundle, or a folder of bundles."
+    )
     parser.add_options("how to measure", options_of("bench", ServeBenchOptions).values())
     parser.add_options("the network without BUNDLE", [OPTIONS[name] for name in _NETWORK])
     _call(measure, ServeBenchOptions, "serve", parser, arguments)

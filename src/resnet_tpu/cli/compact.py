@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import expand_home, option, options_of
 from resnet_tpu.reports.console import make_console
 
 
@@ -33,8 +33,10 @@ def compact(arguments: Sequence[str]) -> None:
             "resnet-tpu compact runs/cifar/pruning/seed_0/lr_rewinding/level_03 runs/small --multiple_of=8",
         ),
     )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one.")
-    parser.add_argument("out", metavar="OUT", help="Folder to write; it must be new.")
+    parser.add_argument(
+        "checkpoint", type=expand_home, metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one."
+    )
+    parser.add_argument("out", type=expand_home, metavar="OUT", help="Folder to write; it must be new.")
     parser.add_options("what to do", options_of("compact", CompactOptions).values())
     given = parser.parse(arguments)
     source, target = given.pop("checkpoint"), given.pop("out")

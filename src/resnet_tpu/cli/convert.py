@@ -9,7 +9,7 @@ from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import BulkOptions
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import FilePath, expand_home, option, options_of
 from resnet_tpu.overrides import Layer, merge, parse_overrides
 from resnet_tpu.reports.console import make_console
 
@@ -24,7 +24,9 @@ class ConvertOptions:
         "torchvision's names. Default: by the name of DST, safetensors or model_dir.",
     )
     inspect: bool = option(False, "Only show what is in SRC: names, shapes, types, sizes, and what it seems to be.")
-    labels: str = option("", "Text file with the name of each class on a line. Default: those in SRC, else numbers.")
+    labels: FilePath = option(
+        "", "Text file with the name of each class on a line. Default: those in SRC, else numbers."
+    )
     image_size: int | None = option(
         None, "Side in pixels of the images that the model_dir is for. Default: 224.", at_least=8
     )
@@ -46,8 +48,10 @@ def convert(arguments: Sequence[str]) -> None:
             "resnet-tpu convert runs/flowers flowers_tf1 --to=tf1          # for the original program",
         ),
     )
-    parser.add_argument("source", metavar="SRC", help="The weights.")
-    parser.add_argument("target", metavar="DST", nargs="?", help="Folder, or file *.safetensors, to write.")
+    parser.add_argument("source", type=expand_home, metavar="SRC", help="The weights.")
+    parser.add_argument(
+        "target", type=expand_home, metavar="DST", nargs="?", help="Folder, or file *.safetensors, to write."
+    )
     own = options_of("convert", ConvertOptions)
     parser.add_options("what to do", own.values())
     overrides = options_of("bulk", BulkOptions)["params_override"]

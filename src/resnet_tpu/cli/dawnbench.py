@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from resnet_tpu.bench.dawnbench_options import DawnbenchOptions, read_job
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import add_training_options, configure_training
+from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
 from resnet_tpu.config import OPTIONS
 from resnet_tpu.options import options_of
 from resnet_tpu.overrides import Layer
@@ -30,6 +30,7 @@ def dawnbench(arguments: Sequence[str]) -> None:
     layers = [Layer(before.origin, {name: known[name] for name in known if name in OPTIONS})] if before else []
     options = {name: value for name, value in {**known, **given}.items() if name in own_options}
     config = configure_training(given, layers)
+    check_data(config, without="to measure speed without images")
 
     from resnet_tpu.bench import dawnbench as job
 

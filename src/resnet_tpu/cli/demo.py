@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import FilePath, option, options_of
 
 
 @dataclass(frozen=True)
 class DemoOptions:
     """What `demo` works on."""
 
-    data_dir: str = option("", "Folder of photos, one folder per class. Default: scanned digits, 8x8 px each.")
-    output_dir: str = option("resnet_tpu_demo", "Folder for everything the demo makes.")
+    data_dir: FilePath = option("", "Folder of photos, one folder per class. Default: scanned digits, 8x8 px each.")
+    output_dir: FilePath = option("resnet_tpu_demo", "Folder for everything the demo makes.")
 
 
 def demo(arguments: Sequence[str]) -> None:

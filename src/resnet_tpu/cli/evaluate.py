@@ -8,7 +8,7 @@ from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, add_run_options, configure
 from resnet_tpu.config import OPTIONS
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import expand_home, option, options_of
 from resnet_tpu.overrides import read_run
 
 
@@ -39,6 +39,7 @@ def evaluate(arguments: Sequence[str]) -> None:
     )
     parser.add_argument(
         "model_dir",
+        type=expand_home,
         metavar="CHECKPOINT",
         help="A model_dir: its newest, with the result recorded there. Or a checkpoint: the result is only shown.",
     )

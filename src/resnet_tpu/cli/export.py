@@ -1,14 +1,17 @@
 """`resnet-tpu export`."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import IN_TRAINING, add_run_options, configure
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import expand_home, option, options_of
 from resnet_tpu.overrides import read_run
 from resnet_tpu.reports.console import make_console
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,17 @@ def export(arguments: Sequence[str]) -> None:
             "resnet-tpu export runs/flowers/checkpoints/1000 exported photos/ --verify",
         ),
     )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one.")
-    parser.add_argument("export_dir", metavar="EXPORT_DIR", help="Folder of bundles.")
     parser.add_argument(
-        "images", metavar="IMAGE_OR_FOLDER", nargs="*", default=[], help="Images to verify with. Default: a split."
+        "checkpoint", type=expand_home, metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one."
+    )
+    parser.add_argument("export_dir", type=expand_home, metavar="EXPORT_DIR", help="Folder of bundles.")
+    parser.add_argument(
+        "images",
+        type=expand_home,
+        metavar="IMAGE_OR_FOLDER",
+        nargs="*",
+        default=[],
+        help="Images to verify with. Default: a split.",
     )
     own = options_of("export", ExportOptions)
     parser.add_options("what to do", own.values())
@@ -56,15 +66,28 @@ def export(arguments: Sequence[str]) -> None:
     layers = [found] if (found := read_run(places["model_dir"])) else []
     config = configure({**given, **places}, layers)
 
+    from resnet_tpu import distributed, hosts, storage
     from resnet_tpu.export.bundle import open_bundle
-    from resnet_tpu.export.export import export_run
-    from resnet_tpu.export.verify import comparisons_table, files_table, verify_run
+    from resnet_tpu.export.export import check_export, chosen_forms, export_run
+    from resnet_tpu.export.verify import comparisons_table, files_table, open_reference, verify
 
-    bundle = open_bundle(export_run(config))
+    check_export(config.eval)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        reference = None
+        if options.verify or images or "int8" in chosen_forms(config.eval):  # what is missing shows before the export
+            reference = open_reference(config, images, split=options.split, num_images=options.verify_images)
+        bundle = open_bundle(export_run(config))
     console = make_console()
     console.print(files_table(bundle))
-    if options.verify or images or "int8" in bundle.forms:
-        compared = verify_run(bundle, config, images, split=options.split, num_images=options.verify_images)
+    if reference:
+        try:
+            compared = verify(bundle, *reference)
+        except BaseException:
+            if hosts.is_first():  # nobody is to serve what may not compute what the network does
+                storage.remove_dir(bundle.path)
+                log.info("Removed %s again: it could not be verified.", bundle.path)
+            raise
         console.print(comparisons_table(compared))
     console.print(f"{bundle.path}  holds {', '.join(bundle.forms)}.", soft_wrap=True)
     console.print(f"Predict with it: resnet-tpu predict {bundle.path} IMAGE", soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import add_training_options, configure_training
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import FilePath, option, options_of
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class PlanOptions:
     )
     top: int = option(10, "Layers to show by what they cost.", at_least=0)
     format: Literal["table", "json"] = option("table", "How to print the plan.")
-    picture: str = option("", "Also draw it into this PNG file.")
+    picture: FilePath = option("", "Also draw it into this PNG file.")
 
 
 def plan(arguments: Sequence[str]) -> None:

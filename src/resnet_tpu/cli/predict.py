@@ -1,5 +1,6 @@
 """`resnet-tpu predict`."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,7 +8,7 @@ from typing import Any, Literal
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, add_run_options, configure
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import FilePath, expand_home, option, options_of
 from resnet_tpu.overrides import Layer, read_run
 
 
@@ -21,7 +22,7 @@ class PredictOptions:
         None, "Of a bundle: what to run. Default: onnx on a CPU where the bundle has it, else stablehlo."
     )
     top_k: int = option(5, "Classes to name for each image.", at_least=1)
-    output_dir: str = option("", "Folder for predictions and, with known labels, per-class figures and pictures.")
+    output_dir: FilePath = option("", "Folder for predictions and, with known labels, per-class figures and pictures.")
 
 
 def predict(arguments: Sequence[str]) -> None:
@@ -39,10 +40,18 @@ def predict(arguments: Sequence[str]) -> None:
         ),
     )
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest. Or a bundle."
+        "checkpoint",
+        type=expand_home,
+        metavar="CHECKPOINT",
+        help="A checkpoint, or a model_dir: its newest. Or a bundle.",
     )
     parser.add_argument(
-        "images", metavar="IMAGE_OR_FOLDER", nargs="*", default=[], help="Default: the test split of data_dir."
+        "images",
+        type=expand_home,
+        metavar="IMAGE_OR_FOLDER",
+        nargs="*",
+        default=[],
+        help="Default: the test split of data_dir.",
     )
     own = options_of("predict", PredictOptions)
     parser.add_options("what to do", own.values())
@@ -54,7 +63,7 @@ def predict(arguments: Sequence[str]) -> None:
         _predict_with_bundle(bundle_path, images, options, given)
         return
     if options.form:
-        do = "Export it first: resnet-tpu export CHECKPOINT EXPORT_DIR."
+        do = f"Export it first: resnet-tpu export {shlex.quote(checkpoint)} exported, and give exported."
         raise UserError("form", options.form, "nothing for a checkpoint, for forms are those of a bundle", do)
     layers = [found] if (found := read_run(checkpoint)) else []
     config = configure({**given, "model_dir": checkpoint, "mode": "predict"}, layers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from resnet_tpu.cli.arguments import Parser, cut_at_dashes, fill
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import expand_home, option, options_of
 from resnet_tpu.reports.console import make_console
 
 
@@ -37,10 +37,14 @@ def prepare(arguments: Sequence[str]) -> None:
         ),
     )
     parser.add_argument(
-        "raw_dir", metavar="RAW", help="Folder of class folders, plain or in train/ validation/ test/; or CSV."
+        "raw_dir",
+        type=expand_home,
+        metavar="RAW",
+        help="Folder of class folders, plain or in train/ validation/ test/; or CSV.",
     )
     parser.add_argument(
         "out_dir",
+        type=expand_home,
         metavar="OUT",
         nargs="?",
         help="Folder for the shards and manifest.json. Left out, RAW is such a folder, to be copied to a table.",
@@ -59,6 +63,10 @@ def prepare(arguments: Sequence[str]) -> None:
         raise UserError("resnet-tpu prepare", for_beam[0], expected, "Pass --beam before --, or leave it out.")
     table = Config().replace(**{name: given.pop(name) for name in bigtable if name in given}).data
     raw_dir, out_dir, options = given.pop("raw_dir"), given.pop("out_dir"), fill(PrepareOptions, given)
+    if table.bigtable_instance:
+        from resnet_tpu.data.prepare.bigtable_writer import check_access
+
+        check_access(table)  # not after hours of preparing
     if out_dir:
         make_console().print(
             render_report(prepare_images(raw_dir, out_dir, options, beam=for_beam if how.beam else None))

@@ -9,7 +9,7 @@ from resnet_tpu.cli.arguments import Parser, dispatch, fill
 from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import FilePath, option, options_of
 from resnet_tpu.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
@@ -27,7 +27,7 @@ class InputOptions:
     num_images: int = option(200, "Images on which the stages are timed.", at_least=1)
     seconds: float = option(5.0, "How long each speed is measured.", at_least=0)
     format: Literal["table", "json"] = option("table", "How to print the profile.")
-    picture: str = option("", "Also draw it into this PNG file.")
+    picture: FilePath = option("", "Also draw it into this PNG file.")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class TrainOptions:
     """What `profile train` does beside the options of a run."""
 
     steps: int = option(20, "Steps to trace.", at_least=2)
-    trace: str = option("", "Read the newest trace of this model_dir, or folder of a trace, instead of making one.")
+    trace: FilePath = option(
+        "", "Read the newest trace of this model_dir, or folder of a trace, instead of making one."
+    )
     format: Literal["table", "json"] = option("table", "How to print the profile.")
 
 

@@ -7,14 +7,14 @@ from typing import Literal
 from resnet_tpu.cli.arguments import Parser, entries, fill
 from resnet_tpu.cli.run_options import CONCERNS, options_about
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import FilePath, expand_home, option, options_of
 
 
 @dataclass(frozen=True)
 class ReportOptions:
     """Where the table and the pictures go, and of what."""
 
-    output_dir: str = option("", "Folder of levels, table and pictures. Default: MODEL_DIR/pruning.")
+    output_dir: FilePath = option("", "Folder of levels, table and pictures. Default: MODEL_DIR/pruning.")
     combine: bool = option(
         False, "Prune nothing: one table and curve of several output_dirs, given in place of MODEL_DIR."
     )
@@ -42,7 +42,9 @@ def prune(arguments: Sequence[str]) -> None:
             "resnet-tpu prune --combine runs/rewound runs/tuned --output_dir=runs/both",
         ),
     )
-    parser.add_argument("folders", metavar="MODEL_DIR", nargs="+", help="Folder of the training to prune.")
+    parser.add_argument(
+        "folders", type=expand_home, metavar="MODEL_DIR", nargs="+", help="Folder of the training to prune."
+    )
     what, where = options_of("prune", Experiment), options_of("report", ReportOptions)
     parser.add_options("what to do", what.values())
     parser.add_options("where to show it", where.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options import FilePath, expand_home, option, options_of
 from resnet_tpu.reports.console import make_console
 
 
@@ -19,7 +19,7 @@ class ResultsOptions:
     )
     split: Literal["eval", "train"] = option("eval", "Values of the evaluations or of the training steps.")
     format: Literal["table", "csv"] = option("table", "How to print the values.")
-    picture: str = option("", "Also draw them into this PNG file.")
+    picture: FilePath = option("", "Also draw them into this PNG file.")
 
 
 def results(arguments: Sequence[str]) -> None:
@@ -34,7 +34,9 @@ def results(arguments: Sequence[str]) -> None:
             "resnet-tpu results runs/flowers --format=csv > accuracy.csv",
         ),
     )
-    parser.add_argument("model_dirs", metavar="MODEL_DIR", nargs="+", help="Folders of runs, or event files.")
+    parser.add_argument(
+        "model_dirs", type=expand_home, metavar="MODEL_DIR", nargs="+", help="Folders of runs, or event files."
+    )
     parser.add_options("what to show", options_of("results", ResultsOptions).values())
     given = parser.parse(arguments)
     model_dirs = given.pop("model_dirs")

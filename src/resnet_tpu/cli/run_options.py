@@ -8,7 +8,7 @@ from typing import Any
 from resnet_tpu.cli.arguments import Parser
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import Option, option, options_of
+from resnet_tpu.options import FilePath, Option, option, options_of
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
 
 CONCERNS = {
@@ -39,7 +39,7 @@ class BulkOptions:
     """Where many options come from at once."""
 
     recipe: str = option("", "Start from the options of a recipe: {}.")
-    config_file: str = option("", "YAML file of options, one `name: value` per line.")
+    config_file: FilePath = option("", "YAML file of options, one `name: value` per line.")
     params_override: str = option("", "Options in one string: a=1,b=2; or a YAML mapping; or a YAML file.")
 
 

@@ -12,7 +12,7 @@ from resnet_tpu.checks import check
 from resnet_tpu.cloud.slices import Slice
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option
+from resnet_tpu.options import FilePath, option
 
 BARE_IMAGE = "python:3.12-slim"
 """A container in which the package is installed first."""
@@ -30,9 +30,9 @@ class JobOptions:
     tpu_type: str = option("", "TPU slice: v5litepod-8 or v5e-8, v4-32, v6e-16 ... Default: the recipe's.")
     job_name: str = option("", "Name of the job. Default: resnet-tpu and the time.")
     gcp_project: str = option("", "Project that pays. Default: that of the credentials.")
-    staging_bucket: str = option("", "Folder in a bucket for logs and --package. Default: MODEL_DIR/jobs.")
+    staging_bucket: FilePath = option("", "Folder in a bucket for logs and --package. Default: MODEL_DIR/jobs.")
     image: str = option("", f"Container with resnet-tpu in it. Default: {BARE_IMAGE}, where it is installed first.")
-    package: str = option(
+    package: FilePath = option(
         "", "What pip installs there: a requirement, or a wheel on this machine or in a bucket. Default: this version."
     )
     spot: bool = option(False, "Cheaper chips that may be taken away; the same command goes on later.")

@@ -8,6 +8,7 @@ that file is written last.
 import hashlib
 import importlib.util
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.machine import has_accelerator
+from resnet_tpu.options import expand_home
 
 DESCRIPTION, LABELS = "bundle.json", "labels.txt"
 
@@ -102,7 +104,28 @@ def newest_bundle(folder: str) -> str:
     for version in versions:
         if is_bundle(path := storage.join(folder, str(version))):
             return path
-    raise UserError("Bundle", folder, f"a folder with {DESCRIPTION}, or one of such folders", "Check the path.")
+    raise _no_bundle(folder)
+
+
+def _no_bundle(path: str) -> UserError:
+    """The error for a path that is no bundle: with the commands that make one, where there are weights."""
+    from resnet_tpu.checkpoints import missing, store  # JAX, which a server with ONNX Runtime does without
+
+    expected = f"a folder with {DESCRIPTION}, or one of such folders"
+    source, commands, got = shlex.quote(path), [], "a trained network that was not exported yet"
+    if kind := missing.foreign_kind(path):
+        command, source = missing.convert_command(path)
+        commands, got = [command], kind
+    else:
+        try:
+            store.find(path)
+        except UserError:
+            return UserError("Bundle", path, expected, "Check the path.")
+    target = "exported" if store.is_checkpoint(path) else f"{source}/exported"
+    commands.append(f"resnet-tpu export {source} {target}")
+    return UserError(
+        "Bundle", f"{path}, {got}", expected, f"Run export first: {' && '.join(commands)}; it is in {target}."
+    )
 
 
 def open_bundle(path: str) -> Bundle:
@@ -111,7 +134,7 @@ def open_bundle(path: str) -> Bundle:
     Raises UserError when there is none, or a file of it is missing or cut off. Checksums are compared when a file is
     read.
     """
-    path = newest_bundle(path).rstrip("/")
+    path = newest_bundle(expand_home(path)).rstrip("/")
     place = storage.join(path, DESCRIPTION)
     try:
         found = checked_json.loads(storage.read_text(place))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from resnet_tpu import storage
 from resnet_tpu.config import Config, DataConfig
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.source import Source
@@ -33,6 +34,8 @@ def predict_with_bundle(
 
     form: default that of `load_classifier`. Raises UserError.
     """
+    if output_dir:
+        storage.check_writable(output_dir)
     classify = load_classifier(bundle, form)
     data = as_trained(config.data, bundle.config.data)
     source, num_images = open_images(data, images, split, bundle.class_names)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,13 +49,22 @@ class Comparison:
     images_per_second: float | None
 
 
-def verify_run(
-    bundle: Bundle, config: Config, images: Sequence[str] = (), *, split: Split | None = None, num_images: int = 500
-) -> list[Comparison]:
-    """Compares every form of the bundle with the checkpoint it was made from, the newest of `model_dir`.
+class Reference(NamedTuple):
+    """A trained network, and the first `num_images` of `source`, on which bundles are held against it."""
 
-    On the images named, or without any on the first `num_images` of a split of the data: test, or validation where
-    there is no test, unless another is named. Raises as `verify`.
+    trained: Trained
+    source: Source
+    data: DataConfig
+    num_images: int
+
+
+def open_reference(
+    config: Config, images: Sequence[str] = (), *, split: Split | None = None, num_images: int = 500
+) -> Reference:
+    """The newest checkpoint of `model_dir`, and the images named, or without any the first of a split of the data.
+
+    Test, or validation where there is no test, unless another is named. Raises UserError where there are none, or they
+    are of other classes.
     """
     trained = load_trained(
         config.run.model_dir,
@@ -68,7 +78,7 @@ def verify_run(
         if images or split:
             raise
         source, there = open_images(data, images, "validation", trained.class_names)
-    return verify(bundle, trained, source, data, min(num_images, there))
+    return Reference(trained, source, data, min(num_images, there))
 
 
 def verify(bundle: Bundle, trained: Trained, source: Source, data: DataConfig, num_images: int) -> list[Comparison]:

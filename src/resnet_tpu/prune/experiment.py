@@ -14,7 +14,7 @@ from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import Length, steps
+from resnet_tpu.options import Length, expand_home, steps
 from resnet_tpu.overrides import Layer, merge, read_run
 from resnet_tpu.prune.levels import Level, plan_levels
 from resnet_tpu.prune.options import Experiment
@@ -27,7 +27,7 @@ from resnet_tpu.prune.phase import (
     last_checkpoint,
 )
 from resnet_tpu.prune.retrain import RETRAININGS
-from resnet_tpu.train.loop import train
+from resnet_tpu.train.loop import check_training, train
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ def prune_run(
     `num_cores` and those of several processes, which all make the same call. Returns every phase. Raises UserError for
     options that do not fit, and when the rewind step has no checkpoint.
     """
+    model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
     written = read_run(model_dir)  # for what its checkpoints say JAX must have begun
@@ -66,6 +67,7 @@ def _run_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, aske
     phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, unpruned)
     seed = unpruned.config.train.seed
     if not _first_sees(phase.is_done):
+        check_training(phase.config())
         phase.begin()
         log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
         train(phase.config())

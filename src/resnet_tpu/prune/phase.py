@@ -95,6 +95,7 @@ class Phase:
         with CheckpointStore(folder, keep=1) as checkpoints:
             if not checkpoints.steps():
                 if hosts.is_first():
+                    storage.make_dir(self.model_dir)
                     text = json.dumps(self._description(), indent=2)
                     storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
                 arrays, meta = self._start()

@@ -15,6 +15,7 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError, describe
 from resnet_tpu.export import bundle as bundles
 from resnet_tpu.export.bundle import Bundle, Form
+from resnet_tpu.options import expand_home
 from resnet_tpu.serve.batching import Answer, Batcher
 from resnet_tpu.serve.images import decode
 from resnet_tpu.serve.metrics import Metrics
@@ -120,6 +121,7 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
         name, equals, place = text.partition("=")
         if not (equals and _NAME.fullmatch(name)) or (not storage.is_remote(text) and storage.exists(text)):
             name, place = "", text
+        place = expand_home(place)
         bundle = bundles.open_bundle(place)
         name = name or bundle.name
         if not _NAME.fullmatch(name):

@@ -75,16 +75,32 @@ def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
         return _train(config, train_step)
 
 
-def _train(config: Config, train_step: TrainStep | None) -> Summary:
+def check_training(config: Config) -> None:
+    """Raises what `train` would before its first step, as far as that shows without weights; JAX must have begun.
+
+    For those who write something themselves before they train.
+    """
+    check(config)
+    storage.check_writable(config.run.model_dir)
+    config, _, _, mesh = _open(config)
+    train_step_of(config, network_of(config, mesh), make_optimizer(config.optimizer), mesh)
+
+
+def _open(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
+    """The resolved options, the images to train on and those to evaluate on, if that is asked for, and the devices."""
     source = open_source(config.data, "train")
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
     if validation is not None:
         check_classes(config.data.place, validation.class_names, source.class_names)
-    config = resolve(config, source)
-    agree_on(config, train=source, validation=validation)
     mesh = distributed.make_mesh(config.run.num_cores)
     parts = config.optimizer.gradient_accumulation_steps
     distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size * parts)
+    return resolve(config, source), source, validation, mesh
+
+
+def _train(config: Config, train_step: TrainStep | None) -> Summary:
+    config, source, validation, mesh = _open(config)
+    agree_on(config, train=source, validation=validation)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(
             CheckpointStore(

@@ -13,6 +13,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
+from resnet_tpu.options import expand_home
 from resnet_tpu.reports import prediction_report as report
 from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.predictions import Predictions
@@ -45,6 +46,9 @@ def predict(
     labels, pictures go to `output_dir`; for a split of the data the default is `report/<split>` in `model_dir`.
     Raises UserError.
     """
+    images, output_dir = [expand_home(path) for path in images], expand_home(output_dir)
+    for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
+        storage.check_writable(folder)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         return _predict(config, images, split, output_format, top_k, output_dir)

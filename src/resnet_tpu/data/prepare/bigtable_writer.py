@@ -33,6 +33,11 @@ class _Part:
     about: About  # as it begins
 
 
+def check_access(data: DataConfig) -> None:
+    """Raises UserError where the client is not installed, or there are no credentials or project to reach a table."""
+    Rows(data, "train")
+
+
 def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, console: Console | None = None) -> int:
     """Copies the TFRecords in a folder to the table that `data` names; how many rows it wrote.
 

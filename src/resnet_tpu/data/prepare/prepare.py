@@ -25,7 +25,7 @@ from resnet_tpu.data.prepare.workers import write_shards
 from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
 from resnet_tpu.errors import UserError
 from resnet_tpu.machine import num_cores
-from resnet_tpu.options import option
+from resnet_tpu.options import FilePath, expand_home, option
 
 _BYTES_WHILE_STARTING = 50_000_000
 _NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, what is in them decides
@@ -55,7 +55,7 @@ class PrepareOptions:
         "the original; 95 for photos turned upright or shrunk.",
         at_least=1,
     )
-    bounding_boxes: str = option(
+    bounding_boxes: FilePath = option(
         "", "Boxes to store with the images: a CSV FILE,xmin,ymin,xmax,ymax in shares, or a folder of ImageNet's XML."
     )
     max_bad_fraction: float = option(
@@ -109,10 +109,11 @@ def prepare(
     """
     options = options or PrepareOptions()
     console = console or Console(stderr=True, highlight=False)
+    raw_dir, out_dir = expand_home(raw_dir), expand_home(out_dir)
     if raw_dir == FLOWER_PHOTOS and not Path(raw_dir).exists():
         raw_dir = fetch_flower_photos(console)
     _check_places(raw_dir, out_dir)
-    boxes = read_boxes(options.bounding_boxes)
+    boxes = read_boxes(expand_home(options.bounding_boxes))
     assignment = assign(find_photos(raw_dir, boxes), parse_ratios(options.split), options.seed, options.num_shards())
     pipeline = None
     if beam is not None:

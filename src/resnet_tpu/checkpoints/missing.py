@@ -1,0 +1,35 @@
+"""What to say where a checkpoint of ours is expected and none is: what is there instead, and the command that helps."""
+
+import re
+import shlex
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import tf1, torch
+from resnet_tpu.errors import UserError
+
+TF1_FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+"""How the names of the files of a TF1 checkpoint end, after its prefix."""
+
+
+def foreign_kind(path: str) -> str:
+    """In words whose weights `path` means, of those that `convert` takes; empty when it means none of them."""
+    if tf1.find_checkpoint(TF1_FILE.sub("", path)):
+        return "a TF1 checkpoint, as of the original program"
+    if (file := torch.find_file(path)) and storage.exists(file):
+        return "weights as of PyTorch"
+    return ""
+
+
+def convert_command(path: str) -> tuple[str, str]:
+    """The command that makes a model_dir of the weights at `path`, and that model_dir, both as a shell takes them."""
+    target = shlex.quote(f"{TF1_FILE.sub('', path).rstrip('/')}_converted")
+    return f"resnet-tpu convert {shlex.quote(path)} {target}", target
+
+
+def no_checkpoint(path: str) -> UserError:
+    """The error for a path at which there is no checkpoint of ours."""
+    expected = "a model_dir or a checkpoint in it"
+    if kind := foreign_kind(path):
+        command, target = convert_command(path)
+        return UserError("Checkpoint", f"{path}, {kind}", expected, f"Convert it: {command}, then give {target}.")
+    return UserError("Checkpoint", path, expected, "Train first, or check the path.")
