@@ -203,8 +203,6 @@ def _decode_other(
     encoded: bytes, *, honour_exif: bool, max_pixels: int, size: tuple[int, int] | None = None
 ) -> np.ndarray:
     """The image by Pillow, which must be of `size`, (height, width), if that is known."""
-    if not encoded:
-        raise DecodeError.because("no bytes")
     try:
         if encoded.startswith(jpeg.START):
             _check_work(encoded, None, max_pixels)
@@ -221,7 +219,7 @@ def _decode_other(
     except Image.DecompressionBombError:
         raise TooLargeError("Image", "far too many pixels", f"at most {max_pixels} pixels", _DO) from None
     except UnidentifiedImageError:
-        raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded") from None
+        raise DecodeError.because(f"{len(encoded)} bytes that are no known image") from None
     except Exception as error:  # noqa: BLE001  # decoders raise whatever a damaged file makes them stumble over
         raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded ({first_line(error)})") from None
 
