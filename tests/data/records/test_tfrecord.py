@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from resnet_tpu import storage
 from resnet_tpu.data.records import index, tfrecord
 from resnet_tpu.data.records.tfrecord import (
     RecordError,
@@ -323,7 +324,7 @@ def test_a_file_that_ends_in_zeros_is_scanned_in_few_operations(
 def test_an_index_whose_sums_overflow_is_not_believed(tmp_path: Path, lengths: tuple[int, ...]) -> None:
     payloads = [b"abc", b"defgh", b""]
     path = write(tmp_path / "shard", payloads)
-    state = tfrecord._state(path)
+    state = storage.file_state(path)
     rows = np.array([(0, length) for length in lengths], np.int64)
     with np.errstate(over="ignore"):
         rows[1:, 0] = np.cumsum(rows[:-1, 1] + 16)
