@@ -31,8 +31,7 @@ from resnet_tpu.train.trained import Trained
 SIZE, CLASSES = 32, ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 
 
-@pytest.fixture(scope="session")
-def images() -> list[bytes]:
+def make_images() -> list[bytes]:
     """Image files of several sizes and formats."""
     rng = np.random.default_rng(1)
     files = []
@@ -48,8 +47,7 @@ def images() -> list[bytes]:
     return files
 
 
-@pytest.fixture(scope="session")
-def pixels(images: list[bytes]) -> np.ndarray:
+def decode(images: list[bytes]) -> np.ndarray:
     """What the network sees of them, uint8 [images, SIZE, SIZE, 3]."""
     out = np.empty((len(images), SIZE, SIZE, 3), np.uint8)
     for index, image in enumerate(images):
@@ -57,10 +55,8 @@ def pixels(images: list[bytes]) -> np.ndarray:
     return out
 
 
-@pytest.fixture(scope="session")
-def export_dir(tmp_path_factory: pytest.TempPathFactory, pixels: np.ndarray) -> Path:
-    """A folder with a bundle of a small network with random weights, that tells these images apart."""
-    folder = tmp_path_factory.mktemp("exports")
+def write_small_bundle(folder: Path, pixels: np.ndarray) -> None:
+    """A bundle, in this folder, of a small network with random weights that tells these images apart."""
     config = Config().replace(
         resnet_depth=18, resnet_width=4, precision="float32", image_size=SIZE, num_label_classes=len(CLASSES)
     )
@@ -82,16 +78,6 @@ def export_dir(tmp_path_factory: pytest.TempPathFactory, pixels: np.ndarray) -> 
         ("stablehlo", lambda: write_stablehlo(folded)),
     ]
     write_bundle(str(folder), card, config, forms)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def expected(export_dir: Path, pixels: np.ndarray) -> np.ndarray:
-    """The probabilities [images, classes] of each of the images, alone."""
-    classify = load_classifier(open_bundle(str(export_dir)), "onnx")
-    found = np.concatenate([classify(pixels[index : index + 1]) for index in range(len(pixels))])
-    assert len(set(found.argmax(1))) > 2
-    return found
 
 
 @dataclasses.dataclass
@@ -136,31 +122,61 @@ class Server:
         return self.process.wait(60)
 
 
+@contextlib.contextmanager
+def run_server(folder: Path, *arguments: object) -> Iterator[Server]:
+    """`resnet-tpu serve` with these arguments on a free port, its log in this folder; it ends with the block."""
+    log = folder / "log.txt"
+    command = [sys.executable, "-m", "resnet_tpu", "serve", *map(str, arguments), "--port=0"]
+    with log.open("w") as file, subprocess.Popen(command, stderr=file, text=True) as process:
+        server = Server(process, "", log)
+        try:
+            for _ in range(1200):
+                if found := re.search(r"Serving at (http://\S+)", log.read_text()):
+                    server.url = found[1]
+                    break
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.05)
+            yield server
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def images() -> list[bytes]:
+    """Image files of several sizes and formats."""
+    return make_images()
+
+
+@pytest.fixture(scope="session")
+def pixels(images: list[bytes]) -> np.ndarray:
+    """What the network sees of them, uint8 [images, SIZE, SIZE, 3]."""
+    return decode(images)
+
+
+@pytest.fixture(scope="session")
+def export_dir(tmp_path_factory: pytest.TempPathFactory, pixels: np.ndarray) -> Path:
+    """A folder with a bundle of a small network that tells these images apart."""
+    folder = tmp_path_factory.mktemp("exports")
+    write_small_bundle(folder, pixels)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def expected(export_dir: Path, pixels: np.ndarray) -> np.ndarray:
+    """The probabilities [images, classes] of each of the images, alone."""
+    classify = load_classifier(open_bundle(str(export_dir)), "onnx")
+    found = np.concatenate([classify(pixels[index : index + 1]) for index in range(len(pixels))])
+    assert len(set(found.argmax(1))) > 2
+    return found
+
+
 StartServer = Callable[..., contextlib.AbstractContextManager[Server]]
 
 
 @pytest.fixture(scope="session")
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
     """Starts `resnet-tpu serve` with these arguments on a free port; it ends with the block."""
-
-    @contextlib.contextmanager
-    def start(*arguments: object) -> Iterator[Server]:
-        log = tmp_path_factory.mktemp("server") / "log.txt"
-        command = [sys.executable, "-m", "resnet_tpu", "serve", *map(str, arguments), "--port=0"]
-        with log.open("w") as file, subprocess.Popen(command, stderr=file, text=True) as process:
-            server = Server(process, "", log)
-            try:
-                for _ in range(1200):
-                    if found := re.search(r"Serving at (http://\S+)", log.read_text()):
-                        server.url = found[1]
-                        break
-                    assert process.poll() is None, log.read_text()
-                    time.sleep(0.05)
-                yield server
-            finally:
-                process.kill()
-
-    return start
+    return lambda *arguments: run_server(tmp_path_factory.mktemp("server"), *arguments)
 
 
 @pytest.fixture(scope="session")

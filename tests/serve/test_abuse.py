@@ -4,6 +4,7 @@ import asyncio
 import base64
 import collections
 import contextlib
+import gzip
 import io
 import json
 import socket
@@ -162,6 +163,36 @@ def test_each_strange_body_is_refused(server: "Server", steady: None, name: str)
     assert answer.status_code == 400
     assert answer.json()["error"]
     assert len(answer.content) < 2000
+
+
+PART = b'--x\r\nContent-Disposition: form-data; name="a"\r\n'
+STRANGE_UPLOADS = {
+    "a million fields": (PART + b"\r\n\r\n") * 1_000_000,
+    "a million files": (PART[:-2] + b'; filename="a"\r\n\r\n\r\n') * 1_000_000,
+    "a million headers of a part": PART + b"A: b\r\n" * 5_000_000,
+    "an endless header of a part": PART + b"A: " + b"b" * 30_000_000,
+    "an endless name": PART[:-3] + b"b" * 30_000_000,
+    "no name": PART.replace(b'; name="a"', b"; filename=a") + b"\r\n",
+    "a field of 30 MB": PART + b"\r\n" + b"b" * 30_000_000,
+    "no part": b"x" * 30_000_000,
+    "no end": PART[:-2] + b'; filename="a"\r\n\r\n' + b"--" * 10_000_000,
+}
+
+
+@pytest.mark.parametrize("name", STRANGE_UPLOADS)
+def test_each_strange_upload_is_refused(server: "Server", steady: None, name: str) -> None:
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    with contextlib.suppress(httpx.WriteError, httpx.RemoteProtocolError):  # it hung up while we went on sending
+        answer = httpx.post(server.url + CLASSIFY, content=STRANGE_UPLOADS[name][:31_000_000], headers=kind, timeout=60)
+        assert (answer.status_code, list(answer.json())) == (400, ["error"])
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
+def test_bodies_are_not_unpacked(server: "Server", steady: None, coding: str) -> None:
+    packed = gzip.compress(b'{"instances": []}' + bytes(100 * MB), 1)
+    for path in (PREDICT, CLASSIFY):
+        headers = {"content-encoding": coding, "content-type": "multipart/form-data; boundary=x"}
+        assert httpx.post(server.url + path, content=packed, headers=headers, timeout=60).status_code == 400
 
 
 @pytest.mark.parametrize("announced", [True, False])
