@@ -97,7 +97,7 @@ def test_impossible_options(options: dict[str, Any], message: str) -> None:
         *[
             ({"resnet_depth": depth} | option, (*option, f"resnet_depth {depth}"))
             for depth in (18, 34, 20, 56, 110)
-            for option in ({"resnetd_shortcut": True}, {"se_ratio": 0.25}, {"drop_connect_rate": 0.2})
+            for option in ({"se_ratio": 0.25}, {"drop_connect_rate": 0.2})
         ],
         (
             {"resnet_depth": 18, "dropblock_groups": "4", "dropblock_keep_prob": 0.9},

@@ -176,14 +176,33 @@ def test_names_and_spellings(argument: list[str], expected: dict[str, Any]) -> N
 def test_flags_with_nothing_left_to_do_say_why(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     first = OTHER_NAMES.get(name, name)
-    assert options(f"--{name}=1") == {}
+    assert options(f"--{name}={(*SPENT[first].choices, '1')[0]}") == {}
     messages = [record.message for record in caplog.records]
     assert messages == [f"{first}: accepted with nothing to do, {SPENT[first].why}."]
 
 
-def test_flags_with_nothing_left_to_do_still_have_a_type() -> None:
-    with pytest.raises(UserError, match=r"transpose_input .*: got 'many', expected true or false or null"):
-        parse(["--transpose_input=many"])
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--transpose_input=many", r"transpose_input \(command line\): got 'many', expected true or false or null"),
+        (
+            "--data_format=NHWC",
+            r"data_format \(command line\): got 'NHWC', expected one of channels_first, channels_last",
+        ),
+        (
+            "--params_override=data_format=channels_lst",
+            r"data_format \(--params_override\): .* Did you mean channels_la",
+        ),
+    ],
+)
+def test_flags_with_nothing_left_to_do_still_have_their_values(argument: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse([argument])
+
+
+@pytest.mark.parametrize("value", ["channels_first", "channels_last", "None"])
+def test_both_values_of_data_format(value: str) -> None:
+    assert options(f"--data_format={value}") == {}
 
 
 def test_values_with_commas_in_flags_of_one_pair() -> None:

@@ -61,11 +61,16 @@ def test_files_have_the_permissions_of_the_user(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
-def test_a_folder_aside_is_gone_when_the_block_raises(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), storage.folder_aside(str(tmp_path / "new"), "made") as aside:
-        Path(aside, "file").write_text("half")
+def test_a_folder_aside_is_gone_when_the_block_raises_and_so_are_those_made_for_it(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for parent in ("there", "there/new/er", "new"):
+        with pytest.raises(RuntimeError), storage.folder_aside(str(tmp_path / parent), "made") as aside:
+            Path(aside, "file").write_text("half")
+            raise RuntimeError
+    with pytest.raises(RuntimeError), storage.folder_aside(str(tmp_path / "shared"), "made"):
+        (tmp_path / "shared" / "other").write_text("")
         raise RuntimeError
-    assert list((tmp_path / "new").iterdir()) == []
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "shared", tmp_path / "shared" / "other", tmp_path / "there"]
 
 
 def test_a_folder_aside_has_the_permissions_of_the_user(tmp_path: Path) -> None:
@@ -109,5 +114,9 @@ def test_what_is_in_no_storage_that_we_know_is_named(path: str) -> None:
 
 def test_a_file_where_a_folder_is_to_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "model").write_text("")
-    with pytest.raises(UserError, match=rf"^Writing to {tmp_path}/model: got a file, expected a folder\."):
-        storage.check_writable(str(tmp_path / "model"))
+    for refusing in (storage.check_writable, storage.make_dir):
+        with pytest.raises(UserError, match=rf"^Writing to {tmp_path}/model: got a file, expected a folder\."):
+            refusing(str(tmp_path / "model"))
+    got = f"got a folder below the file {tmp_path}/model, expected a folder"
+    with pytest.raises(UserError, match=f"^Writing to {tmp_path}/model/a/b: {got}"):
+        storage.check_writable(str(tmp_path / "model/a/b"))

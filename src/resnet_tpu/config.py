@@ -180,9 +180,7 @@ class ModelConfig:
         "bn_relu", "Normalisation and activation. The EvoNorms need pre_activation."
     )
     use_resnetd_stem: bool = option(False, "Three 3x3 convolutions instead of the 7x7 of the stem (ResNet-D).")
-    resnetd_shortcut: bool = option(
-        False, "Average pooling before the projections of stride 2 (ResNet-D). From depth 50."
-    )
+    resnetd_shortcut: bool = option(False, "Average pooling before the projections of stride 2 (ResNet-D).")
     replace_stem_max_pool: bool = option(False, "A 3x3 convolution of stride 2 instead of the stem's max-pool.")
     se_ratio: float | None = option(
         None, "Squeeze-and-excite in each block, with this share of its channels. From depth 50.", at_least=0

@@ -56,10 +56,11 @@ repeated, later over earlier."""
 
 @dataclass(frozen=True)
 class Spent:
-    """A flag with nothing left to do: any value is accepted, and `why` is logged."""
+    """A flag with nothing left to do: what the original takes for it is accepted, and `why` is logged."""
 
     kind: type
     why: str
+    choices: tuple[str, ...] = ()
 
 
 SPENT = {
@@ -70,7 +71,7 @@ SPENT = {
         bool, "the original never read it either; mode=train_and_eval ends with an evaluation"
     ),
     "transpose_input": Spent(bool, "the compiler chooses the layout of images on the device"),
-    "data_format": Spent(str, "the compiler chooses the layout of activations"),
+    "data_format": Spent(str, "the compiler chooses the layout of activations", ("channels_first", "channels_last")),
     "use_async_checkpointing": Spent(bool, "checkpoints are always written in the background"),
     "export_to_tpu": Spent(bool, "the StableHLO in every export runs on a TPU too"),
     "inference_with_all_cores": Spent(bool, "what serves an export uses all cores"),
@@ -81,7 +82,10 @@ SPENT = {
 SINGLE_FLAGS: dict[str, Option] = {
     **OPTIONS,
     **{name: Option(name, "meant", (bool,), (), False, "", None) for name in MEANT},
-    **{name: Option(name, "spent", (flag.kind, type(None)), (), None, flag.why, None) for name, flag in SPENT.items()},
+    **{
+        name: Option(name, "spent", (flag.kind, type(None)), flag.choices, None, flag.why, None)
+        for name, flag in SPENT.items()
+    },
 }
 """Every flag that has one value, by its first name; those of `config` set an option."""
 

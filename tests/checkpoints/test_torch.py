@@ -121,6 +121,8 @@ _OPTIONS: list[dict[str, Any]] = [
     {"depth": 18},
     {"depth": 34},
     {"depth": 34, "project_first_group": True},
+    {"depth": 18, "use_resnetd_stem": True, "resnetd_shortcut": True},
+    {"depth": 34, "use_resnetd_stem": True, "resnetd_shortcut": True},
     {"depth": 50},
     {"depth": 152, "num_classes": 1001},
     {"depth": 50, "resnet_width": 32},
@@ -163,7 +165,6 @@ _OTHERS: list[tuple[str, int, dict[str, tuple[int, ...] | None]]] = [
         {"layer1__0__conv1__weight": (128, 64, 1, 1), "layer1__0__conv2__weight": (128, 4, 3, 3)},
     ),
     ("an SE-ResNet-34", 34, {"layer1__0__se__fc1__weight": (4, 64, 1, 1)}),
-    ("a ResNet-18-D", 18, {"layer2__0__downsample__1__weight": (128, 64, 1, 1)}),
     ("an ECA-ResNet", 50, {"layer1__0__se__conv__weight": (1, 1, 3)}),
     (
         "a ResNet-50 with 24, 32, 64 channels in the stem", 50,
@@ -401,6 +402,7 @@ def test_the_other_pool_padding_is_written_with_a_warning(tmp_path: Path, caplog
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path) -> None:
     network = _network()
-    with pytest.raises(FileNotFoundError):
-        torch.write_safetensors(str(tmp_path / "none" / "w.safetensors"), network, *network.init(0))
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="got a file, expected a folder"):
+        torch.write_safetensors(str(tmp_path / "file" / "w.safetensors"), network, *network.init(0))
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]

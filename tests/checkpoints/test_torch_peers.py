@@ -28,7 +28,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 _NUM_CLASSES = 10
 _TORCHVISION = ["torchvision/resnet18", "torchvision/resnet34", "torchvision/resnet50", "torchvision/resnet101"]
-_TIMM = ["timm/resnet50", "timm/resnet50d", "timm/seresnet50", "timm/resnetrs50"]
+_TIMM = ["timm/resnet50", "timm/resnet18d", "timm/resnet34d", "timm/resnet50d", "timm/seresnet50", "timm/resnetrs50"]
 _TOLERANCE = 1e-4  # logits are between -7 and 7; PyTorch's own differ from those in float64 by up to 2e-5
 
 

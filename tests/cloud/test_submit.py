@@ -32,8 +32,7 @@ SETTINGS = ("--gcp_project=p", "--job_name=job-1", "--labels=team=vision")
 
 
 def words(service: str, *options: str, training: tuple[str, ...] = TRAINING) -> list[str]:
-    settings = SETTINGS if service != "gke" else SETTINGS[1:]
-    return ["submit", service, PLACES[service], *settings, *options, "--", *training]
+    return ["submit", service, PLACES[service], *SETTINGS, *options, "--", *training]
 
 
 @pytest.fixture
@@ -165,14 +164,96 @@ def test_an_image_of_ones_own_runs_the_very_command(dry_run: Callable[..., str])
         assert command == ["resnet-tpu", "train", *TRAINING]
 
 
-def test_the_arguments_that_ran_on_cloud_ml_engine(dry_run: Callable[..., str]) -> None:
+def test_the_command_of_cloud_ml_engine(dry_run: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     training = (
         "--data_dir=gs://cloud-tpu-test-datasets/fake_imagenet", "--model_dir=gs://bucket/tpu_resnet_sample",
         "--resnet_depth=50", "--train_steps=1024",
     )  # fmt: skip
-    asked = json.loads(dry_run("vertex", "--tpu_type=v2-8", "--region=us-central1", training=training))
+    job = ("--job_name=tpu_resnet_sample", "--staging_bucket=gs://bucket", "--region=us-central1")
+    asked = json.loads(dry_run("vertex", "--tpu_type=v2-8", *job, training=training))
+    assert asked["displayName"] == "tpu_resnet_sample"
+    assert asked["jobSpec"]["baseOutputDirectory"]["outputUriPrefix"] == "gs://bucket/tpu_resnet_sample"
     command = asked["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"][-1]
     assert command.endswith(f"exec resnet-tpu train {' '.join(training)}")
+    assert cli.main(words("vertex", "--tpu_type=BASIC_TPU", *job, "--dry_run", training=training)) == 2
+    assert "--tpu_type: got BASIC_TPU, expected a TPU slice" in (said := capsys.readouterr().err)
+    assert said.endswith("That scale tier was a v2-8.\n")
+
+
+@pytest.mark.parametrize(
+    ("service", "name", "do"),
+    [
+        ("tpu_vm", "tpu_resnet_sample", "Write --job_name=tpu-resnet-sample."),
+        ("gke", "My_Run_", "Write --job_name=my-run."),
+        ("gke", f"{'a' * 39}__b", f"Write --job_name={'a' * 39}."),
+        ("gke", "2_runs", "Change it."),
+        ("vertex", "two words", "Write --job_name=two-words."),
+        ("vertex", "v" * 129, f"Write --job_name={'v' * 40}."),
+    ],
+)
+def test_names_of_jobs(service: str, name: str, do: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words(service, f"--job_name={name}", "--dry_run")) == 2
+    said = capsys.readouterr().err
+    rule = "at most 128 letters, digits, - and _" if service == "vertex" else "at most 40 of a-z, 0-9 and -"
+    assert f"--job_name: got {name!r}, expected {rule}, a letter first" in said
+    assert said.endswith(f"{do}\n")
+
+
+@pytest.mark.parametrize("service", WHATS)
+def test_a_package_that_is_on_no_index_is_warned_of(service: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words(service, "--dry_run")) == 0
+    assert (
+        "no index has it yet. Give --package=WHEEL, --package=git+https://..., or --image." in capsys.readouterr().err
+    )
+    for option in ("--image=us-docker.pkg.dev/p/r/i", "--package=git+https://host/repository"):
+        assert cli.main(words(service, option, "--dry_run")) == 0
+        assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("package", "lines"),
+    [
+        (
+            "git+https://host/o/repository@main",
+            [
+                "apt-get update --quiet=2",
+                "apt-get install --quiet=2 --yes git",
+                "resnet-tpu[tpu,gcp] @ git+https://host/o/repository@main",
+            ],
+        ),
+        ("https://host/resnet_tpu-9-py3-none-any.whl", ["resnet-tpu[tpu,gcp] @ https://host/resnet_tpu-9-py3-none-any.whl"]),
+        ("resnet-tpu[tpu] @ https://host/a.whl", ["resnet-tpu[tpu] @ https://host/a.whl"]),
+    ],
+)  # fmt: skip
+def test_what_pip_fetches_by_itself(dry_run: Callable[..., str], package: str, lines: list[str]) -> None:
+    asked = json.loads(dry_run("vertex", f"--package={package}"))
+    script = asked["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"][-1].splitlines()[1:-1]
+    assert [line if line.startswith("apt-get") else shlex.split(line)[-1] for line in script] == lines
+
+
+@pytest.mark.parametrize(
+    ("context", "code"),
+    [("gke_p_us-west4_cluster", 0), ("gke_other_us-west4_cluster", 2), ("ours", 0), ("", 0)],
+)
+@pytest.mark.parametrize("given", [True, False])
+def test_the_cluster_is_of_the_project(
+    tmp_path: Path,
+    programs: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    context: str,
+    code: int,
+    given: bool,
+) -> None:
+    programs(kubectl=f'[ "$*" = "config current-context" ] && echo "{"" if given else context}" || cat >/dev/null')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    where = (f"--context={context}",) if given and context else ()
+    assert cli.main(words("gke", "--image=i", *where)) == code
+    if code:
+        said = capsys.readouterr().err
+        assert f"--gcp_project: got p, and cluster {context} of other, expected a cluster of that project" in said
+    log = tmp_path / "bin" / "kubectl.log"
+    assert ("apply" in (log.read_text() if log.exists() else "")) == (code == 0)
 
 
 # ----------------------------------------------------------------------------------------------------- on the machines

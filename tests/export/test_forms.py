@@ -26,6 +26,10 @@ from resnet_tpu.train.trained import Trained
 VARIANTS: dict[str, dict[str, Any]] = {
     "18": {"resnet_depth": 18, "stem": "imagenet", "image_size": 37},  # odd sizes are padded otherwise
     "as_pytorch": {"resnet_depth": 18, "stem": "imagenet", "pool_padding": "symmetric", "project_first_group": False},
+    "as_timm_18d": {
+        "resnet_depth": 18, "image_size": 75, "pool_padding": "symmetric", "project_first_group": False,
+        "use_resnetd_stem": True, "resnetd_shortcut": True,
+    },
     "cifar": {"resnet_depth": 20},
     "rs": {
         "resnet_depth": 50, "image_size": 72, "use_resnetd_stem": True, "resnetd_shortcut": True,

@@ -75,6 +75,17 @@ def test_the_pooled_shortcut_is_only_for_stride_2() -> None:
     assert_same(block(x, None), nnx.relu(branch + block.projection(x, None)))
 
 
+@pytest.mark.parametrize("pools", [True, False])
+def test_the_shortcut_of_a_basic_block_is_pooled_too(pools: bool) -> None:
+    make = make_maker(bottleneck=False, resnetd_shortcut=pools)
+    block = BasicBlock(8, 16, 2, inner=(16,), group=2, is_first=True, make=make)
+    x = random(2, 7, 7, 8)  # an odd side: what is missing does not count in the average
+    assert block.projection is not None
+    assert block.projection.conv.stride == (1 if pools else 2)
+    shortcut = block.projection(average_pool(x) if pools else x, None)
+    assert_same(block(x, None), nnx.relu(block.conv2(block.conv1(x, None), None) + shortcut))
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("bottleneck", [True, False])
 def test_a_preactivated_block_by_hand(bottleneck: bool, is_first: bool) -> None:

@@ -31,7 +31,6 @@ def find(image_size: int = 224, **options: Any) -> Architecture:
         ({"se_ratio": 0.25, "pre_activation": True}, "se_ratio: got 0.25, expected no se_ratio with pre_activation"),
         ({"drop_connect_rate": 0.1, "pre_activation": True}, "drop_connect_rate: got 0.1, expected no drop_connect_"),
         ({"resnet_depth": 34, "se_ratio": 0.25}, "se_ratio: got 0.25, expected no se_ratio at resnet_depth 34"),
-        ({"resnet_depth": 18, "resnetd_shortcut": True}, "resnetd_shortcut: got True, expected no resnetd_shortcut"),
         ({"resnet_depth": 18, "drop_connect_rate": 0.1}, "drop_connect_rate: got 0.1, expected no drop_connect_rate"),
         (
             {"resnet_depth": 18, "dropblock_groups": "4", "dropblock_keep_prob": 0.9},

@@ -32,7 +32,7 @@ def test_more_classes_cost_a_product_with_each_feature() -> None:
     [
         (32, {"resnet_depth": 20, "resnet_width": None}),
         (37, {"resnet_depth": 18}),
-        (70, {"resnet_depth": 34, "project_first_group": False}),
+        (70, {"resnet_depth": 34, "project_first_group": False, "use_resnetd_stem": True, "resnetd_shortcut": True}),
         (75, {"resnet_depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}),
         (64, {"resnet_depth": 50, "replace_stem_max_pool": True, "pre_activation": True, "norm_act_layer": "bn_relu"}),
         (32, {"resnet_depth": 20, "inner_channels": "3,5,7,9,11,13,1,2,4"}),

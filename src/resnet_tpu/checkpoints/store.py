@@ -93,10 +93,10 @@ class CheckpointStore:
         items: dict[str, Any] = {"arrays": arrays, _META: dict(meta)}
         if "masks" in arrays:
             items["arrays"], items[_SPARSE] = sparse.pack(arrays)
-        storage.make_dir(self.directory)
         if not storage.is_remote(self.directory):
             # before Orbax, which would wait 300 s for its folder, and leave it half written on a full disk
             storage.check_writable(self.directory)
+            storage.make_dir(self.directory)
             storage.check_room(self.directory, sum(leaf.nbytes for leaf in jax.tree.leaves(items["arrays"])))
         with self._writing(), _context():
             path = storage.join(self.directory, str(step))

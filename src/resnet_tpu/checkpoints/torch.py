@@ -248,6 +248,8 @@ def write_safetensors(
 ) -> None:
     """Writes the network as a `.safetensors` file with torchvision's names, float32, whole or not at all.
 
+    Its folder is made where it is missing.
+
     `torchvision.models.resnet50(num_classes=n).load_state_dict(safetensors.torch.load_file(path))` takes it, timm's
     `resnet50` likewise, and timm's ResNet what torchvision has not (ResNet-D, SE). Images must be normalised by
     mean_rgb and stddev_rgb; these, the other options and the class names are in the metadata, as JSON under

@@ -50,7 +50,7 @@ _OTHERS = {
 
 def not_ours(path: str, got: str) -> UserError:
     """The error for weights of a network that there is not here, `got` in words."""
-    expected = "a ResNet of torchvision or timm: ResNet-18 to -152, -C, -D, SE-ResNet or ResNet-RS"
+    expected = "a ResNet of torchvision or timm: ResNet-18 to -152, -C, -D; SE-ResNet or ResNet-RS from -50"
     return UserError(f"Weights {path}", got, expected, "Give a file of one of these.")
 
 
@@ -67,8 +67,8 @@ def find_options(shapes: Shapes, path: str) -> dict[str, Any]:
     _check_widths(shapes, path, depth, width)
     squeeze = shapes.get("layer1.0.se.fc1.weight")
     pools_shortcut = len(shapes.get("layer2.0.downsample.1.weight", ())) == 4  # batch norm's without the pooling
-    if not bottleneck and (squeeze or pools_shortcut):
-        raise not_ours(path, f"an SE-ResNet-{depth}" if squeeze else f"a ResNet-{depth}-D")
+    if not bottleneck and squeeze:
+        raise not_ours(path, f"an SE-ResNet-{depth}")
     found = {
         "resnet_width": width if width != WIDTH else None,
         "use_resnetd_stem": "conv1.0.weight" in shapes,

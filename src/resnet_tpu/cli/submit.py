@@ -57,7 +57,7 @@ def _vertex(arguments: Sequence[str]) -> None:
     from resnet_tpu.cloud import vertex
 
     asked = _parse("vertex", _vertex, vertex.VertexOptions, arguments, "--region=us-west4")
-    job = _make_job(asked, asked.own.region)
+    job = _make_job(asked, asked.own.region, names_hosts=False)
     shown = _to_json(vertex.request(job, asked.own))
     _send(asked, job, shown, lambda: vertex.submit(job, asked.own, endpoint=asked.job.endpoint))
 
@@ -74,7 +74,7 @@ def _gke(arguments: Sequence[str]) -> None:
 WHATS = {"tpu_vm": _tpu_vm, "vertex": _vertex, "gke": _gke}
 """The services."""
 
-_NOT_FOR = {"gke": ("check_zone", "gcp_project", "service_account", "endpoint")}
+_NOT_FOR = {"gke": ("check_zone", "service_account", "endpoint")}
 """Options of every service that one has no use for: its cluster knows."""
 
 
@@ -116,8 +116,11 @@ def _parse(name: str, service: Any, owner: type[T], arguments: Sequence[str], ex
     )
 
 
-def _make_job(asked: _Asked, place: str | None = None) -> Any:
-    """The job, checked against the zone or region that it is for; None: where it runs, its project is settled too."""
+def _make_job(asked: _Asked, place: str | None = None, *, names_hosts: bool = True) -> Any:
+    """The job, checked against the zone or region that it is for; None: where it runs, a cluster says.
+
+    names_hosts: see `cloud.job.make_job`.
+    """
     from resnet_tpu.cloud.job import make_job
     from resnet_tpu.cloud.slices import find_slice
     from resnet_tpu.gcp import project_of
@@ -125,10 +128,11 @@ def _make_job(asked: _Asked, place: str | None = None) -> Any:
 
     rented = find_slice(asked.job.tpu_type or slice_for(asked.recipe, asked.config.run.num_cores) or "")
     if place is None:
-        return make_job(asked.job, asked.config, asked.arguments, rented, "")
+        return make_job(asked.job, asked.config, asked.arguments, rented, asked.job.gcp_project)
     if asked.job.check_zone or not place:
         rented.check_zone(place)
-    return make_job(asked.job, asked.config, asked.arguments, rented, project_of(asked.job.gcp_project))
+    project = project_of(asked.job.gcp_project)
+    return make_job(asked.job, asked.config, asked.arguments, rented, project, names_hosts=names_hosts)
 
 
 def _send(asked: _Asked, job: Any, shown: str, send: Callable[[], None]) -> None:

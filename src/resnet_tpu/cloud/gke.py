@@ -90,12 +90,17 @@ def _pod(job: Job, options: GkeOptions) -> dict[str, Any]:
 
 
 def submit(job: Job, options: GkeOptions) -> None:
-    """Gives the manifest to `kubectl apply`. Raises UserError with kubectl's words when it refuses."""
+    """Gives the manifest to `kubectl apply`.
+
+    Raises UserError with kubectl's words when it refuses, and for a cluster that is of another project than the job.
+    """
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         do = "Install it (gcloud components install kubectl), or apply what --dry_run prints from another machine."
         raise UserError("GKE", "no program kubectl", "it to be installed", do)
     context = [f"--context={options.context}"] if options.context else []
+    if job.project:
+        _check_project(job.project, options.context or _current_context(kubectl))
     done = subprocess.run(  # noqa: S603
         [kubectl, *context, "apply", "--filename=-"],
         input=to_yaml(manifest(job, options)), capture_output=True, text=True, check=False,
@@ -108,3 +113,18 @@ def submit(job: Job, options: GkeOptions) -> None:
     place = " ".join([*context, f"--namespace={options.namespace}"])
     log.info("Its log: kubectl %s logs --follow job/%s", place, job.name)
     log.info("Delete it with: kubectl %s delete job,service %s", place, job.name)
+
+
+def _current_context(kubectl: str) -> str:
+    """The cluster that kubectl would talk to; empty when it knows of none."""
+    done = subprocess.run([kubectl, "config", "current-context"], capture_output=True, text=True, check=False)  # noqa: S603
+    return done.stdout.strip()
+
+
+def _check_project(project: str, context: str) -> None:
+    """Raises UserError where gcloud's name of the cluster, gke_PROJECT_LOCATION_CLUSTER, says another project."""
+    kind, _, rest = context.partition("_")
+    own = rest.partition("_")[0]
+    if kind == "gke" and own != project:
+        do = "Name one with --context (kubectl config get-contexts lists them), or leave --gcp_project out."
+        raise UserError("--gcp_project", f"{project}, and cluster {context} of {own}", "a cluster of that project", do)

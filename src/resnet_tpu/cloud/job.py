@@ -1,5 +1,6 @@
 """A training to be run in the cloud: on what, with which arguments, in which container."""
 
+import logging
 import re
 import shlex
 import time
@@ -14,11 +15,17 @@ from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import FilePath, option
 
+log = logging.getLogger(__name__)
+
 BARE_IMAGE = "python:3.12-slim"
 """A container in which the package is installed first."""
 
-_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow 63; they and we add to it
+_HOST_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow 63; they and we add to it
+_DISPLAY_NAME = re.compile("[A-Za-z][-_A-Za-z0-9]{0,127}")
 _LABEL = re.compile("[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
+_ADDRESSES = ("git+", "http://", "https://")
+"""How addresses begin from which pip installs by itself."""
+
 _BUCKET_PATHS = ("model_dir", "data_dir", "resnet_checkpoint", "export_dir")
 _NO_FILES = ("", "null", "synthetic")
 
@@ -33,7 +40,9 @@ class JobOptions:
     staging_bucket: FilePath = option("", "Folder in a bucket for logs and --package. Default: MODEL_DIR/jobs.")
     image: str = option("", f"Container with resnet-tpu in it. Default: {BARE_IMAGE}, where it is installed first.")
     package: FilePath = option(
-        "", "What pip installs there: a requirement, or a wheel on this machine or in a bucket. Default: this version."
+        "",
+        "What pip installs there: a wheel on this machine or in a bucket, an address such as git+https://..., or a "
+        "requirement. Default: this version, from the index that pip asks.",
     )
     spot: bool = option(False, "Cheaper chips that may be taken away; the same command goes on later.")
     service_account: str = option("", "E-mail address of the account that the job runs as. Default: the service's.")
@@ -68,15 +77,22 @@ class Job:
         return ["sh", "-c", "\n".join(steps)]
 
 
-def make_job(options: JobOptions, config: Config, arguments: Sequence[str], rented: Slice, project: str) -> Job:
+def make_job(
+    options: JobOptions,
+    config: Config,
+    arguments: Sequence[str],
+    rented: Slice,
+    project: str,
+    *,
+    names_hosts: bool = True,
+) -> Job:
     """The job that runs `resnet-tpu train` with `arguments`, which give `config`.
 
+    names_hosts: whether the service gives the job's name to machines, and so takes no others than their names may be.
     Raises UserError for options that do not fit each other or the slice, and for paths that the job could not reach.
     """
     name = options.job_name or f"resnet-tpu-{time.strftime('%Y%m%d-%H%M%S')}"
-    if not _NAME.fullmatch(name):
-        expected = "at most 40 of a-z, 0-9 and -, a letter first and no - last"
-        raise UserError("--job_name", repr(name), expected, "Change it.")
+    _check_name(name, names_hosts=names_hosts)
     _check_training(config, rented)
     staging = (options.staging_bucket or storage.join(config.run.model_dir, "jobs")).rstrip("/")
     if not storage.is_remote(staging):
@@ -96,6 +112,18 @@ def make_job(options: JobOptions, config: Config, arguments: Sequence[str], rent
         service_account=options.service_account,
         labels=_labels(options.labels),
     )
+
+
+def _check_name(name: str, *, names_hosts: bool) -> None:
+    """Raises UserError, with the rule and a name like it that would do, for what the service takes as no name."""
+    if (_HOST_NAME if names_hosts else _DISPLAY_NAME).fullmatch(name):
+        return
+    expected = "at most 128 letters, digits, - and _, a letter first"
+    if names_hosts:
+        expected = "at most 40 of a-z, 0-9 and -, a letter first and no - last, as it names machines too"
+    like = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
+    do = f"Write --job_name={like}." if _HOST_NAME.fullmatch(like) else "Change it."
+    raise UserError("--job_name", repr(name), expected, do)
 
 
 def stage(job: Job, package: str) -> None:
@@ -128,8 +156,9 @@ def _check_training(config: Config, rented: Slice) -> None:
 def _install(package: str) -> list[str]:
     """Shell commands that install the package."""
     pip = "python -m pip install --quiet --root-user-action=ignore"
-    if not storage.is_remote(package):
-        return [f"{pip} {shlex.quote(package)}"]
+    if not _is_wheel(package):
+        git = ["apt-get update --quiet=2", "apt-get install --quiet=2 --yes git"] if "git+" in package else []
+        return [*git, f"{pip} {shlex.quote(package)}"]
     wheel = package.rsplit("/", 1)[-1]
     copy = f"import fsspec; files, path = fsspec.url_to_fs({package!r}); files.get(path, {wheel!r})"
     return [f"{pip} gcsfs", f"python -c {shlex.quote(copy)}", f"{pip} {shlex.quote(f'./{wheel}[tpu,gcp]')}"]
@@ -138,11 +167,23 @@ def _install(package: str) -> list[str]:
 def _package(asked: str, folder: str) -> str:
     if _is_local_wheel(asked):
         return storage.join(folder, asked.replace("\\", "/").rsplit("/", 1)[-1])
+    if asked.startswith(_ADDRESSES):
+        return f"resnet-tpu[tpu,gcp] @ {asked}"
+    if not asked:
+        log.warning(
+            "The job would stop at once: it is to install resnet-tpu %s from an index of packages, and no index has it "
+            "yet. Give --package=WHEEL, --package=git+https://..., or --image.", __version__,
+        )  # fmt: skip
     return asked or f"resnet-tpu[tpu,gcp]=={__version__}"
 
 
+def _is_wheel(package: str) -> bool:
+    """Whether it is a wheel on this machine or in a bucket, and no requirement that pip knows by itself."""
+    return package.endswith(".whl") and " @ " not in package and not package.startswith(_ADDRESSES)
+
+
 def _is_local_wheel(package: str) -> bool:
-    if not package.endswith(".whl") or storage.is_remote(package):
+    if not _is_wheel(package) or storage.is_remote(package):
         return False
     if not storage.exists(package):
         raise UserError("--package", package, "an existing file", "Build it with `python -m pip wheel --no-deps .`.")

@@ -123,7 +123,7 @@ def find_slice(name: str) -> Slice:
     if asked in topologies() or topology_of(asked):
         return Slice(find_topology(asked))
     known = [Slice(find_topology(topology)).accelerator_type for topology in topologies()]
-    hint = nearest(name, known)
+    hint = " That scale tier was a v2-8." if name == "BASIC_TPU" else nearest(name, known)
     raise UserError("--tpu_type", name or "nothing", "a TPU slice such as v5litepod-8 or v4-32", f"Choose one.{hint}")
 
 

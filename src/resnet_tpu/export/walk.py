@@ -109,10 +109,9 @@ class _Walk(Generic[T]):
         return x, -(-size // 2)
 
     def basic_block(self, x: T, name: str, size: int, stride: int) -> T:
-        del size
         x, shortcut = self.enter(x, name)
         if self.has(f"{name}/projection/kernel"):
-            shortcut = self.ops.conv(x, f"{name}/projection", stride=stride)
+            shortcut = self.project(x, name, size, stride)
         x = self.ops.conv(self.conv_act(x, f"{name}/conv1", stride), f"{name}/conv2")
         return self.ops.add(x, shortcut, relu=not self.folded.architecture.pre_activation)
 
@@ -120,15 +119,19 @@ class _Walk(Generic[T]):
         settings = self.folded.architecture
         x, shortcut = self.enter(x, name)
         if self.has(f"{name}/projection/kernel"):
-            pools = settings.resnetd_shortcut and stride == 2
-            seen = self.ops.average_pool(x, same_pads(size, 2)) if pools else x
-            shortcut = self.ops.conv(seen, f"{name}/projection", stride=1 if pools else stride)
+            shortcut = self.project(x, name, size, stride)
         x = self.conv_act(self.conv_act(x, f"{name}/conv1"), f"{name}/conv2", stride)
         x = self.ops.conv(x, f"{name}/conv3")
         if self.has(f"{name}/squeeze_excite/reduce/kernel"):
             squeezed = self.ops.conv(self.ops.global_mean(x), f"{name}/squeeze_excite/reduce", relu=True)
             x = self.ops.gate(x, self.ops.conv(squeezed, f"{name}/squeeze_excite/expand"))
         return self.ops.add(x, shortcut, relu=not settings.pre_activation)
+
+    def project(self, x: T, name: str, size: int, stride: int) -> T:
+        """The projection of a shortcut from a map of this side."""
+        pools = self.folded.architecture.resnetd_shortcut and stride == 2
+        seen = self.ops.average_pool(x, same_pads(size, 2)) if pools else x
+        return self.ops.conv(seen, f"{name}/projection", stride=1 if pools else stride)
 
     def enter(self, x: T, name: str) -> tuple[T, T]:
         """What the branch and what the shortcut of a block begin with."""

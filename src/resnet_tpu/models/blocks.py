@@ -191,8 +191,10 @@ class BasicBlock(nnx.Module):
         project = is_first and (group > 1 or settings.project_first_group)
         self.is_chained = settings.form == "cpu" and settings.has_plain_branches
         self.relu = fused.relu if settings.form == "tpu" else nnx.relu
+        self.pools_shortcut = settings.resnetd_shortcut and stride == 2
         self.norm_in = make.norm_act(in_features) if settings.pre_activation else None
-        self.projection = make.conv_linear(in_features, width, 1, stride) if project else None
+        shortcut_stride = 1 if self.pools_shortcut else stride
+        self.projection = make.conv_linear(in_features, width, 1, shortcut_stride) if project else None
         self.conv1 = make.conv_act(in_features, between, 3, stride)
         self.conv2 = make.conv_linear(between, width, 3, zero_scale=settings.zero_scale)
 
@@ -205,7 +207,7 @@ class BasicBlock(nnx.Module):
         if self.norm_in is not None:
             x = self.norm_in(x, training)
         if self.projection is not None:
-            shortcut = self.projection(x, training)
+            shortcut = self.projection(average_pool(x) if self.pools_shortcut else x, training)
         x = self.conv2(self.conv1(x, training), training) + shortcut
         return self.relu(x) if self.norm_in is None else x
 

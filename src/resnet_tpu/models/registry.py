@@ -29,7 +29,7 @@ CIFAR_DEPTHS = (8, 20, 32, 44, 56, 110)  # 6n + 2: arXiv:1512.03385, section 4.2
 IMAGENET_DEPTHS = tuple(_IMAGENET_BLOCKS)
 
 # Options that some networks have no place for; there the original ignores them without a word
-_ONLY_BOTTLENECK = ("resnetd_shortcut", "se_ratio", "dropblock_groups", "drop_connect_rate")
+_ONLY_BOTTLENECK = ("se_ratio", "dropblock_groups", "drop_connect_rate")
 _ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
 _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
