@@ -18,7 +18,7 @@ from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at
 from resnet_tpu.models.network import Network
 
 _STATE = "checkpoint"
-_STATE_PATH = re.compile(r'^\s*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_STATE_PATH = re.compile(r'^[ \t]*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 
 
 def find_checkpoint(path: str) -> str | None:
