@@ -275,12 +275,14 @@ def read_text(path: str) -> str:
     return read_bytes(path).decode()
 
 
-def read_lines(path: str) -> list[str]:
-    """The lines of a text file that hold anything, without blanks around it. Raises UserError when it is no UTF-8."""
+def read_names(path: str) -> list[str]:
+    """The names in a text file, one on a line. Raises UserError when it is no UTF-8."""
     try:
         return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except UnicodeDecodeError:
-        raise UserError(path, "a file that is not text", "UTF-8 text", "Check the path.") from None
+        raise UserError(
+            "Names", f"{path}, which is not text", "UTF-8, a name on each line", "Check the path."
+        ) from None
 
 
 @contextlib.contextmanager

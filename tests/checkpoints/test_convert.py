@@ -236,7 +236,7 @@ def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: p
         (["run", "new", "--to=tf1", "--params_override=num_label_classes=5"], "params/dense/bias: [3] there, [5] here"),
         (["run", "new", "--to=tf1", "--labels=labels.txt"], "labels: got labels.txt, expected no labels with --to=tf1"),
         (["run", "new.safetensors", "--image_size=64"], "image_size: got 64, expected no image_size with --to=safe"),
-        (["tf1", "new", "--labels=tf1/model.ckpt-7.index"], "Labels: got tf1/model.ckpt-7.index, which is not text"),
+        (["tf1", "new", "--labels=tf1/model.ckpt-7.index"], "Names: got tf1/model.ckpt-7.index, which is not text"),
         (["--inspect", "tf1", "new"], "--inspect: got target, expected SRC alone."),
         (["tf1", "new", "--params_override=resnet_dept=34"], "Did you mean resnet_depth"),
         (["tf1", "new", "--to=keras"], "to: got 'keras', expected one of model_dir, tf1, safetensors."),

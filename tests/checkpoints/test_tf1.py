@@ -210,3 +210,10 @@ def test_values_are_the_ones_that_tensorflow_saw(golden: Path) -> None:
         np.testing.assert_allclose([array.sum() for array in arrays], results[f"{prefix}_sum"], rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose([np.linalg.norm(array) for array in arrays], results[f"{prefix}_l2"], rtol=1e-12)
     assert variables["global_step"] == 1254
+
+
+@pytest.mark.timeout(60)
+def test_a_state_file_of_empty_lines_ends_soon(write_bundle: WriteBundle, tmp_path: Path) -> None:
+    prefix = write_bundle({"a": np.zeros(4, np.float32)})
+    (tmp_path / "checkpoint").write_text("\n" * 300_000)
+    assert tf1.find_checkpoint(str(tmp_path)) == prefix

@@ -49,5 +49,5 @@ def test_a_manifest_that_no_program_wrote(tmp_path: Path, content: bytes) -> Non
 
 def test_class_names_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_bytes(b"daisy\n\xff\n")
-    with pytest.raises(UserError, match=r"labels\.txt: got a file that is not text, expected UTF-8"):
+    with pytest.raises(UserError, match=r"Names: got .*labels\.txt, which is not text, expected UTF-8"):
         read_class_names(str(tmp_path))

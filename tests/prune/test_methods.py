@@ -166,3 +166,9 @@ def test_a_table_of_another_network(name: str) -> None:
 def test_every_name_in_the_help_is_one() -> None:
     for name in HELP:
         find_method(re.sub("P(?=_|$)", "20", name))
+
+
+@pytest.mark.timeout(60)
+def test_a_long_name_ends_soon() -> None:
+    with pytest.raises(UserError, match="Pruning method"):
+        find_method(f"prune_global_{'1' * 200_000}x")

@@ -129,7 +129,7 @@ def _read_labels(path: str, num_classes: int) -> list[str]:
     """The class names in a text file. Raises UserError when they are not as many as the classes."""
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("Labels", path, "a text file with a class name on each line", "Check the path.")
-    names = storage.read_lines(path)
+    names = storage.read_names(path)
     if len(names) != num_classes:
         raise UserError("Labels", f"{len(names)} names in {path}", f"{num_classes}, one for each class", "Correct it.")
     return names

@@ -127,7 +127,7 @@ def _flat_validation(raw: str, folder: str) -> list[Photo]:
     if images and not storage.exists(labels):
         got = f"{len(images)} images without class folders"
         raise UserError(f"Folder {raw}/{folder}", got, "class folders, or synset_labels.txt beside it", "Add them.")
-    classes = storage.read_lines(labels) if images else []
+    classes = storage.read_names(labels) if images else []
     if len(classes) != len(images):
         raise UserError(labels, f"{len(classes)} lines", f"one per image, {len(images)}", "Correct the file.")
     return [

@@ -95,5 +95,5 @@ def read_class_names(data_dir: str) -> list[str] | None:
     if manifest := read_manifest(data_dir):
         return manifest.class_names
     if storage.exists(labels):
-        return storage.read_lines(labels)
+        return storage.read_names(labels)
     return None

@@ -24,7 +24,7 @@ Method = Callable[[Kernels, Masks], Masks]
 """(kernels, present masks) -> masks that keep nothing that was gone. Pure: nothing given is changed."""
 
 _AMC = ("first", "second", "third", "fourth")
-_PERCENT = r"(?P<percent>\d+\.?\d*)"
+_PERCENT = r"(?P<percent>\d+(?:\.\d*)?)"
 _CONVOLUTIONS, _DENSE = "conv", "fc"
 
 HELP = {

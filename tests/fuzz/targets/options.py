@@ -7,9 +7,11 @@ from pathlib import Path
 
 from resnet_tpu import resnet_main
 from resnet_tpu.checks import check
-from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.config import OPTIONS, Config, epoch_boundaries
+from resnet_tpu.data.split import parse_ratios
 from resnet_tpu.errors import UserError
 from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
+from resnet_tpu.plan.prices import read_prices
 from resnet_tpu.prune.methods import find_method
 
 _FOLDER = tempfile.TemporaryDirectory()
@@ -28,14 +30,15 @@ def one_input(data: bytes) -> None:
         lambda: read_yaml(str(_FILE)),
         lambda: parse_overrides(text),
         lambda: {name: value},
-        lambda: {"lottery_pruning_method": text, "learning_rate_boundaries": text, "train_steps": text},
     ):
         try:
             config, _ = merge(Config(), [Layer("fuzz", values())])
             check(config)
             assert Config().replace(**json.loads(json.dumps(config.flat()))) == config
-            find_method(config.lottery.lottery_pruning_method)
         except UserError as error:
             assert len(str(error)) < 5_000
+    for parse in (epoch_boundaries, parse_ratios, find_method, read_prices):
+        with contextlib.suppress(UserError):
+            parse(text)
     with contextlib.suppress(UserError):
         resnet_main.parse([f"--hparams={text}", "--mode=train"])

@@ -27,6 +27,6 @@ def one_input(data: bytes) -> None:
     with contextlib.suppress(UserError):
         found = find_photos(str(_CSV))
         assert len({photo.class_name for photo in found.photos}) > 1
-    for read in (storage.read_lines, _read_rows):
+    for read in (storage.read_names, _read_rows):
         with contextlib.suppress(UserError):
             read(str(_CSV))
