@@ -16,7 +16,7 @@ from resnet_tpu.plan.compiler import OutOfMemory, compile_step, devices_of
 from resnet_tpu.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.plan.plan import plan, settle
 from resnet_tpu.plan.topology import find_topology
-from resnet_tpu.recipes import find_recipe
+from resnet_tpu.recipes import SLICES, find_recipe
 from resnet_tpu.train import compiler_options
 from resnet_tpu.train.compiler_options import compiler_options_for
 
@@ -51,6 +51,12 @@ def test_the_recipe_compiles_and_fits_its_slice(recipe: str) -> None:
     assert parameters < found.train.memory.parameters < 1.2 * parameters  # with the padding to tiles
     assert found.train.memory.optimizer == pytest.approx(found.train.memory.parameters, rel=0.01)
     assert any(operation.kind == "all-reduce" for operation in found.train.operations)
+
+
+def test_the_compiler_knows_every_slice() -> None:
+    for name in SLICES:
+        topology = find_topology(name)
+        assert len(devices_of(topology)) == topology.devices
 
 
 def test_what_was_compiled_once_is_read_from_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -111,8 +111,10 @@ def devices_of(topology: Topology) -> tuple[Any, ...]:
     check_installed()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    config = topology.generation.chip_config
-    found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, chip_config_name=config)
+    settings: dict[str, Any] = {"chip_config_name": topology.generation.chip_config}
+    if topology.chips == 1:  # a host has four otherwise; libtpu before 0.0.50 does not see that one has to do
+        settings["chips_per_host_bounds"] = (1, 1, 1)
+    found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **settings)
     return tuple(found.devices)
 
 

@@ -44,12 +44,12 @@ def load() -> frozenset[str]:
         return frozenset()
     able = library.load_onednn(locate_onednn())
     types = frozenset(name for bit, name in enumerate(_DATA_TYPES) if able >> bit & 1)
-    jax.devices("cpu")  # without it JAX only takes note of functions, and XLA refuses them where nobody can go on
     try:
+        jax.devices("cpu")  # before, JAX only takes note of functions, and XLA refuses them where nobody can go on
         for name in TARGETS if types else ():
             jax.ffi.register_ffi_target(_name(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
-    except jax.errors.JaxRuntimeError as error:  # compiled for a version of XLA's interface that this XLA has not
-        log.warning("Training on a CPU is slower: install resnet-tpu anew, for %s", first_line(error))
+    except RuntimeError as error:  # compiled for a version of XLA's interface that this XLA has not, or no CPU is used
+        log.warning("Without the library in C training on a CPU is slower. Install it anew: %s", first_line(error))
         return frozenset()
     return types
 
