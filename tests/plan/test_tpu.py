@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 from resnet_tpu.config import Config
@@ -107,10 +106,6 @@ def test_in_a_hurry_the_memory_is_the_same_but_for_the_program(slice_: str) -> N
 def test_the_compiler_is_told_what_a_generation_gains_by(slice_: str, more: dict[str, str]) -> None:
     every = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true"}
     assert compiler_options_for(devices_of(find_topology(slice_))[0]) == every | more
-
-
-def test_a_cpu_is_told_nothing() -> None:
-    assert compiler_options_for(jax.devices("cpu")[0]) is None
 
 
 def test_too_much_for_the_memory_is_an_answer() -> None:

@@ -1,6 +1,21 @@
 """What the compiler is told of a step, beside the step itself."""
 
+import functools
+import logging
+import os
+from collections.abc import Mapping
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+log = logging.getLogger(__name__)
+
+_WITHOUT_YNNPACK = {"xla_cpu_experimental_ynn_fusion_type": ""}
+"""On a CPU XLA computes everything itself. By default, from jaxlib 0.10.2 to 0.12.0.1 at least, it hands groups of
+operations to YNNPACK, and where a constant is spread over an array in one, that may be read as whatever lies in memory
+(benchmarks/faults.md, "The compiler")."""
 
 _ADD_UP_PRODUCTS = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true"}
 """Two convolutions that add up are one operation, else the result of one is written and read again: so the gradients
@@ -35,5 +50,40 @@ _BY_KIND = {
 def compiler_options_for(device: Any) -> dict[str, str] | None:
     """The compiler's options for a step of training on such a device; None: its own choices."""
     if device.platform != "tpu":
-        return None
+        return sound_options_for(device)
     return _ADD_UP_PRODUCTS | _BY_KIND.get(device.device_kind, {})
+
+
+def sound_options_for(device: Any) -> dict[str, str] | None:
+    """The compiler's options without which a program may compute something else on such a device; None: it needs none.
+
+    Every program is compiled with them. What the environment says of them (XLA_FLAGS) is the user's choice, and stays.
+    """
+    if device.platform != "cpu":
+        return None
+    flags = os.environ.get("XLA_FLAGS", "")
+    return accepted_options(device, {name: value for name, value in _WITHOUT_YNNPACK.items() if name not in flags}) or None
+
+
+def accepted_options(device: Any, options: Mapping[str, str]) -> dict[str, str]:
+    """Those of the options that the device's compiler takes.
+
+    None of them is part of a contract: other versions of the compiler may have them no more, or not yet, and would
+    refuse the step. One that is refused is logged and left out.
+    """
+    # all hosts hold the same options against a device of their own, for none can compile for another's alone
+    own = device if device.process_index == jax.process_index() else jax.local_devices()[0]
+    return {name: value for name, value in options.items() if _is_accepted(own, name, value)}
+
+
+@functools.cache
+def _is_accepted(device: Any, name: str, value: str) -> bool:
+    nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
+    try:
+        jax.jit(lambda x: x).lower(nothing).compile({name: value})
+    except jax.errors.JaxRuntimeError as error:
+        if "INVALID_ARGUMENT" not in str(error):
+            raise
+        log.warning("The compiler of this %s goes without %s=%s: %s", device.device_kind, name, value, error)
+        return False
+    return True

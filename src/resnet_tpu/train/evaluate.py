@@ -1,9 +1,11 @@
 """Evaluation: every example counted exactly once."""
 
+import functools
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -21,6 +23,7 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
+from resnet_tpu.train.compiler_options import sound_options_for
 from resnet_tpu.train.loss import l2
 from resnet_tpu.train.run import check_classes, lengths_of
 from resnet_tpu.train.step import EvalStep, make_eval_step
@@ -30,7 +33,10 @@ log = logging.getLogger(__name__)
 
 POLL_SECS = 1.0
 
-_l2 = jax.jit(l2)
+
+@functools.cache
+def _l2_on(device: Any) -> Callable[[Arrays], jax.Array]:
+    return jax.jit(l2, compiler_options=sound_options_for(device))
 
 
 def evaluate(
@@ -42,7 +48,7 @@ def evaluate(
     batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
     sums = [eval_step(params, batch_stats, batch) for batch in batches]
     weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
-    return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(_l2(params)))
+    return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(_l2_on(mesh.devices.flat[0])(params)))
 
 
 def batches_of(
@@ -124,7 +130,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     as_trained = trained.config.replace(
         **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
     )
-    eval_step = make_eval_step(trained.network, trained.config.optimizer)
+    eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
     metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh)
     if not trained.is_newest_of(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
