@@ -75,7 +75,6 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
 
     from resnet_tpu import distributed
     from resnet_tpu.models.network import Network
-    from resnet_tpu.train.compiler_options import compiler_options_for
     from resnet_tpu.train.optimizer import make_optimizer
     from resnet_tpu.train.schedule import make_schedule
     from resnet_tpu.train.state import create_state
@@ -90,9 +89,7 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     optimizer = make_optimizer(config.optimizer)
     state = create_state(network, optimizer, seed=0)
     params = jax.device_get(state.params)
-    train_step = make_train_step(
-        network, optimizer, make_schedule(config), config.optimizer, compiler_options=compiler_options_for(device)
-    )
+    train_step = make_train_step(network, optimizer, make_schedule(config), config.optimizer, device=device)
     batch = jax.device_put(case.batch())
 
     def step() -> float:

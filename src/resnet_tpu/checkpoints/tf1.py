@@ -17,15 +17,10 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at
 from resnet_tpu.models.network import Network
 
-<<<<<<< HEAD
 STATE = "checkpoint"
 """File in a folder of checkpoints that names the latest."""
 
-_STATE_PATH = re.compile(r'^\s*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
-=======
-STATE = "checkpoint"
 _STATE_PATH = re.compile(r'^[ \t]*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
->>>>>>> texts
 
 
 def find_checkpoint(path: str) -> str | None:

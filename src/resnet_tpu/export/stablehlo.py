@@ -14,6 +14,7 @@ from resnet_tpu.export.fold import Folded
 from resnet_tpu.export.walk import Pads, walk
 from resnet_tpu.models.architecture import EPSILON
 from resnet_tpu.models.layers import DIMENSIONS
+from resnet_tpu.train.compiler_options import sound_options_for
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"
@@ -45,7 +46,8 @@ def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifi
     exported = export.deserialize(bytearray(bundle.read(GRAPH)))
     stored = safetensors.numpy.load(bundle.read(WEIGHTS))
     weights = {name: jnp.asarray(array) for name, array in stored.items()}
-    call, index = jax.jit(exported.call), OUTPUTS.index(output)
+    call = jax.jit(exported.call, compiler_options=sound_options_for(jax.devices()[0]))
+    index = OUTPUTS.index(output)
     return lambda images: np.asarray(call(weights, images)[index])
 
 

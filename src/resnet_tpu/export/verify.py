@@ -19,6 +19,7 @@ from resnet_tpu.export.bundle import Bundle
 from resnet_tpu.export.export import network_data
 from resnet_tpu.export.predict import BATCH_SIZE, run_source
 from resnet_tpu.models.network import network_of
+from resnet_tpu.train.compiler_options import sound_options_for
 from resnet_tpu.train.predict import open_images
 from resnet_tpu.train.step import normalize
 from resnet_tpu.train.trained import Trained, load_trained
@@ -123,7 +124,8 @@ def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Run]]:
 def _live(trained: Trained, precision: str) -> Run:
     config = trained.config.replace(precision=precision)
     network = network_of(config)
-    apply = jax.jit(lambda *arrays: network.apply(*arrays, train=False)[0])
+    options = sound_options_for(jax.devices()[0])
+    apply = jax.jit(lambda *arrays: network.apply(*arrays, train=False)[0], compiler_options=options)
 
     def run(images: np.ndarray) -> np.ndarray:
         with jax.default_matmul_precision("highest"):

@@ -28,7 +28,7 @@ def lower_train_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
 def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One step of evaluation."""
     network = network_of(config, mesh)
-    step: Any = make_eval_step(network, config.optimizer)
+    step: Any = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
     params, batch_stats = _place(network.shapes(), distributed.replicated(mesh))
     return step.lower(params, batch_stats, _batch(config, eval_batch_size(config, mesh.devices.size), mesh))
 

@@ -25,6 +25,7 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import network_of
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.prune.sizes import Size, size_of
+from resnet_tpu.train.compiler_options import sound_options_for
 
 _IMAGES = 16
 """Random ones, on which the logits are compared."""
@@ -70,7 +71,8 @@ def _logits(config: Config, arrays: Arrays) -> np.ndarray:
     network = network_of(config.replace(precision="float32"))
     side = config.data.image_size
     images = np.random.default_rng(0).standard_normal((_IMAGES, side, side, 3), np.float32)
-    apply = jax.jit(lambda *given: network.apply(*given, train=False)[0])
+    options = sound_options_for(jax.devices()[0])
+    apply = jax.jit(lambda *given: network.apply(*given, train=False)[0], compiler_options=options)
     return np.asarray(apply(arrays["params"], arrays["batch_stats"], jnp.asarray(images)))
 
 

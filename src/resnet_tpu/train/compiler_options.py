@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,11 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 log = logging.getLogger(__name__)
+
+_WITHOUT_YNNPACK = {"xla_cpu_experimental_ynn_fusion_type": ""}
+"""On a CPU XLA computes everything itself. By default, from jaxlib 0.10.2 to 0.12.0.1 at least, it hands groups of
+operations to YNNPACK, and where a constant is spread over an array in one, that may be read as whatever lies in memory
+(benchmarks/faults.md, "The compiler")."""
 
 _ADD_UP_PRODUCTS = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true"}
 """Two convolutions that add up are one operation, else the result of one is written and read again: so the gradients
@@ -44,8 +50,21 @@ _BY_KIND = {
 def compiler_options_for(device: Any) -> dict[str, str] | None:
     """The compiler's options for a step of training on such a device; None: its own choices."""
     if device.platform != "tpu":
-        return None
+        return sound_options_for(device)
     return accepted_options(device, _ADD_UP_PRODUCTS | _BY_KIND.get(device.device_kind, {}))
+
+
+def sound_options_for(device: Any) -> dict[str, str] | None:
+    """The compiler's options without which a program may compute something else on such a device; None: it needs none.
+
+    Every program is compiled with them. What the environment says of them (XLA_FLAGS) is the user's choice, and stays.
+    """
+    if device.platform != "cpu":
+        return None
+    flags = os.environ.get("XLA_FLAGS", "")
+    return (
+        accepted_options(device, {name: value for name, value in _WITHOUT_YNNPACK.items() if name not in flags}) or None
+    )
 
 
 def accepted_options(device: Any, options: Mapping[str, str]) -> dict[str, str]:

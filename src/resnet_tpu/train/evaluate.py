@@ -4,7 +4,8 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -22,6 +23,7 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
+from resnet_tpu.train.compiler_options import sound_options_for
 from resnet_tpu.train.loss import l2
 from resnet_tpu.train.patience import Patience
 from resnet_tpu.train.run import check_classes, lengths_of
@@ -32,7 +34,10 @@ log = logging.getLogger(__name__)
 
 _MOST_NAMES = 5  # of the files in a folder, for messages
 
-_l2 = jax.jit(l2, static_argnames="norms")
+
+@functools.cache
+def _l2_on(device: Any) -> Callable[..., jax.Array]:
+    return jax.jit(l2, static_argnames="norms", compiler_options=sound_options_for(device))
 
 
 def evaluate(
@@ -44,7 +49,7 @@ def evaluate(
     batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
     sums = [eval_step(params, batch_stats, batch) for batch in batches]
     weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
-    squares = _l2(params, norms=config.optimizer.decay_batch_norm)
+    squares = _l2_on(mesh.devices.flat[0])(params, norms=config.optimizer.decay_batch_norm)
     return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(squares))
 
 
@@ -144,7 +149,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     as_trained = trained.config.replace(
         **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
     )
-    eval_step = make_eval_step(trained.network, trained.config.optimizer)
+    eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
     metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh)
     if not trained.is_newest_of(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)

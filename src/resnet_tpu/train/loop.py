@@ -161,7 +161,7 @@ class Trainer:
         self.lengths = lengths_of(config)
         network, optimizer = network_of(config, mesh), make_optimizer(config.optimizer)
         self.train_step: TrainStep = train_step or train_step_of(config, network, optimizer, mesh)
-        self.eval_step: EvalStep = make_eval_step(network, config.optimizer)
+        self.eval_step: EvalStep = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
         self.evaluation: dict[str, float] | None = None
         self._is_cold = True
         self._is_basic = config.data.input_pipeline == "basic"  # nothing at the same time

@@ -95,7 +95,7 @@ def predict_source(
     trained: Trained, source: Source, data: DataConfig, *, num_images: int, batch_size: int
 ) -> tuple[Predictions, np.ndarray]:
     """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out."""
-    predict_step = make_predict_step(trained.network)
+    predict_step = make_predict_step(trained.network, device=trained.mesh.devices.flat[0])
     probabilities, labels, weights = [], [], []
     batches = batches_of(source, data, trained.mesh, num_images=num_images, batch_size=batch_size, title="predict")
     for batch in batches:

@@ -12,7 +12,7 @@ from resnet_tpu.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
-from resnet_tpu.train.compiler_options import compiler_options_for
+from resnet_tpu.train.compiler_options import compiler_options_for, sound_options_for
 from resnet_tpu.train.loss import cross_entropy, l2
 from resnet_tpu.train.masking import apply_masks
 from resnet_tpu.train.mixing import mix
@@ -48,7 +48,7 @@ def train_step_of(
         seed=config.train.seed,
         total_steps=lengths_of(config).total,
         num_devices=mesh.devices.size,
-        compiler_options=compiler_options_for(mesh.devices.flat[0]),
+        device=mesh.devices.flat[0],
     )
 
 
@@ -61,7 +61,7 @@ def make_train_step(
     seed: int = 0,
     total_steps: int = 1,
     num_devices: int = 1,
-    compiler_options: dict[str, str] | None = None,
+    device: Any = None,
 ) -> TrainStep:
     """(state, batch) -> (next state, metrics), jitted; the given state's memory is reused.
 
@@ -69,7 +69,7 @@ def make_train_step(
     update, `top_1_accuracy` on the batch. Random numbers (mixup, dropout ...) come from `seed` and the step alone.
     With `gradient_accumulation_steps` the batch, cut over `num_devices`, goes through in so many parts: the step is
     that of the whole batch, with the batch-norm statistics of each part its own. `total_steps` is the length of the
-    training, for what grows along it. `compiler_options`: see `compiler_options_for`.
+    training, for what grows along it. `device`: one of those that it runs on; default the first there is.
     """
     factors = learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
@@ -93,7 +93,7 @@ def make_train_step(
         metrics = {"loss": loss, "learning_rate": rate, "top_1_accuracy": correct}
         return TrainState(state.step + 1, params, batch_stats, opt_state, ema, state.masks), metrics
 
-    return jax.jit(train_step, donate_argnums=0, compiler_options=compiler_options)
+    return jax.jit(train_step, donate_argnums=0, compiler_options=compiler_options_for(device or jax.devices()[0]))
 
 
 def _make_gradients(
@@ -157,10 +157,11 @@ def _split(rows: jax.Array, num_parts: int, num_devices: int) -> jax.Array:
     return by_device.swapaxes(0, 1).reshape(num_parts, -1, *rows.shape[1:])
 
 
-def make_eval_step(network: Network, config: OptimizerConfig) -> EvalStep:
+def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = None) -> EvalStep:
     """(params, batch_stats, batch) -> sums over the examples of weight 1, float32 [], jitted.
 
-    `examples`, `cross_entropy`, `top_1`, `top_5`; a label that ties with the fifth largest logit counts as in.
+    `examples`, `cross_entropy`, `top_1`, `top_5`; a label that ties with the fifth largest logit counts as in. Where a
+    logit is no number, `cross_entropy` is none, and the others mean nothing. `device`: as of `make_train_step`.
     """
 
     def eval_step(params: Arrays, batch_stats: Arrays, batch: DeviceBatch) -> dict[str, jax.Array]:
@@ -174,14 +175,17 @@ def make_eval_step(network: Network, config: OptimizerConfig) -> EvalStep:
         }
         return {name: (values * batch["weight"]).sum() for name, values in per_example.items()}
 
-    return jax.jit(eval_step)
+    return jax.jit(eval_step, compiler_options=sound_options_for(device or jax.devices()[0]))
 
 
-def make_predict_step(network: Network) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
-    """(params, batch_stats, images uint8 [n, s, s, 3]) -> probabilities float32 [n, num_classes], jitted."""
+def make_predict_step(network: Network, *, device: Any = None) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
+    """(params, batch_stats, images uint8 [n, s, s, 3]) -> probabilities float32 [n, num_classes], jitted.
+
+    `device`: as of `make_train_step`.
+    """
 
     def predict_step(params: Arrays, batch_stats: Arrays, images: jax.Array) -> jax.Array:
         logits, _ = network.apply(params, batch_stats, normalize(images, network.model), train=False)
         return jax.nn.softmax(logits)
 
-    return jax.jit(predict_step)
+    return jax.jit(predict_step, compiler_options=sound_options_for(device or jax.devices()[0]))
