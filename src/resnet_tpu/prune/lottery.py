@@ -21,7 +21,7 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.config import Config
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.masks import Masks, all_kept, density
@@ -97,6 +97,7 @@ def _prune(config: Config) -> None:
     network = network_of(config)
     layers = maskable(network)
     pruned = _open(flags.lottery_prune_at, network, config)
+    require_finite(pruned.arrays, flags.lottery_prune_at, "Prune an earlier checkpoint.")
     masks = find_method(flags.lottery_pruning_method)(kernels_of(pruned.arrays["params"], layers), pruned.masks)
     if flags.lottery_results_dir and hosts.is_first():
         storage.make_dir(flags.lottery_results_dir)

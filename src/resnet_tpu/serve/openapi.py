@@ -20,6 +20,7 @@ _REFUSALS = {
     404: "No such model or version.",
     408: "The body took too long to arrive.",
     413: "A body or an image that is too large.",
+    500: "The model gave no finite probabilities, or the server failed.",
     503: "Too much to do, or about to stop: try again after Retry-After seconds.",
     504: "It took too long.",
 }
@@ -68,7 +69,7 @@ def predict_route() -> dict[str, Any]:
     return {
         "responses": {
             200: {"description": "The predictions.", **_json(answer)},
-            **refusals(400, 404, 408, 413, 503, 504),
+            **refusals(400, 404, 408, 413, 500, 503, 504),
         },
         "openapi_extra": {"requestBody": {"required": True, **_json(request)}},
     }
@@ -99,7 +100,7 @@ def classify_route() -> dict[str, Any]:
     return {
         "responses": {
             200: {"description": "The predictions.", **_json(answer)},
-            **refusals(400, 404, 408, 413, 503, 504),
+            **refusals(400, 404, 408, 413, 500, 503, 504),
         },
         "openapi_extra": {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": request}}}},
     }
