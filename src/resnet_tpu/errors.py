@@ -27,8 +27,8 @@ class LostProcessError(UserError):
     exit_code = 3
 
 
-class NonFiniteLossError(UserError):
-    """Training met a loss that is not a number; the last good checkpoint stays."""
+class NonFiniteError(UserError):
+    """What was computed is not a finite number, and so no result; nothing of it is written."""
 
 
 def missing_extra(feature: str, package: str, extra: str) -> UserError:

@@ -75,6 +75,13 @@ def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: Path):
     assert [scalar.value for scalar in read_events(str(tmp_path))] == [pytest.approx(math.nan, nan_ok=True), math.inf]
 
 
+def test_an_evaluation_whose_loss_is_no_number_measured_nothing(tmp_path: Path):
+    with MetricsWriter(str(tmp_path)) as writer:
+        writer.write("eval", {1: {"loss": 1.0, "top_1_accuracy": 0.5}, 2: {"loss": math.nan, "top_1_accuracy": 1.0}})
+        writer.write("eval", {1: {"loss": math.inf, "top_1_accuracy": 1.0}})
+    assert read_metrics(str(tmp_path)) == []
+
+
 def test_no_measurements_are_no_rows(tmp_path: Path):
     assert read_metrics(str(tmp_path)) == []
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import math
 from pathlib import Path
 
@@ -82,3 +83,17 @@ def test_table_shows_every_row_and_marks_the_best():
         (line,) = (line for line in text.splitlines() if f" {row.step} " in line)
         assert f" {row.value} " in line
         assert ("best" in line) == (row.step != 1251)
+
+
+def test_evaluations_whose_loss_is_no_number_are_no_results(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    model_dir = str(tmp_path / "run")
+    with MetricsWriter(model_dir) as writer:
+        rows = {10: (0.25, 1.5), 20: (0.75, math.nan)}
+        writer.write("eval", {step: {"top_1_accuracy": top_1, "loss": loss} for step, (top_1, loss) in rows.items()})
+    with caplog.at_level(logging.WARNING):
+        assert results([model_dir]) == [Result(model_dir, 10, 0.25)]
+    assert "for the loss is not finite: step 20" in caplog.text
+    with MetricsWriter(model_dir) as writer:
+        writer.write("eval", {10: {"top_1_accuracy": 0.25, "loss": math.inf}})
+    with pytest.raises(UserError, match="got no evaluation whose loss is finite"):
+        results([model_dir])

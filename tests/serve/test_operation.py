@@ -1,6 +1,7 @@
 """What operators and people see: health, metrics, the schema, its page; and the models inside."""
 
 import asyncio
+import base64
 import dataclasses
 import html.parser
 import re
@@ -114,6 +115,40 @@ def test_a_network_that_fails_is_an_internal_error_and_no_more(export_dir: Path,
             assert answer.status_code == 200
         codes = {'code="500"', 'code="200"'}
         assert codes <= set(re.findall(r'code="\d+"', loader.metrics.text().decode()))
+
+    with ThreadPoolExecutor(1) as decoders:
+        asyncio.run(ask(Loader(ServeOptions(), decoders, Metrics())))
+
+
+def test_probabilities_that_are_no_numbers_are_never_answered(export_dir: Path, images: list[bytes]) -> None:
+    """500 that says which network it is; an image beside it in the batch has its answer."""
+
+    def overflow(pixels: np.ndarray) -> np.ndarray:
+        found = np.full((len(pixels), 5), 0.2, np.float32)
+        found[0, 3] = np.nan
+        return found
+
+    async def ask(loader: Loader) -> None:
+        models = load_models([str(export_dir)], loader)
+        flowers = models["flowers"]
+        metrics = loader.metrics.of_model("flowers")
+        batcher = Batcher(
+            overflow, decoders=loader.decoders, metrics=metrics, max_batch_size=2, max_wait=9, max_queue=9
+        )
+        flowers.current = dataclasses.replace(flowers.current, batcher=batcher)
+        app = httpx.ASGITransport(make_app(models, loader, State()), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=app, base_url="http://server") as client:
+            version = flowers.current.bundle.version
+            expected = f"Image 0: flowers version {version}, step 3, gives probabilities that are not finite."
+            both = {"instances": [{"b64": base64.b64encode(image).decode()} for image in images[:2]]}
+            answer = await client.post("/v1/models/flowers:predict", json=both)
+            assert (answer.status_code, list(answer.json())) == (500, ["error"])
+            assert answer.json()["error"].startswith(expected)
+            answer = await client.post("/v1/models/flowers:classify", files=[("images", image) for image in images[:2]])
+            assert answer.status_code == 200
+            first, second = answer.json()["predictions"]
+            assert "not finite" in first["error"] and "classes" not in first
+            assert second["classes"][0]["probability"] == pytest.approx(0.2)
 
     with ThreadPoolExecutor(1) as decoders:
         asyncio.run(ask(Loader(ServeOptions(), decoders, Metrics())))

@@ -82,7 +82,8 @@ def test_the_average_is_what_is_evaluated_and_exported(tiny: Tiny, averaged: Pat
     recorded = [row for row in read_metrics(str(averaged)) if row["split"] == "eval" and row["step"] == 7][-1]
     eval_step, source = make_eval_step(average.network, config.optimizer), open_source(config.data, "validation")
     own, other = (
-        evaluate(eval_step, trained.params, trained.batch_stats, source, config, mesh) for trained in (average, raw)
+        evaluate(eval_step, trained.params, trained.batch_stats, source, config, mesh, step=trained.step)
+        for trained in (average, raw)
     )
     assert recorded["loss"] == pytest.approx(own["loss"], rel=1e-6)
     assert abs(own["loss"] - other["loss"]) > 1e-3  # so that it matters which

@@ -44,7 +44,13 @@ def test_37_images_count_37_whatever_the_batch(trained_dir: Path, devices: int) 
         seen.clear()
         results.append(
             evaluate(
-                counting, trained.params, trained.batch_stats, source, config.replace(eval_batch_size=batch_size), mesh
+                counting,
+                trained.params,
+                trained.batch_stats,
+                source,
+                config.replace(eval_batch_size=batch_size),
+                mesh,
+                step=trained.step,
             )
         )
         assert sum(seen) == 37

@@ -1,6 +1,8 @@
 """Training as a whole: resumed = uninterrupted, 8 devices = 1, nothing lost."""
 
+import dataclasses
 import logging
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -8,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
-from resnet_tpu.errors import NonFiniteLossError, UserError
+from resnet_tpu.distributed import DeviceBatch
+from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.train.loop import train
+from resnet_tpu.train.state import TrainState
 from resnet_tpu.train.trained import load_trained
 
 TOTAL = 7
@@ -127,17 +132,28 @@ def test_changed_options_are_said(tiny: Tiny, whole: Path, tmp_path: Path, caplo
     assert "base_learning_rate 0.1 -> 0.05" in caplog.text
 
 
-def test_a_loss_that_is_no_number_stops_with_the_step_and_keeps_the_last_good_checkpoint(
-    tiny: Tiny, tmp_path: Path
-) -> None:
-    with pytest.raises(
-        NonFiniteLossError, match=r"Loss at step [123]: got (nan|inf), expected a finite number"
-    ) as caught:
-        train(tiny(tmp_path, base_learning_rate=1e25, learning_rate_schedule="constant", warmup_steps=0))
-    kept = sorted(int(path.name) for path in (tmp_path / store.FOLDER).iterdir() if path.name.isdigit())
-    assert kept and kept[-1] <= 2
-    assert f"The last good checkpoint is step {kept[-1]}" in str(caught.value)
-    assert all(np.isfinite(array).all() for array in arrays_of(tmp_path, kept[-1]).values())
+def test_a_loss_that_is_no_number_stops_with_the_step(tiny: Tiny, tmp_path: Path) -> None:
+    growing = {"base_learning_rate": 1e25, "learning_rate_schedule": "constant", "warmup_steps": 0}
+    with pytest.raises(NonFiniteError, match=r"Loss at step [123]: got (nan|inf), expected a finite number") as caught:
+        train(tiny(tmp_path, **growing, save_checkpoints_steps=100, steps_per_eval=100))
+    assert "There is no good checkpoint yet. Lower base_learning_rate" in str(caught.value)
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path) -> None:
+    """The loss of a step is that of the weights before it, and may be the last that is a number."""
+
+    def step(state: TrainState, _: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
+        factor = math.nan if state.step == 2 else 1.0
+        params = jax.tree.map(lambda leaf: leaf * factor, state.params)
+        numbers = {name: jnp.ones(()) for name in ("loss", "learning_rate", "top_1_accuracy")}
+        return dataclasses.replace(state, step=state.step + 1, params=params), numbers
+
+    expected = (
+        r"Sum of the squared weights at step 3: got nan, expected a finite number. The last good checkpoint is step 2"
+    )
+    with pytest.raises(NonFiniteError, match=expected):
+        train(tiny(tmp_path), train_step=step)
+    assert store.steps_in(str(tmp_path / store.FOLDER)) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_evaluation_and_prediction_in_bfloat16_are_float32_but_for_rounding() ->
         network = network_of(own)
         params, batch_stats = network.init(0)
         params["dense"]["kernel"] *= 30  # probabilities that differ from each other
-        step = make_eval_step(network, own.optimizer)
-        losses.append(evaluate(step, params, batch_stats, source, own, mesh)["loss"])
+        eval_step = make_eval_step(network, own.optimizer)
+        losses.append(evaluate(eval_step, params, batch_stats, source, own, mesh, step=0)["loss"])
         trained = Trained("", 0, own, list("abcde"), network, params, batch_stats, mesh)
         predictions, _ = predict_source(trained, source, own.data, num_images=8, batch_size=8)
         probabilities.append(predictions.probabilities)

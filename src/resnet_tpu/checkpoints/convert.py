@@ -21,7 +21,7 @@ from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
 from resnet_tpu.checks import check
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays, nest
+from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.models.registry import find_architecture
 
@@ -71,6 +71,7 @@ def convert(
     class_names = _read_labels(labels, config.data.num_label_classes or 0) if labels else weights.class_names
     network = network_of(config)
     arrays = _arrays(weights, network)
+    require_finite(arrays, weights.source, "Take an earlier checkpoint.")
     if to == "model_dir":
         write_model_dir(target, config, arrays, class_names)
     elif to == "tf1":

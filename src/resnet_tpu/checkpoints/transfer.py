@@ -13,7 +13,7 @@ from resnet_tpu.checkpoints.torch import COUNTER
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, travelling
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.registry import find_architecture
 
@@ -138,7 +138,8 @@ def start_from(
     """`params` and `batch_stats` with the values of `weights` wherever name and shape are the same, and what was.
 
     Step, optimizer slots and moving averages are never loaded; the classifier is not when the number of classes
-    differs. Raises UserError when the weights are of another network; the given arrays are left as they are.
+    differs. Raises UserError when the weights are of another network or not finite; the given arrays are left as they
+    are.
     """
     check_structure(network.model, network.image_size, weights)
     trees: dict[str, Any] = jax.tree.map(lambda leaf: leaf, {"params": params, "batch_stats": batch_stats})
@@ -153,6 +154,7 @@ def start_from(
         if theirs is None or theirs.shape != ours.shape:
             skipped.append(Skipped(name, ours.shape, None if theirs is None else theirs.shape))
         else:
+            require_finite({name: theirs}, weights.source, "Take an earlier checkpoint.")
             parent[path[-1]] = jnp.array(theirs, ours.dtype)
             loaded.append(name)
     if len(skipped) > len(loaded):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from resnet_tpu.models.architecture import EPSILON, Architecture
+from resnet_tpu.models.arrays import require_finite
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.train.trained import Trained
 
@@ -33,10 +34,13 @@ class Folded:
 
 
 def fold(trained: Trained) -> Folded:
-    """The trained network, folded; the arithmetic is float64."""
+    """The trained network, folded; the arithmetic is float64. Raises NonFiniteError for weights that are not finite."""
     config = trained.config
-    weights: dict[str, np.ndarray] = {}
-    _fold_into(weights, "", trained.params, trained.batch_stats)
+    found: dict[str, np.ndarray] = {}
+    with np.errstate(invalid="ignore", over="ignore"):
+        _fold_into(found, "", trained.params, trained.batch_stats)
+        weights = {name: np.ascontiguousarray(array, np.float32) for name, array in found.items()}
+    require_finite(weights, f"step {trained.step}", "Take an earlier checkpoint.")
     mean, deviation = (
         np.asarray([255 * value for value in colours], np.float32)
         for colours in (config.model.mean_rgb, config.model.stddev_rgb)
@@ -48,7 +52,7 @@ def fold(trained: Trained) -> Folded:
         [*trained.class_names, *map(str, range(len(trained.class_names), num_classes))],
         mean,
         deviation,
-        {name: np.ascontiguousarray(array, np.float32) for name, array in weights.items()},
+        weights,
     )
 
 

@@ -15,16 +15,19 @@ from resnet_tpu.config import DataConfig
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Sample, Source
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.export.fold import Folded
 from resnet_tpu.export.onnx import make_model
 from resnet_tpu.export.runtime import FILES
+from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.progress import track
 
 NUM_IMAGES = 256
 """Training images whose activations say which range each tensor needs."""
 
 _BATCH = 8
+
+_DO = "Take an earlier checkpoint, or leave int8 out of --forms."
 
 _QUANTIZED = ("Conv", "Add", "MaxPool", "AveragePool", "GlobalAveragePool", "Relu")
 """What is computed in 8 bits. Not the classifier, nor what changes with the image: gates and EvoNorms."""
@@ -50,10 +53,21 @@ def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
                 nodes_to_exclude=_left_in_float(folded), calibrate_method=CalibrationMethod.MinMax,
                 reduce_range=True,  # 7 bits of weights: CPUs without VNNI add pairs of products in 16 bits
             )  # fmt: skip
+        except AssertionError as error:  # of a range that is nan
+            raise NonFiniteError("Calibration of int8", f"{error} in a range", "finite activations", _DO) from None
         finally:
             root.setLevel(level)
         onnx.checker.check_model(str(target))
+        _check_ranges(onnx.load(target))
         return {FILES["int8"]: target.read_bytes()}
+
+
+def _check_ranges(model: onnx.ModelProto) -> None:
+    """Raises NonFiniteError when an activation that calibrated it was not finite: its range is none then."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            array = onnx.numpy_helper.to_array(tensor)
+            check_finite(f"Calibration of int8, {tensor.name}", array, lambda: _DO)
 
 
 def _left_in_float(folded: Folded) -> list[str]:

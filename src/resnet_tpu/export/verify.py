@@ -85,15 +85,18 @@ def open_reference(
 def verify(bundle: Bundle, trained: Trained, source: Source, data: DataConfig, num_images: int) -> list[Comparison]:
     """Compares every form of the bundle with the trained network, on the first images of `source`.
 
-    Raises UserError when a float32 form does not compute what the network computes.
+    Raises UserError when a float32 form does not compute what the network computes, NonFiniteError when a form computes
+    what is not finite.
     """
     reference: np.ndarray | None = None
     found = []
     for name, run in _runs(bundle, trained):
         timed = _Timed(run)
         logits, labels, _ = run_source(
-            timed, source, data, num_images=num_images, batch_size=BATCH_SIZE, title=f"verify {name}"
-        )
+            timed, source, data, num_images=num_images, batch_size=BATCH_SIZE, title=f"verify {name}",
+            what=f"Logits of {name}, step {trained.step}",
+            advise=lambda: f"Do not use {bundle.path}. {trained.advice()}",
+        )  # fmt: skip
         reference = logits if reference is None else reference
         found.append(_compare(name, logits, reference, labels, timed.rate()))
         if name in ("stablehlo", "onnx", "savedmodel"):

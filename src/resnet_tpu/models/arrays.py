@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
+
+from resnet_tpu.errors import NonFiniteError
 
 Arrays = dict[str, Any]
 """Nested dicts of arrays by module name: `arrays["group1"]["block1"]["conv1"]["conv"]["kernel"]`."""
@@ -27,6 +30,17 @@ def leaves(arrays: Arrays) -> list[tuple[str, Any]]:
     """Each array with its name, `group1/block1/conv1/conv/kernel`, modules sorted by name."""
     flat, _ = jax.tree_util.tree_flatten_with_path(arrays)
     return [("/".join(str(getattr(key, "key", key)) for key in path), leaf) for path, leaf in flat]
+
+
+def first_not_finite(arrays: Arrays) -> str:
+    """The name of the first array that holds nan or inf; empty where none does."""
+    return next((name for name, leaf in leaves(arrays) if not np.isfinite(np.asarray(leaf)).all()), "")
+
+
+def require_finite(arrays: Arrays, of: str, do: str) -> None:
+    """Raises NonFiniteError, naming the first array that holds nan or inf. of: whose arrays they are."""
+    if name := first_not_finite(arrays):
+        raise NonFiniteError(f"Weights of {of}", f"nan or inf in {name}", "finite numbers", do)
 
 
 def nest(named: Mapping[str, Any]) -> Arrays:

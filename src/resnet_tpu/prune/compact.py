@@ -21,14 +21,17 @@ from resnet_tpu.checkpoints.store import Checkpoint
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import EPSILON, Architecture
-from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import network_of
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.prune.sizes import Size, size_of
+from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.train.compiler_options import sound_options_for
 
 _IMAGES = 16
 """Random ones, on which the logits are compared."""
+
+_DO = "The weights are finite, but too large: take an earlier checkpoint."
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,13 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
     path = store.find(source)
     distributed.start(use_tpu=config_of(store.read_meta(path)).run.use_tpu)
     checkpoint = store.load_all(path)
+    require_finite(checkpoint.arrays, f"step {checkpoint.step} in {source}", "Take an earlier checkpoint.")
     config, arrays = compact(checkpoint, multiple_of=multiple_of)
-    write_model_dir(target, config, arrays, checkpoint.meta["class_names"])
     old = config_of(checkpoint.meta)
     expected, found = (_logits(own, of) for own, of in ((old, checkpoint.arrays), (config, arrays)))
+    for logits in (expected, found):
+        check_finite(f"Logits at step {checkpoint.step}, {_IMAGES} random images", logits, lambda: _DO)
+    write_model_dir(target, config, arrays, checkpoint.meta["class_names"])
     return Compaction(
         size_of(old, None),
         size_of(config, None),

@@ -28,7 +28,7 @@ from resnet_tpu.checks import check
 from resnet_tpu.config import Config
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.prune.former import set_aside
 from resnet_tpu.prune.layers import kernels_of, maskable
@@ -175,6 +175,7 @@ def _prune(config: Config, network: Network) -> Masks:
     """The masks that the flags ask for."""
     flags = config.lottery
     pruned = _open(flags.lottery_prune_at, network, config)
+    require_finite(pruned.arrays, flags.lottery_prune_at, "Prune an earlier checkpoint.")
     kernels = kernels_of(pruned.arrays["params"], maskable(network))
     masks = find_method(flags.lottery_pruning_method)(kernels, pruned.masks)
     log.info("%s: %.2f %% of the weights kept", flags.lottery_pruning_method, 100 * density(masks.values()))

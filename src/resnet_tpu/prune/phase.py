@@ -15,7 +15,7 @@ from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays, Path, leaf_at
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at, require_finite
 from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.prune.layers import kernels_of, maskable
 from resnet_tpu.prune.masks import Masks, all_kept
@@ -109,6 +109,7 @@ class Phase:
         """The arrays and the description of the checkpoint that training goes on from."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         pruned = store.load_all(store.find(self.previous))
+        require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
         network = network_of(unpruned.config)
         layers = maskable(network)
         masks = find_method(self.method)(kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))

@@ -113,14 +113,17 @@ def metrics_path(model_dir: str) -> str:
 def read_metrics(model_dir: str) -> list[dict[str, Any]]:
     """The rows of `metrics.jsonl`: `step`, `split`, `time` in unix seconds, and the numbers by name, null as nan.
 
-    Of rows for the same split and step the last one counts. A half-written last line is left out; a run that has
-    measured nothing yet gives no rows. Raises UserError, naming the line, for anything else that is no such row.
+    Of rows for the same split and step the last one counts. A half-written last line is left out, and so is an
+    evaluation whose loss was not finite, for it measured nothing; a run that has measured nothing yet gives no rows.
+    Raises UserError, naming the line, for anything else that is no such row.
     """
     path = metrics_path(model_dir)
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for _, row in _parse(_read(path), path):
         key = (row["split"], row["step"])
         rows.pop(key, None)
+        if row["split"] == "eval" and row.get("loss", 0) is None:
+            continue
         rows[key] = {name: math.nan if value is None else value for name, value in row.items()}
     return list(rows.values())
 

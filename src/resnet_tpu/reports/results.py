@@ -1,5 +1,6 @@
 """What runs reached: the values of a metric in their event files, as (model_dir, step, value) rows."""
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import Split
+
+log = logging.getLogger(__name__)
 
 
 class Result(NamedTuple):
@@ -26,7 +29,8 @@ def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split:
     """`metric` of each run, ours or the original's, by step; of several values at one step the last written.
 
     split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. A folder named eval, or an event file, may be
-    given in place of a `model_dir`. Raises UserError when one does not exist, has no events, or lacks the metric.
+    given in place of a `model_dir`. An evaluation whose loss is not finite is left out, which a log line says, for its
+    accuracies mean nothing. Raises UserError when one does not exist, has no events, or lacks the metric.
     """
     return [row for model_dir in model_dirs for row in _results_of(model_dir, metric, split)]
 
@@ -80,4 +84,11 @@ def _results_of(model_dir: str, metric: str, split: Split) -> list[Result]:
     if not by_step:
         tags = sorted({scalar.tag for scalar in scalars})
         raise UserError(f"Metric in {path}", metric, f"one of {', '.join(tags)}", f"Name one.{nearest(metric, tags)}")
-    return [Result(model_dir, step, by_step[step]) for step in sorted(by_step)]
+    losses = {scalar.step: scalar.value for scalar in scalars if scalar.tag == "loss" and split == "eval"}
+    if unsound := sorted(step for step in by_step if not math.isfinite(losses.get(step, 0))):
+        log.warning("Left out of %s, for the loss is not finite: step %s", path, ", ".join(map(str, unsound)))
+    rows = [Result(model_dir, step, by_step[step]) for step in sorted(by_step) if step not in unsound]
+    if not rows:
+        do = f"Evaluate an earlier checkpoint: resnet-tpu eval {model_dir}/checkpoints/STEP."
+        raise UserError(f"Results of {model_dir}", "no evaluation whose loss is finite", "at least one", do)
+    return rows

@@ -16,6 +16,7 @@ from resnet_tpu.errors import UserError, describe
 from resnet_tpu.export import bundle as bundles
 from resnet_tpu.export.bundle import Bundle, Form
 from resnet_tpu.options import expand_home
+from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.serve.batching import Answer, Batcher
 from resnet_tpu.serve.images import decode
 from resnet_tpu.serve.metrics import Metrics
@@ -102,6 +103,8 @@ class Loader:
                 raise UserError(
                     f"Bundle {bundle.path}", f"an output of shape {found.shape}", expected, "Export it again."
                 )
+            what = f"Probabilities of bundle {bundle.path}, step {bundle.description.get('step')}"
+            check_finite(what, found, lambda: "Export an earlier checkpoint.")
         batcher = Batcher(
             classify,
             decoders=self.decoders,

@@ -122,7 +122,16 @@ async def _classify(
     for result in results:
         if not isinstance(result, np.ndarray | Refusal):
             raise result
-    return [result for result in results if isinstance(result, np.ndarray | Refusal)]
+    return [_sound(result, version) for result in results if isinstance(result, np.ndarray | Refusal)]
+
+
+def _sound(result: np.ndarray | Refusal, version: Version) -> np.ndarray | Refusal:
+    """The result, or a refusal in place of probabilities that are not finite."""
+    if isinstance(result, Refusal) or np.isfinite(result).all():
+        return result
+    bundle = version.bundle
+    got = f"{bundle.name} version {bundle.version}, step {bundle.description.get('step')}, gives probabilities"
+    return Refusal(500, f"Image: {got} that are not finite. Serve a bundle of another checkpoint.")
 
 
 def _describe(result: np.ndarray | Refusal, class_names: Sequence[str], top_k: int) -> dict[str, Any]:

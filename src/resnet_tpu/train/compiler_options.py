@@ -61,10 +61,9 @@ def sound_options_for(device: Any) -> dict[str, str] | None:
     """
     if device.platform != "cpu":
         return None
-    flags = os.environ.get("XLA_FLAGS", "")
-    return (
-        accepted_options(device, {name: value for name, value in _WITHOUT_YNNPACK.items() if name not in flags}) or None
-    )
+    chosen = os.environ.get("XLA_FLAGS", "")
+    options = {name: value for name, value in _WITHOUT_YNNPACK.items() if name not in chosen}
+    return accepted_options(device, options) or None
 
 
 def accepted_options(device: Any, options: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.distributed import DeviceBatch
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.train.agreement import agree_on
@@ -28,7 +29,7 @@ from resnet_tpu.train.loss import l2
 from resnet_tpu.train.patience import Patience
 from resnet_tpu.train.run import check_classes, lengths_of
 from resnet_tpu.train.step import EvalStep, make_eval_step
-from resnet_tpu.train.trained import Trained, load_trained
+from resnet_tpu.train.trained import Trained, advice_on, load_trained
 
 log = logging.getLogger(__name__)
 
@@ -36,21 +37,38 @@ _MOST_NAMES = 5  # of the files in a folder, for messages
 
 
 @functools.cache
-def _l2_on(device: Any) -> Callable[..., jax.Array]:
+def l2_on(device: Any) -> Callable[..., jax.Array]:
+    """`l2` of parameters, jitted for such a device."""
     return jax.jit(l2, static_argnames="norms", compiler_options=sound_options_for(device))
 
 
 def evaluate(
-    eval_step: EvalStep, params: Arrays, batch_stats: Arrays, source: Source, config: Config, mesh: Mesh
+    eval_step: EvalStep,
+    params: Arrays,
+    batch_stats: Arrays,
+    source: Source,
+    config: Config,
+    mesh: Mesh,
+    *,
+    step: int,
 ) -> dict[str, float]:
-    """`loss` (with the L2 term, as training's), `top_1_accuracy`, `top_5_accuracy` over the whole of `source`."""
+    """`loss` (with the L2 term, as training's), `top_1_accuracy`, `top_5_accuracy` over the whole of `source`.
+
+    Raises NonFiniteError, naming the step of these weights and the batch, when a loss is not finite: the accuracies
+    mean nothing then, for no logit is larger than one that is no number.
+    """
     num_images = min(config.data.num_eval_images or len(source), len(source))
     batch_size = config.eval.eval_batch_size
     batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
-    sums = [eval_step(params, batch_stats, batch) for batch in batches]
+    sums = jax.device_get([eval_step(params, batch_stats, batch) for batch in batches])
+    squares = float(l2_on(mesh.devices.flat[0])(params, norms=config.optimizer.decay_batch_norm))
+    advise = functools.partial(advice_on, {"params": params, "batch_stats": batch_stats}, config.model.precision)
+    for number, found in enumerate(sums, 1):
+        what = f"Loss at step {step}, batch {number} of {len(sums)} of the evaluation"
+        check_finite(what, found["cross_entropy"], advise)
+    check_finite(f"Sum of the squared weights at step {step}", squares, advise)
     weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
-    squares = _l2_on(mesh.devices.flat[0])(params, norms=config.optimizer.decay_batch_norm)
-    return mean_metrics(jax.device_get(sums), l2_loss=weight_decay * float(squares))
+    return mean_metrics(sums, l2_loss=weight_decay * squares)
 
 
 def batches_of(
@@ -150,7 +168,9 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
         **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
     )
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
-    metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh)
+    metrics = evaluate(
+        eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh, step=trained.step
+    )
     if not trained.is_newest_of(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
     elif hosts.is_first():

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,12 @@ from resnet_tpu.data.loader.batches import Batches, train_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.distributed import DeviceBatch
-from resnet_tpu.errors import NonFiniteLossError
+from resnet_tpu.errors import NonFiniteError
 from resnet_tpu.models.network import network_of
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.train.agreement import agree_on
-from resnet_tpu.train.evaluate import evaluate, log_metrics
+from resnet_tpu.train.evaluate import evaluate, l2_on, log_metrics
 from resnet_tpu.train.flight import StepsInFlight
 from resnet_tpu.train.interrupt import Interruption
 from resnet_tpu.train.loop_reports import LoopReports
@@ -64,7 +64,7 @@ def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
     """Trains to `train_steps` and, in mode train_and_eval, evaluates every `steps_per_eval` steps and at the end.
 
     Goes on from the newest checkpoint in `model_dir`. Ctrl-C and SIGTERM save first. Raises UserError for options, data
-    or checkpoints that do not fit, before anything is computed; NonFiniteLossError when the loss is no longer a number.
+    or checkpoints that do not fit, before anything is computed; NonFiniteError when a loss or a weight is not finite.
     train_step: takes the place of the network's own, to measure what is around it.
     """
     config.run.require_model_dir()
@@ -189,6 +189,7 @@ class Trainer:
         if self.step >= total:
             log.info("Nothing to train: %s is at step %d of %d.", model_dir, self.step, total)
             return Summary(self.step, self.evaluation)
+        self._check_weights()
         if self._is_save_due():  # step 0: no other that is to be kept can be missing
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
         self._log_start()
@@ -217,6 +218,7 @@ class Trainer:
             self._land(0, reports)
             if eval_is_due or self.step == total:
                 profiler.stop()
+            self._check_weights()
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
             if eval_is_due and not is_stopping:
                 self._evaluate(writer)
@@ -264,7 +266,7 @@ class Trainer:
     ) -> None:
         """Hands over the steps to `until`, or to where a stop is due; the last of them may not have ended then.
 
-        Reports the loop before, and this one if it has ended. Raises NonFiniteLossError.
+        Reports the loop before, and this one if it has ended. Raises NonFiniteError.
         """
         first = self.step
         if not self._flight:
@@ -291,25 +293,35 @@ class Trainer:
             self._land(len(self._flight), reports)
 
     def _land(self, keep: int, reports: LoopReports) -> None:
-        """Waits for all steps but the newest `keep`, reports the loops that have ended. Raises NonFiniteLossError."""
+        """Waits for all steps but the newest `keep`, reports the loops that have ended. Raises NonFiniteError."""
         for step, row in self._flight.land(keep):
-            self._check_finite(step, row)
+            self._check_finite("Loss", step, row["loss"])
             reports.add(step, row)
         reports.report(self.step - len(self._flight))
 
-    def _check_finite(self, step: int, row: Mapping[str, Any]) -> None:
-        if not math.isfinite(row["loss"]):
+    def _check_weights(self) -> None:
+        """Raises NonFiniteError for weights that are not finite, of which the loss before them tells nothing."""
+        squares = l2_on(self.mesh.devices.flat[0])(self.state.params)
+        self._check_finite("Sum of the squared weights", self.step, float(squares))
+
+    def _check_finite(self, what: str, step: int, value: float) -> None:
+        if not math.isfinite(value):
             kept = self.checkpoints.steps()
-            last = f"The last good checkpoint is step {kept[-1]}." if kept else "There is no checkpoint yet."
-            raise NonFiniteLossError(
-                f"Loss at step {step}", row["loss"], "a finite number",
+            good = [one for one in kept if one < step]
+            last = f"The last good checkpoint is step {good[-1]}." if good else "There is no good checkpoint yet."
+            if len(good) < len(kept):
+                last += " To go on from it, delete the later ones." if good else " Delete those that there are."
+            raise NonFiniteError(
+                f"{what} at step {step}", value, "a finite number",
                 f"{last} Lower base_learning_rate, warm up for longer, or use precision=float32.",
             )  # fmt: skip
 
     def _evaluate(self, writer: MetricsWriter | None) -> None:
         start = time.perf_counter()
         assert self.validation is not None
-        self.evaluation = evaluate(self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh)
+        self.evaluation = evaluate(
+            self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh, step=self.step
+        )
         self.checkpoints.scores[self.step] = self.evaluation[BEST_METRIC]
         if writer:
             writer.write("eval", {self.step: self.evaluation})

@@ -16,6 +16,7 @@ from resnet_tpu.data.split import Split
 from resnet_tpu.options import expand_home
 from resnet_tpu.reports import prediction_report as report
 from resnet_tpu.reports.console import make_console
+from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.train.agreement import agree_on
 from resnet_tpu.train.evaluate import batches_of
@@ -94,7 +95,10 @@ def open_images(data: DataConfig, images: Sequence[str], split: Split, class_nam
 def predict_source(
     trained: Trained, source: Source, data: DataConfig, *, num_images: int, batch_size: int
 ) -> tuple[Predictions, np.ndarray]:
-    """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out."""
+    """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out.
+
+    Raises NonFiniteError, naming the step of these weights and the batch, when a probability is not finite.
+    """
     predict_step = make_predict_step(trained.network, device=trained.mesh.devices.flat[0])
     probabilities, labels, weights = [], [], []
     batches = batches_of(source, data, trained.mesh, num_images=num_images, batch_size=batch_size, title="predict")
@@ -102,10 +106,14 @@ def predict_source(
         probabilities.append(predict_step(trained.params, trained.batch_stats, batch["image"]))
         labels.append(distributed.gather(batch["label"]))
         weights.append(distributed.gather(batch["weight"]))
+    found = [distributed.gather(block) for block in probabilities]
+    for number, (rows, weight) in enumerate(zip(found, weights, strict=True), 1):
+        what = f"Probabilities at step {trained.step}, batch {number} of {len(found)}"
+        check_finite(what, rows[weight > 0], trained.advice)
     kept = np.flatnonzero(np.concatenate(weights)[:num_images])
     predictions = Predictions(
         [source[int(i)].name for i in kept],
-        np.concatenate([distributed.gather(block) for block in probabilities])[kept],
+        np.concatenate(found)[kept],
         np.concatenate(labels)[kept],
         trained.class_names,
     )

@@ -10,7 +10,7 @@ from resnet_tpu import distributed, hosts, storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.config import Config, DataConfig
-from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.arrays import Arrays, first_not_finite
 from resnet_tpu.models.network import Network, network_of
 
 
@@ -26,6 +26,10 @@ class Trained:
     params: Arrays
     batch_stats: Arrays
     mesh: Mesh
+
+    def advice(self) -> str:
+        """What to do where its outputs are not finite."""
+        return advice_on({"params": self.params, "batch_stats": self.batch_stats}, self.config.model.precision)
 
     def is_newest_of(self, model_dir: str) -> bool:
         """Whether `model_dir` led to it; not, when that is the checkpoint itself, to which nothing may be added."""
@@ -70,3 +74,11 @@ def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Train
     return Trained(
         path, checkpoint.step, config, meta["class_names"], network, arrays["params"], arrays["batch_stats"], mesh
     )
+
+
+def advice_on(weights: Arrays, precision: str) -> str:
+    """What to do about a network whose outputs, computed in `precision`, are not finite."""
+    if name := first_not_finite(weights):
+        return f"The weights are not finite either ({name}): take an earlier checkpoint, and lower base_learning_rate."
+    also = "" if precision == "float32" else ", or train with precision=float32"
+    return f"The weights are finite, but too large: take an earlier checkpoint, lower base_learning_rate{also}."
