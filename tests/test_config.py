@@ -137,5 +137,5 @@ def test_numbers_beyond_64_bits_are_none(name: str, given: Any) -> None:
 
 @pytest.mark.parametrize("given", ["a\0b", "\ud800"])
 def test_text_that_can_be_no_path(given: str) -> None:
-    with pytest.raises(UserError, match=r"^model_dir: got .*, expected text"):
+    with pytest.raises(UserError, match=r"^model_dir: got .*, expected a path"):
         find_option("model_dir").convert(given)

@@ -95,7 +95,7 @@ def verify(bundle: Bundle, trained: Trained, source: Source, data: DataConfig, n
         logits, labels, _ = run_source(
             timed, source, data, num_images=num_images, batch_size=BATCH_SIZE, title=f"verify {name}",
             what=f"Logits of {name}, step {trained.step}",
-            advise=lambda: f"Do not use {bundle.path}. {trained.advice()}",
+            advise=trained.advice,
         )  # fmt: skip
         reference = logits if reference is None else reference
         found.append(_compare(name, logits, reference, labels, timed.rate()))

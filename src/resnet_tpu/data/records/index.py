@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from resnet_tpu import storage
+from resnet_tpu.errors import UserError
 
 HEADER, CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
 """What stands before and after a payload."""
@@ -53,7 +54,7 @@ def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> Non
     """Keeps something where `kept_copies` looks: on this machine first, or, `with_file`, beside it first."""
     places = _places(path, ending)
     for place in sorted(places, key=storage.is_remote, reverse=True) if with_file else places:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UserError):
             storage.make_dir(os.path.dirname(place))  # noqa: PTH120
             with storage.write_whole(place) as file:
                 file.write(data)
