@@ -62,7 +62,8 @@ def main() -> int:
     for name in programs:
         if not options.only or name in options.only:
             print(f"\n{name}", flush=True)
-            failed |= bool(subprocess.run([sys.executable, FOLDER / name, f"--seconds={options.seconds}"]).returncode)
+            program = [sys.executable, "-m", f"tests.fuzz.{name.removesuffix('.py')}", f"--seconds={options.seconds}"]
+            failed |= bool(subprocess.run(program, cwd=FOLDER.parents[1]).returncode)
     return int(failed)
 
 
