@@ -32,7 +32,8 @@ def main() -> int:
     parser.add_argument("--corpus", type=Path, help="Where inputs that reach new code are kept. Default: nowhere.")
     options = parser.parse_args()
     if not shutil.which("clang"):
-        sys.exit(f"jpeg_decoder: no clang, whose libFuzzer it needs. {_DO}")
+        print(f"jpeg_decoder is left out: no clang, whose libFuzzer it needs. {_DO}")
+        return 0
     found = FOLDER / "found" / "image"
     found.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
