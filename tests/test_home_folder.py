@@ -1,5 +1,6 @@
 """`~` in a path means the home folder, in every option and argument, wherever it is given."""
 
+import pwd
 import re
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_what_stands_for_the_home_folder_and_what_does_not(home: Path) -> None:
         "~": str(home),
         "~/": f"{home}/",
         "~/a/~": f"{home}/a/~",
-        "~root/a": "/root/a",
+        "~root/a": f"{pwd.getpwnam('root').pw_dir}/a",
         "./~": f"{Path.cwd()}/~",
         "./~/a": f"{Path.cwd()}/~/a",
         "~no such user/a": f"{Path.cwd()}/~no such user/a",
