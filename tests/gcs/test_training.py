@@ -227,7 +227,7 @@ def test_a_run_that_could_not_be_saved_does_not_begin(
     with pytest.raises(UserError, match=message):
         train(config)
     with pytest.raises(UserError, match=message):
-        evaluate_run(config)
+        evaluate_run(config, watch=True)
     with pytest.raises(UserError, match=message):
         prepare(str(photos), f"{far}/data")
     with pytest.raises(UserError, match=message):

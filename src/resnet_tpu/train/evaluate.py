@@ -100,10 +100,10 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     no checkpoint, with `watch` none within `eval_timeout` seconds.
     """
     is_alone = is_checkpoint(config.run.model_dir)
-    if not is_alone:
-        storage.check_writable(config.run.model_dir)
     if not (is_alone or watch):
         store.find(config.run.model_dir)  # which says what is there instead
+    if not is_alone:
+        storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
