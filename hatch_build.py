@@ -10,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 LIBRARIES = {
     "src/resnet_tpu/data/pixels/native": "JPEGs will be decoded more slowly",
-    "src/resnet_tpu/models/native": "training on a CPU will be slower",
+    "src/resnet_tpu/kernels/native": "training on a CPU will be slower",
 }
 
 

@@ -22,6 +22,8 @@ def test_what_the_compiler_does_not_take_is_logged_once_and_left_out(caplog: pyt
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert accepted_options(device, unknown | known) == known
-    assert len(caplog.records) == len(unknown)
+    # asyncio may complain of another test's tasks meanwhile
+    own = [record for record in caplog.records if record.name.startswith("resnet_tpu")]
+    assert len(own) == len(unknown)
     assert "xla_no_such_option=1" in caplog.text
     assert accepted_options(device, {"xla_backend_optimization_level": "much"}) == {}

@@ -74,6 +74,7 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     import jax
 
     from resnet_tpu import distributed
+    from resnet_tpu.kernels.choose import choose_kernels
     from resnet_tpu.models.network import Network
     from resnet_tpu.train.optimizer import make_optimizer
     from resnet_tpu.train.schedule import make_schedule
@@ -83,9 +84,8 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     distributed.start(use_tpu=True)
     device = jax.devices()[0]
     config = case.config(precision)
-    network = Network.create(
-        config.model, num_classes=NUM_CLASSES, image_size=case.image_size, device_kind=device.device_kind
-    )
+    network = Network.create(config.model, num_classes=NUM_CLASSES, image_size=case.image_size)
+    network = network.with_kernels(choose_kernels(config.model, distributed.mesh_of([device])))
     optimizer = make_optimizer(config.optimizer)
     state = create_state(network, optimizer, seed=0)
     params = jax.device_get(state.params)
@@ -182,6 +182,6 @@ PROGRAMS = {
     OURS: Program("resnet-tpu", make_ours),
     "torch": Program("PyTorch", make_torch, "torch", "torch"),
     "torch_kept": Program("PyTorch, memory kept", make_torch, "torch", "torch", keeps_memory=True),
-    "flax": Program("flax, layer by layer", make_flax),
+    "flax": Program("flax, layer by layer", make_flax, "flax", "flax"),
     "keras": Program("Keras", make_keras, "tensorflow", "tensorflow-cpu", depths=(50,)),
 }

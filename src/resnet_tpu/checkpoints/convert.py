@@ -23,7 +23,6 @@ from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network, network_of
-from resnet_tpu.models.registry import find_architecture
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +173,7 @@ def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: li
 
 def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) -> None:
     defaults, names = ModelConfig(), [*TRAVELLING]
-    if not find_architecture(network.model, image_size=network.image_size).bottleneck:
+    if not network.architecture.bottleneck:
         names.append("resnetd_shortcut")
     for name in names:
         theirs, own = getattr(defaults, name), getattr(config.model, name)

@@ -25,7 +25,6 @@ from resnet_tpu.config import ModelConfig, find_option
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import find_architecture
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +282,7 @@ def write_safetensors(
 
 def _check_writable(network: Network) -> None:
     """Raises UserError where no setting of torchvision's or timm's ResNet makes it compute what `network` does."""
-    architecture = find_architecture(network.model, image_size=network.image_size)
+    architecture = network.architecture
     wanted = {
         "stem": ("small", "imagenet", architecture.small_stem),
         "resnet_width": (architecture.width, WIDTH, architecture.width != WIDTH),

@@ -8,7 +8,6 @@ import numpy as np
 
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import require_finite
-from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.train.trained import Trained
 
 _EVONORM = ("scale", "bias", "v")
@@ -47,7 +46,7 @@ def fold(trained: Trained) -> Folded:
     )
     num_classes = weights["dense/bias"].size
     return Folded(
-        find_architecture(config.model, image_size=config.data.image_size),
+        trained.network.architecture,
         config.data.image_size,
         [*trained.class_names, *map(str, range(len(trained.class_names), num_classes))],
         mean,

@@ -5,9 +5,6 @@ from typing import Literal
 
 NormAct = Literal["bn_relu", "evonorm_b0", "evonorm_s0"]
 PoolPadding = Literal["same", "symmetric"]
-LayerForm = Literal["plain", "tpu", "cpu"]
-"""How training computes the layers: one by one, as in `models.fused`, or as in `models.cpu`."""
-
 EPSILON = 1e-5
 """What every norm adds to a variance."""
 
@@ -30,9 +27,6 @@ class Architecture:
     bn_momentum: float = 0.9
     batch_norm_groups: int = 1
     freeze_batch_norm: bool = False
-    form: LayerForm = "plain"
-    joined_images: int = 0  # batches of a multiple of it train in whole blocks: see `models.joined`
-    pairs_columns: bool = False  # and their narrow convolutions in pairs of columns: see `models.paired`
     pre_activation: bool = False
     norm_act_layer: NormAct = "bn_relu"
     use_resnetd_stem: bool = False
@@ -47,15 +41,19 @@ class Architecture:
     drop_connect_rate: float = 0.0
     dropout_rate: float = 0.0
 
-    def dropblock_share(self, group: int) -> float:
-        """Share of activations that DropBlock drops in `group` (from 1) at the end of the training.
+    def features(self, group: int) -> int:
+        """Channels that come out of the blocks of `group`, counted from 1."""
+        return self.width * 2 ** (group - 1) * (4 if self.bottleneck else 1)
+
+    def dropblock_fraction(self, group: int) -> float:
+        """Fraction of activations that DropBlock drops in `group` (from 1) at the end of the training.
 
         All of 1 - dropblock_keep_prob in group 4, a quarter of it in group 3, and so on.
         """
         return (1 - self.dropblock_keep_prob) / 4 ** (4 - group) if group in self.dropblock_groups else 0.0
 
-    def drop_connect_share(self, group: int) -> float:
-        """Share of images that skip the branch of each block of `group` (from 1) in training."""
+    def drop_connect_in(self, group: int) -> float:
+        """Fraction of images that skip the branch of each block of `group` (from 1) in training."""
         return self.drop_connect_rate * (group + 1) / 5
 
     @property
@@ -73,11 +71,11 @@ class Architecture:
     @property
     def has_plain_branches(self) -> bool:
         """Whether a block is convolutions with batch norms and nothing else, beside its shortcut."""
-        drops = any(self.dropblock_share(group) for group in self.dropblock_groups) or self.drop_connect_rate
+        drops = any(self.dropblock_fraction(group) for group in self.dropblock_groups) or self.drop_connect_rate
         return not (self.pre_activation or self.se_ratio or self.resnetd_shortcut or drops)
 
     @property
     def is_random(self) -> bool:
         """Whether the network draws random numbers in training."""
-        drops_blocks = any(self.dropblock_share(group) for group in self.dropblock_groups)
+        drops_blocks = any(self.dropblock_fraction(group) for group in self.dropblock_groups)
         return drops_blocks or self.drop_connect_rate > 0 or self.dropout_rate > 0

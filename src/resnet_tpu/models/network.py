@@ -1,75 +1,69 @@
 """A network as a pure function of its arrays."""
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config, ModelConfig
+from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.kernel_table import PLAIN, Kernels
+from resnet_tpu.models.net import Draw, Net
 from resnet_tpu.models.registry import find_architecture
-from resnet_tpu.models.resnet import ResNet
+from resnet_tpu.models.resnet import resnet
 from resnet_tpu.models.training import Training
 
 
 @dataclass(frozen=True)
 class Network:
-    """The structure of a network, split from its arrays outside the training loop."""
+    """The structure of a network; its arrays are apart."""
 
-    _graph: nnx.GraphDef
-    _params: nnx.State
-    _batch_stats: nnx.State
     model: ModelConfig
+    architecture: Architecture
     num_classes: int
     image_size: int
-    needs_key: bool
-    """Whether `apply` draws random numbers in training."""
+    kernels: Kernels = PLAIN
+    """How training computes the layers."""
 
     @classmethod
-    def create(
-        cls,
-        model: ModelConfig,
-        *,
-        num_classes: int,
-        image_size: int,
-        batch_norm_groups: int = 1,
-        device_kind: str = "",
-        num_devices: int = 1,
-    ) -> "Network":
-        """The network that the options ask for; see `build_model`. Computes nothing.
+    def create(cls, model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> "Network":
+        """The network that the options ask for, with 0 classes one without a classifier. Computes nothing.
 
-        device_kind: of the devices that will train it, as `jax.Device.device_kind` says, and how many they are: another
-        kind, or none, costs time, but does no harm. The number on a CPU has to be right.
+        Raises UserError when there is no such network.
         """
-        module = nnx.eval_shape(
-            lambda: build_model(
-                model,
-                num_classes=num_classes,
-                image_size=image_size,
-                seed=None,
-                batch_norm_groups=batch_norm_groups,
-                device_kind=device_kind,
-                num_devices=num_devices,
-            )
-        )
-        graph, params, batch_stats = nnx.split(module, nnx.Param, nnx.BatchStat)
-        needs_key = find_architecture(model, image_size=image_size).is_random
-        return cls(graph, params, batch_stats, model, num_classes, image_size, needs_key)
+        architecture = find_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
+        return cls(model, architecture, num_classes, image_size)
+
+    def with_kernels(self, kernels: Kernels) -> "Network":
+        """The same network, computed in another way in training."""
+        return dataclasses.replace(self, kernels=kernels)
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether `apply` draws random numbers in training."""
+        return self.architecture.is_random
 
     def init(self, seed: int) -> tuple[Arrays, Arrays]:
         """Initial (params, batch_stats), float32, drawn from `seed`: the same on any device."""
-        module = build_model(self.model, num_classes=self.num_classes, image_size=self.image_size, seed=seed)
-        _, params, batch_stats = nnx.split(module, nnx.Param, nnx.BatchStat)
-        return nnx.to_pure_dict(params), nnx.to_pure_dict(batch_stats)
+        rng = np.random.default_rng(seed)
+        return jax.tree.map(jnp.array, self._make(lambda draw, shape: draw(rng, shape)))
 
     def shapes(self) -> tuple[Arrays, Arrays]:
         """(params, batch_stats) as `jax.ShapeDtypeStruct`s."""
-        return nnx.to_pure_dict(self._params), nnx.to_pure_dict(self._batch_stats)
+        return self._make(lambda _, shape: jax.ShapeDtypeStruct(shape, np.float32))
+
+    def _make(self, make: Callable[[Draw, tuple[int, ...]], Any]) -> tuple[Arrays, Arrays]:
+        net = Net(self.architecture, self._dtype, {}, {}, make=make)
+        images = jax.ShapeDtypeStruct((1, self.image_size, self.image_size, 3), jnp.float32)
+        jax.eval_shape(lambda images: resnet(net, images, self.num_classes), images)
+        return net.params, net.batch_stats
 
     def apply(
         self,
@@ -83,56 +77,27 @@ class Network:
     ) -> tuple[jax.Array, Arrays]:
         """Normalised images [n, h, w, 3] -> (logits float32 [n, num_classes], the batch statistics afterwards).
 
-        In training, `key` is the step's own and `progress` the share of all steps done, float32 []; see `Training`.
+        In training, `key` is the step's own and `progress` the fraction of all steps done, float32 []; see `Training`.
         Raises ValueError when training needs a key and gets none.
         """
-        states = []
-        for template, arrays in ((self._params, params), (self._batch_stats, batch_stats)):
-            state = jax.tree.map(lambda leaf: leaf, template)  # a copy, for the next line writes into it
-            nnx.replace_by_pure_dict(state, arrays)
-            states.append(state)
-        module = nnx.merge(self._graph, *states, copy=True)
-        logits = module(images, Training(key, progress) if train else None)
-        return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+        training = Training(key, progress) if train else None
+        net = Net(self.architecture, self._dtype, params, batch_stats, training=training, kernels=self.kernels)
+        logits = resnet(net, images, self.num_classes)
+        return logits, net.batch_stats
+
+    @property
+    def _dtype(self) -> Any:
+        return jnp.dtype(self.model.precision)
 
 
 def network_of(config: Config, mesh: Mesh | None = None) -> Network:
-    """The network of a run whose counts are resolved, as it trains on the devices of `mesh`, if there is one.
+    """The network of a run whose counts are resolved; `mesh` decides whose images give its batch-norm statistics.
 
     Weights without a classifier are of a network with 0 classes. Raises UserError when there is no such network.
     """
-    on_devices: dict[str, Any] = {}
-    if mesh is not None:
-        on_devices = {
-            "batch_norm_groups": distributed.batch_norm_groups(config.model, mesh),
-            "device_kind": mesh.devices.flat[0].device_kind,
-            "num_devices": mesh.devices.size,
-        }
     return Network.create(
         config.model,
         num_classes=config.data.num_label_classes or 0,
         image_size=config.data.image_size,
-        **on_devices,
+        batch_norm_groups=1 if mesh is None else distributed.batch_norm_groups(config.model, mesh),
     )
-
-
-def build_model(
-    model: ModelConfig,
-    *,
-    num_classes: int,
-    image_size: int,
-    seed: int | None = 0,
-    batch_norm_groups: int = 1,
-    device_kind: str = "",
-    num_devices: int = 1,
-) -> ResNet:
-    """A new network with initial weights drawn from `seed`: the same on any device. With None, kernels are zeros."""
-    architecture = find_architecture(
-        model,
-        image_size=image_size,
-        batch_norm_groups=batch_norm_groups,
-        device_kind=device_kind,
-        num_devices=num_devices,
-    )
-    rng = None if seed is None else np.random.default_rng(seed)
-    return ResNet(architecture, num_classes, dtype=jnp.dtype(model.precision), rng=rng)

@@ -6,10 +6,6 @@ from typing import Any
 from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
-from resnet_tpu.models.layers import LANES, choose_form
-
-_PAIRING = ("TPU v2", "TPU v3")
-"""Kinds of devices that train narrow convolutions faster in pairs of columns: see `models.paired`."""
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
@@ -34,10 +30,8 @@ _ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
 _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
 
-def find_architecture(
-    model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1, device_kind: str = "", num_devices: int = 1
-) -> Architecture:
-    """The network that the options ask for, in the form that is best on so many devices of this kind.
+def find_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1) -> Architecture:
+    """The network that the options ask for.
 
     Raises UserError for a depth that there is not, and for options that this network has no place for.
     """
@@ -46,14 +40,9 @@ def find_architecture(
     _check_values(model)
     names = {field.name for field in dataclasses.fields(Architecture)}
     changes: dict[str, Any] = {name: value for name, value in vars(model).items() if name in names}
-    form = choose_form(device_kind, model.precision, num_devices=num_devices)
-    joins = form == "tpu" and model.kernels == "block" and not model.freeze_batch_norm
     changes |= {
         "width": model.resnet_width,
         "batch_norm_groups": batch_norm_groups,
-        "form": form,
-        "joined_images": LANES * num_devices if joins else 0,
-        "pairs_columns": device_kind in _PAIRING,
         "dropblock_groups": _parse_groups(model.dropblock_groups),
         "inner_channels": _parse_channels(model.inner_channels, network),
     }

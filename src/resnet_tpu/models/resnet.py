@@ -1,111 +1,106 @@
-"""The residual network: stem, groups of blocks, classifier. Source: arXiv:1512.03385, stride in the 3x3 convolution."""
+"""The residual network, from images to logits. Source: arXiv:1512.03385, with the stride in the 3x3 convolution.
 
-from typing import Any
+Activations are [n, h, w, c]. The arrays of a layer lie under its name: group1/block1/conv1 and so on.
+"""
 
 import jax
-import numpy as np
-from flax import nnx
-from jax.typing import DTypeLike
 
-from resnet_tpu.models.architecture import Architecture, PoolPadding
-from resnet_tpu.models.blocks import BasicBlock, BottleneckBlock, ConvNorm, Maker
-from resnet_tpu.models.layers import Dense, global_average
-from resnet_tpu.models.normed import Activations
-from resnet_tpu.models.training import Training
+from resnet_tpu.models.layers import average_pool, global_average, max_pool
+from resnet_tpu.models.net import Net
 
 
-class DeepStem(nnx.Module):
-    """Three 3x3 convolutions, the first of stride 2, in place of the 7x7, and the max-pool.
+def resnet(net: Net, images: jax.Array, num_classes: int) -> jax.Array:
+    """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]."""
+    x = stem(net, images)
+    for group, blocks in enumerate(net.architecture.blocks_per_group, start=1):
+        for block in range(1, blocks + 1):
+            with net.scope(f"group{group}/block{block}"):
+                x = residual_block(net, x, group, block)
+    if net.architecture.pre_activation:
+        x = net.norm_act("norm_out", x)
+    return net.dense("dense", net.dropout(global_average(x)), num_classes)
 
-    Source: arXiv:1812.01187, figure 2.
+
+def stem(net: Net, x: jax.Array) -> jax.Array:
+    """[n, h, w, 3] -> [n, h/4, w/4, width]; the small stem leaves height and width as they are."""
+    settings = net.architecture
+    name, size, stride = ("stem", 3, 1) if settings.small_stem else ("stem", 7, 2)
+    pool = None if settings.small_stem or settings.replace_stem_max_pool else settings.pool_padding
+    if settings.use_resnetd_stem:  # three 3x3 convolutions in place of the 7x7: arXiv:1812.01187, figure 2
+        half = max(1, settings.width // 2)
+        x = net.conv_act("stem/conv1", x, half, 3, stride=2)
+        x = net.conv_act("stem/conv2", x, half, 3)
+        name, size, stride = "stem/conv3", 3, 1
+
+    if settings.pre_activation:  # the blocks begin with a norm of their own
+        x = net.conv(f"{name}/conv", x, settings.width, size, stride)
+        x = max_pool(x, pool) if pool else x
+    else:
+        x = net.conv_norm(name, x, settings.width, size, stride, relu=True, pool=pool)
+    if settings.replace_stem_max_pool:
+        x = net.conv_norm("pool", x, settings.width, 3, stride=2, relu=True)
+    return x
+
+
+def residual_block(net: Net, x: jax.Array, group: int, block: int) -> jax.Array:
+    """relu(shortcut(x) + branch(x)); groups after the first halve height and width and double the channels.
+
+    Pre-activated (arXiv:1603.05027) it is shortcut + branch(relu(norm(x))): the shortcut is the raw input, but a
+    projection sees it normalised and activated.
     """
+    settings = net.architecture
+    stride = 2 if group > 1 and block == 1 else 1
+    if (y := net.block(x, stride)) is not None:
+        return y
 
-    def __init__(self, width: int, pool_padding: PoolPadding | None, *, make: Maker) -> None:
-        half = max(1, width // 2)
-        self.conv1 = make.conv_act(3, half, 3, 2)
-        self.conv2 = make.conv_act(half, half, 3)
-        self.conv3 = _stem_conv(half, width, 3, 1, pool_padding, make)
-
-    def lazy(self, x: jax.Array, training: Training | None) -> Activations:
-        """x [n, h, w, 3] -> [n, h/2, w/2, width], half as high and wide with a max-pool; see `ConvNorm.lazy`."""
-        for conv in (self.conv1, self.conv2):
-            x = conv(x, training)
-        return self.conv3.lazy(x, training)
-
-
-def _stem_conv(
-    in_features: int, out_features: int, size: int, stride: int, pool_padding: PoolPadding | None, make: Maker
-) -> ConvNorm:
-    """The last convolution of the stem and the max-pool; pre-activated blocks begin with a norm of their own."""
-    if make.architecture.pre_activation:
-        return ConvNorm(make.conv(in_features, out_features, size, stride), None, pool_padding)
-    return make.conv_act(in_features, out_features, size, stride, pool_padding=pool_padding)
+    shortcut = x
+    if settings.pre_activation:
+        x = net.norm_act("norm_in", x)
+    if block == 1 and (group > 1 or settings.project_first_group):
+        shortcut = projection(net, x, group, stride)
+    if not settings.bottleneck:
+        branch = basic_branch(net, x, group, block, stride)
+    else:
+        shortcut = net.dropblock(shortcut, group)
+        branch = bottleneck_branch(net, x, group, block, stride)
+    return branch + shortcut if settings.pre_activation else net.add_relu(branch, shortcut)
 
 
-class ResNet(nnx.Module):
-    """Normalised images in, logits out.
+def projection(net: Net, x: jax.Array, group: int, stride: int) -> jax.Array:
+    """The shortcut where the channels change: a 1x1 convolution, in ResNet-D behind an average pool."""
+    if net.architecture.resnetd_shortcut and stride == 2:
+        x, stride = average_pool(x), 1
+    return net.conv_linear("projection", x, net.architecture.features(group), 1, stride)
 
-    Parameters lie under stem, pool (the convolution in place of the max-pool), group1/block1 ..., norm_out (of
-    pre-activated networks) and dense. The first block of every group has a projection shortcut, in all depths (but see
-    `project_first_group`); groups after the first halve the image. Kernels come from `rng`; without it they are zeros.
-    """
 
-    def __init__(
-        self, architecture: Architecture, num_classes: int, *, dtype: DTypeLike, rng: np.random.Generator | None
-    ) -> None:
-        make = Maker(architecture, dtype, rng)
-        width, small = architecture.width, architecture.small_stem
-        replaces = architecture.replace_stem_max_pool
-        pool_padding = None if small or replaces else architecture.pool_padding
-        if architecture.use_resnetd_stem:
-            self.stem = DeepStem(width, pool_padding, make=make)
-        else:
-            self.stem = _stem_conv(3, width, 3 if small else 7, 1 if small else 2, pool_padding, make)
-        self.pool = ConvNorm(make.conv(width, width, 3, 2), make.batch_norm(width)) if replaces else None
-        features = self._add_groups(make)
-        self.norm_out = make.norm_act(features) if architecture.pre_activation else None
-        self.dropout = make.dropout()
-        self.dense = Dense(features, num_classes, rng=rng)
+def basic_branch(net: Net, x: jax.Array, group: int, block: int, stride: int) -> jax.Array:
+    """Two 3x3 convolutions."""
+    settings = net.architecture
+    (between,) = settings.inner(group, block)
+    x = net.conv_act("conv1", x, between, 3, stride)
+    return net.conv_linear("conv2", x, settings.features(group), 3, zero_scale=settings.zero_scale)
 
-    def _add_groups(self, make: Maker) -> int:
-        """Makes group1 ..., and returns the channels that come out of the last."""
-        settings = make.architecture
-        block_type = BottleneckBlock if settings.bottleneck else BasicBlock
-        self.blocks_per_group = settings.blocks_per_group
-        features = settings.width
-        for group, blocks in enumerate(settings.blocks_per_group, start=1):
-            width = settings.width * 2 ** (group - 1)
-            members = nnx.Dict()
-            for block in range(1, blocks + 1):
-                stride = 2 if group > 1 and block == 1 else 1
-                members[f"block{block}"] = block_type(
-                    features,
-                    width,
-                    stride,
-                    inner=settings.inner(group, block),
-                    group=group,
-                    is_first=block == 1,
-                    make=make,
-                )
-                features = width * block_type.expansion
-            setattr(self, f"group{group}", members)
-        return features
 
-    def __call__(self, images: jax.Array, training: Training | None) -> jax.Array:
-        """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]. Training moves the batch statistics."""
-        x: Any  # `Pending` up to the first block, if at all
-        with jax.named_scope("stem"):  # the names stand in compiled programs and profiles
-            x = self.stem.lazy(images, training)
-        if self.pool is not None:
-            with jax.named_scope("pool"):
-                x = self.pool(x, training)
-        for group, blocks in enumerate(self.blocks_per_group, start=1):
-            members = getattr(self, f"group{group}")
-            for block in range(1, blocks + 1):  # by number: NNX sorts names, block10 before block2
-                with jax.named_scope(f"group{group}/block{block}"):
-                    x = members[f"block{block}"](x, training)
-        if self.norm_out is not None:
-            with jax.named_scope("norm_out"):
-                x = self.norm_out(x, training)
-        with jax.named_scope("dense"):
-            return self.dense(self.dropout(global_average(x), training))
+def bottleneck_branch(net: Net, x: jax.Array, group: int, block: int, stride: int) -> jax.Array:
+    """1x1, 3x3 and 1x1 convolutions, the first two with a quarter of the channels."""
+    settings = net.architecture
+    before, after = settings.inner(group, block)
+    x = net.dropblock(net.conv_act("conv1", x, before, 1), group)
+    x = net.dropblock(net.conv_act("conv2", x, after, 3, stride), group)
+    x = net.conv_linear("conv3", x, settings.features(group), 1, zero_scale=settings.zero_scale)
+    if settings.pre_activation:  # here the original's branch ends
+        net.skip_random_places(2)
+        return x
+    x = net.dropblock(x, group)
+    if settings.se_ratio:
+        x = x * squeeze_excite(net, x)
+    return net.drop_connect(x, group)
+
+
+def squeeze_excite(net: Net, x: jax.Array) -> jax.Array:
+    """A factor from 0 to 1 for each channel, [n, 1, 1, c], by the means of all. Source: arXiv:1709.01507."""
+    squeezed = max(1, int(x.shape[-1] * net.architecture.se_ratio))
+    means = global_average(x)[:, None, None, :]
+    with net.scope("squeeze_excite"):
+        reduced = net.conv("reduce", means, squeezed, 1, bias=True)
+        return jax.nn.sigmoid(net.conv("expand", jax.nn.relu(reduced), x.shape[-1], 1, bias=True))

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Path, leaves
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import find_architecture
 
 TRAINING = 3
 """Forward passes that a training step is worth: its backward pass computes two products for each of the forward's."""
@@ -25,7 +24,7 @@ def multiply_adds(network: Network) -> dict[Path, int]:
 
     Taps that fall on the padding count too, as usual.
     """
-    architecture = find_architecture(network.model, image_size=network.image_size)
+    architecture = network.architecture
     stem, *groups = _sides(architecture, network.image_size)
     return {
         path: math.prod(shape) * _side(path, architecture, stem, groups) ** 2

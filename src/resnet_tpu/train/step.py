@@ -10,7 +10,9 @@ from jax.sharding import Mesh
 
 from resnet_tpu.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.distributed import DeviceBatch
+from resnet_tpu.kernels.choose import choose_kernels
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.models.network import Network
 from resnet_tpu.train.compiler_options import compiler_options_for, sound_options_for
 from resnet_tpu.train.loss import cross_entropy, l2
@@ -37,11 +39,20 @@ def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
 
 
 def train_step_of(
-    config: Config, network: Network, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh
+    config: Config,
+    network: Network,
+    optimizer: optax.GradientTransformationExtraArgs,
+    mesh: Mesh,
+    *,
+    kernels: Kernels | None = None,
+    tuned_compiler: bool = True,
 ) -> TrainStep:
-    """The step of a run whose options are resolved, on the devices of `mesh`; see `make_train_step`."""
+    """The step of a run whose options are resolved, on the devices of `mesh`; see `make_train_step`.
+
+    kernels: how the layers are computed; default as the options say, see `choose_kernels`.
+    """
     return make_train_step(
-        network,
+        network.with_kernels(kernels or choose_kernels(config.model, mesh)),
         optimizer,
         make_schedule(config),
         config.optimizer,
@@ -49,6 +60,7 @@ def train_step_of(
         total_steps=lengths_of(config).total,
         num_devices=mesh.devices.size,
         device=mesh.devices.flat[0],
+        tuned_compiler=tuned_compiler,
     )
 
 
@@ -62,6 +74,7 @@ def make_train_step(
     total_steps: int = 1,
     num_devices: int = 1,
     device: Any = None,
+    tuned_compiler: bool = True,
 ) -> TrainStep:
     """(state, batch) -> (next state, metrics), jitted; the given state's memory is reused.
 
@@ -70,6 +83,7 @@ def make_train_step(
     With `gradient_accumulation_steps` the batch, cut over `num_devices`, goes through in so many parts: the step is
     that of the whole batch, with the batch-norm statistics of each part its own. `total_steps` is the length of the
     training, for what grows along it. `device`: one of those that it runs on; default the first there is.
+    `tuned_compiler`: whether the compiler gets the options that made such devices faster, by its own estimate.
     """
     factors = learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
@@ -93,7 +107,8 @@ def make_train_step(
         metrics = {"loss": loss, "learning_rate": rate, "top_1_accuracy": correct}
         return TrainState(state.step + 1, params, batch_stats, opt_state, ema, state.masks), metrics
 
-    return jax.jit(train_step, donate_argnums=0, compiler_options=compiler_options_for(device or jax.devices()[0]))
+    options = (compiler_options_for if tuned_compiler else sound_options_for)(device or jax.devices()[0])
+    return jax.jit(train_step, donate_argnums=0, compiler_options=options)
 
 
 def _make_gradients(

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 
 from resnet_tpu.c_libraries import are_off
 from resnet_tpu.errors import first_line
-from resnet_tpu.models.native.build import LIBRARY
+from resnet_tpu.kernels.native.build import LIBRARY
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ def load() -> frozenset[str]:
 @functools.cache
 def has_convolution(before: tuple[int, ...], after: tuple[int, ...], size: int, stride: int, dtype: str) -> bool:
     """Whether oneDNN has the convolution [n, h, w, in] -> [n', h', w', out] with its gradients, logged where not."""
+    if dtype not in load():
+        raise RuntimeError(f"the library in C is not here for {dtype}")
     library = ctypes.CDLL(str(LIBRARY))
     asked = (*before, *after, size, stride, padding_before(size), _DATA_TYPES[dtype])
     # how many images are one call's, the number of threads decides: one, or more up to all of them
@@ -72,7 +74,7 @@ def has_convolution(before: tuple[int, ...], after: tuple[int, ...], size: int, 
 
 
 def padding_before(size: int) -> int:
-    """Pixels of padding on the left and above, as of `layers.Conv`."""
+    """Pixels of padding on the left and above, as of `layers.conv`."""
     return (size - 1) // 2
 
 

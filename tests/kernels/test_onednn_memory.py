@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resnet_tpu.models import native
-from resnet_tpu.models.native.build import FOLDER, locate_headers
+from resnet_tpu.kernels import native
+from resnet_tpu.kernels.native.build import FOLDER, locate_headers
 
 pytestmark = pytest.mark.skipif("float32" not in native.load(), reason="needs the library in C, and oneDNN")
 

@@ -1,28 +1,66 @@
-"""The layers of a training on a CPU, by the library of `models.native`.
+"""Kernels for a CPU, by the library of `kernels.native`.
 
-A batch norm is not computed where it stands: what comes after a convolution stays as it is, with its mean and variance,
-and is normalised and activated by what takes it, a few images at a time, which are in the cache then. The gradient is
-computed the same way. So each convolution's result is written once and read twice in all.
+A batch norm is not computed where it stands: what comes out of a convolution stays as it is, with its mean and
+variance, and is normalised and activated by what takes it, a few images at a time, which are in the cache then. The
+gradient is computed the same way. So each convolution's result is written once and read twice in all.
 """
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
-from jax.typing import DTypeLike
 
-from resnet_tpu.models import native
-from resnet_tpu.models.normed import Activations, Norm, Pending, raw
+from resnet_tpu.kernels import native
+from resnet_tpu.kernels.deferred import Activations, Deferred, Norm, stored
+from resnet_tpu.models import layers
+from resnet_tpu.models.architecture import PoolPadding
+from resnet_tpu.models.kernel_table import Kernels
+from resnet_tpu.models.layers import ConvNorm, Statistics
 
 _NORMED, _MEASURED, _FORKED, _NEEDS_INPUT = 1, 2, 4, 8  # as in native/conv.c
 
 
-def is_able(dtype: DTypeLike) -> bool:
-    """Whether the library is there and can do this type."""
-    return jnp.dtype(dtype).name in native.load()
+def conv_norm(
+    x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
+) -> tuple[jax.Array, Statistics] | None:
+    """See `ConvNormKernel`: any, where the batch is one group."""
+    if num_groups != 1:
+        return None
+    deferred, statistics, _ = _conv_norm(x, layer, stride)
+    if pool is not None and relu:
+        return max_pool(deferred, pool), statistics
+    y = normalize(deferred)
+    y = layers.relu(y) if relu else y
+    return y if pool is None else layers.max_pool(y, pool), statistics
+
+
+def block(
+    x: jax.Array, branch: Sequence[ConvNorm], projection: ConvNorm | None, *, stride: int, num_groups: int
+) -> tuple[jax.Array, list[Statistics]] | None:
+    """See `BlockKernel`: any, where the batch is one group."""
+    if num_groups != 1:
+        return None
+    strides = (stride, 1) if len(branch) == 2 else (1, stride, 1)
+    y, statistics, x = _conv_norm(x, branch[0], strides[0])
+    every, shortcut, of_shortcut = [statistics], x, []
+    if projection is not None:
+        shortcut, statistics, _ = _conv_norm(x, projection, stride)
+        of_shortcut = [statistics]
+    for layer, own_stride in zip(branch[1:], strides[1:], strict=True):
+        y, statistics, _ = _conv_norm(y, layer, own_stride)
+        every.append(statistics)
+    return join(y, shortcut), every + of_shortcut
+
+
+def _conv_norm(x: Activations, layer: ConvNorm, stride: int) -> tuple[Deferred, Statistics, jax.Array]:
+    """The convolution, yet to be normalised, its statistics, and x again: see `convolve`."""
+    y, mean, var, again = convolve(x, layer.kernel, stride)
+    norm = Norm.of(*((mean, var) if layer.frozen is None else layer.frozen), layer.scale, layer.bias)
+    return Deferred(y, norm), Statistics(mean[None], var[None], y.size // y.shape[-1]), again
 
 
 def _nothing() -> Norm:
@@ -30,16 +68,16 @@ def _nothing() -> Norm:
 
 
 def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, ...]:
-    """The convolution of x [n, h, w, in], or of relu(norm(x)), with a kernel float32 [k, k, in, out], padded as `Conv`.
+    """`layers.conv` of x [n, h, w, in], or of relu(norm(x)), with a kernel float32 [k, k, in, out].
 
     Returns (the result, its mean, its biased variance, x again). Who needs x elsewhere too takes that one: its gradient
     is then added to the convolution's where that arises. XLA computes what oneDNN has no convolution for.
     """
-    before = raw(x)
+    before = stored(x)
     after = _shape_after(before, kernel, stride)
     if not native.has_convolution(before.shape, after, kernel.shape[0], stride, before.dtype.name):
         return _convolve_by_xla(x, kernel, stride)
-    if isinstance(x, Pending):
+    if isinstance(x, Deferred):
         return _convolve(x.x, kernel, x.norm, stride, True)
     return _convolve(x, kernel, _nothing(), stride, False)
 
@@ -50,21 +88,17 @@ def _shape_after(x: jax.Array, kernel: jax.Array, stride: int) -> tuple[int, ...
 
 
 def _convolve_by_xla(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, ...]:
-    active = jax.nn.relu(normalize(x)) if isinstance(x, Pending) else x
-    before = native.padding_before(kernel.shape[0])
-    padding = [(before, kernel.shape[0] - 1 - before)] * 2
-    y = jax.lax.conv_general_dilated(
-        active, kernel.astype(active.dtype), (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    active = jax.nn.relu(normalize(x)) if isinstance(x, Deferred) else x
+    y = layers.conv(active, kernel, stride)
     wide = y.astype(jnp.float32)
-    return y, wide.mean((0, 1, 2)), wide.var((0, 1, 2)), raw(x)
+    return y, wide.mean((0, 1, 2)), wide.var((0, 1, 2)), stored(x)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _convolve(x: jax.Array, kernel: jax.Array, norm: Norm, stride: int, is_pending: bool) -> Any:
+def _convolve(x: jax.Array, kernel: jax.Array, norm: Norm, stride: int, is_deferred: bool) -> Any:
     moments = kernel.shape[-1:], jnp.float32
     results = [(_shape_after(x, kernel, stride), x.dtype), moments, moments]
-    settings = _settings(kernel, stride, is_pending * _NORMED | _MEASURED)
+    settings = _settings(kernel, stride, is_deferred * _NORMED | _MEASURED)
     y, mean, var = native.call("conv_forward", results, x, kernel, *norm, settings=settings)
     return y, mean, var, x
 
@@ -73,20 +107,20 @@ def _settings(kernel: jax.Array, stride: int, flags: int) -> list[int]:
     return [stride, native.padding_before(kernel.shape[0]), flags]
 
 
-def _convolve_forward(x: Any, kernel: Any, norm: Any, stride: int, is_pending: bool) -> tuple[Any, Any]:
+def _convolve_forward(x: Any, kernel: Any, norm: Any, stride: int, is_deferred: bool) -> tuple[Any, Any]:
     plain = Norm(*(leaf.value for leaf in norm))
-    results: Any = _convolve(x.value, kernel.value, plain, stride, is_pending)
+    results: Any = _convolve(x.value, kernel.value, plain, stride, is_deferred)
     needs_input = () if x.perturbed else None  # told by the structure: values would be traced
     return results, (x.value, kernel.value, plain, results[0], results[1], needs_input)
 
 
-def _convolve_backward(stride: int, is_pending: bool, kept: Any, gradients: Any) -> tuple[Any, Any, Any]:
-    x, kernel, norm, y, mean, needs_input = kept
+def _convolve_backward(stride: int, is_deferred: bool, residuals: Any, gradients: Any) -> tuple[Any, Any, Any]:
+    x, kernel, norm, y, mean, needs_input = residuals
     is_zero = [isinstance(gradient, SymbolicZero) for gradient in gradients]
     dy, d_mean, d_var = map(_instantiate, gradients[:3])
     count = math.prod(y.shape[:-1])
     measured = Norm(mean, 2 * d_var / count, d_mean / count)
-    flags = is_pending * _NORMED
+    flags = is_deferred * _NORMED
     flags |= (not (is_zero[1] and is_zero[2])) * _MEASURED | (not is_zero[3]) * _FORKED
     flags |= (needs_input is not None) * _NEEDS_INPUT
     features = (kernel.shape[2:3], jnp.float32)
@@ -95,7 +129,7 @@ def _convolve_backward(stride: int, is_pending: bool, kept: Any, gradients: Any)
     settings = _settings(kernel, stride, flags)
     dx, d_slope, d_bias, d_kernel = native.call("conv_backward", results, *arguments, settings=settings)
     dx = dx if flags & _NEEDS_INPUT else jnp.zeros_like(x)
-    return dx, d_kernel, _norm_gradient(norm, d_slope, d_bias, is_pending)
+    return dx, d_kernel, _norm_gradient(norm, d_slope, d_bias, is_deferred)
 
 
 def _instantiate(gradient: Any) -> jax.Array:
@@ -112,16 +146,16 @@ def _norm_gradient(norm: Norm, d_slope: jax.Array, d_bias: jax.Array, is_used: b
 _convolve.defvjp(_convolve_forward, _convolve_backward, symbolic_zeros=True)
 
 
-def normalize(pending: Pending) -> jax.Array:
+def normalize(deferred: Deferred) -> jax.Array:
     """norm(x), where nothing takes it that could do that itself."""
-    x, norm = pending
+    x, norm = deferred
     return ((x.astype(jnp.float32) - norm.mean) * norm.slope + norm.bias).astype(x.dtype)
 
 
-def join(branch: Pending, shortcut: Activations) -> jax.Array:
-    """relu(norm(branch) + shortcut), the shortcut normalised too if it is pending: [n, h, w, features]."""
-    has_norm = isinstance(shortcut, Pending)
-    beside, other = shortcut if isinstance(shortcut, Pending) else (shortcut, _nothing())
+def join(branch: Deferred, shortcut: Activations) -> jax.Array:
+    """relu(norm(branch) + shortcut), the shortcut normalised too if it is deferred: [n, h, w, features]."""
+    has_norm = isinstance(shortcut, Deferred)
+    beside, other = shortcut if isinstance(shortcut, Deferred) else (shortcut, _nothing())
     return _join(branch.x, branch.norm, beside, other, has_norm)
 
 
@@ -136,8 +170,8 @@ def _join_forward(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm, has_
     return y, (x, norm, beside if has_norm else None, other, y)
 
 
-def _join_backward(has_norm: bool, kept: Any, dy: jax.Array) -> tuple[jax.Array, Norm, jax.Array, Norm]:
-    x, norm, beside, other, y = kept
+def _join_backward(has_norm: bool, residuals: Any, dy: jax.Array) -> tuple[jax.Array, Norm, jax.Array, Norm]:
+    x, norm, beside, other, y = residuals
     sums = [((x.shape[-1],), jnp.float32)] * 3
     arguments = x, *norm, x if beside is None else beside, *other, y, dy
     dx, d_beside, d_slope, d_bias, d_other = native.call(
@@ -149,11 +183,11 @@ def _join_backward(has_norm: bool, kept: Any, dy: jax.Array) -> tuple[jax.Array,
 _join.defvjp(_join_forward, _join_backward)
 
 
-def pool(pending: Pending, padding: str) -> jax.Array:
+def max_pool(deferred: Deferred, padding: PoolPadding) -> jax.Array:
     """max_pool(relu(norm(x)), padding): [n, h, w, features] -> [n, ceil(h/2), ceil(w/2), features]."""
-    height = pending.x.shape[1]
+    height = deferred.x.shape[1]
     before = 1 if padding == "symmetric" or height % 2 else 0
-    return _pool(pending.x, pending.norm, before)
+    return _pool(deferred.x, deferred.norm, before)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -168,8 +202,8 @@ def _pool_forward(x: jax.Array, norm: Norm, before: int) -> tuple[jax.Array, Any
     return y, (x, norm, places)
 
 
-def _pool_backward(before: int, kept: Any, dy: jax.Array) -> tuple[jax.Array, Norm]:
-    x, norm, places = kept
+def _pool_backward(before: int, residuals: Any, dy: jax.Array) -> tuple[jax.Array, Norm]:
+    x, norm, places = residuals
     sums = [((x.shape[-1],), jnp.float32)] * 2
     dx, d_slope, d_bias = native.call(
         "pool_backward", [(x.shape, x.dtype), *sums], x, *norm, dy, places, settings=[before]
@@ -178,3 +212,6 @@ def _pool_backward(before: int, kept: Any, dy: jax.Array) -> tuple[jax.Array, No
 
 
 _pool.defvjp(_pool_forward, _pool_backward)
+
+
+CPU = Kernels("cpu", conv_norm, block=block)

@@ -1,6 +1,5 @@
 """The layers in C, with oneDNN's convolutions, against the plain ones."""
 
-import dataclasses
 import functools
 import logging
 import re
@@ -14,12 +13,14 @@ import numpy as np
 import pytest
 
 from resnet_tpu.c_libraries import SWITCH
-from resnet_tpu.config import Config, ModelConfig
-from resnet_tpu.models import cpu, native
-from resnet_tpu.models.layers import choose_form, max_pool
-from resnet_tpu.models.native.build import build, locate_headers
+from resnet_tpu.config import Config
+from resnet_tpu.kernels import cpu, native
+from resnet_tpu.kernels.cpu import CPU
+from resnet_tpu.kernels.deferred import Deferred, Norm
+from resnet_tpu.kernels.native.build import build, locate_headers
+from resnet_tpu.models import layers, registry
+from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.normed import Norm, Pending
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.schedule import make_schedule
 from resnet_tpu.train.state import create_state
@@ -39,13 +40,6 @@ def distance(actual: Any, expected: Any) -> float:
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     wide = [(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in pairs]
     return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in wide)
-
-
-def plain_conv(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    total = kernel.shape[0] - 1
-    padding = [(total // 2, total - total // 2)] * 2
-    dimensions = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), (stride,) * 2, padding, dimension_numbers=dimensions)
 
 
 def plain_norm(x: jax.Array, norm: Norm) -> jax.Array:
@@ -80,33 +74,33 @@ GEOMETRIES = [
 
 
 @needs_library
-@pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.parametrize("is_deferred", [False, True])
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_convolution_and_all_its_gradients_are_the_plain_ones(geometry: tuple[int, ...], is_pending: bool) -> None:
+def test_convolution_and_all_its_gradients_are_the_plain_ones(geometry: tuple[int, ...], is_deferred: bool) -> None:
     n, height, width, before, after, size, stride = geometry
 
     def ours(x: jax.Array, kernel: jax.Array, norm: Norm) -> Any:
-        return cpu.convolve(Pending(x, norm) if is_pending else x, kernel, stride)
+        return cpu.convolve(Deferred(x, norm) if is_deferred else x, kernel, stride)
 
     def plain(x: jax.Array, kernel: jax.Array, norm: Norm) -> Any:
-        y = plain_conv(jax.nn.relu(plain_norm(x, norm)) if is_pending else x, kernel, stride)
+        y = layers.conv(jax.nn.relu(plain_norm(x, norm)) if is_deferred else x, kernel, stride)
         return y, y.mean((0, 1, 2)), y.var((0, 1, 2)), x
 
     arguments = random(n, height, width, before), random(size, size, before, after), random_norm(before, 1)
     expected, actual = (all_gradients(function, *arguments) for function in (plain, ours))
-    if not is_pending:  # nothing is normalised: no gradient
+    if not is_deferred:  # nothing is normalised: no gradient
         assert not any(leaf.any() for leaf in actual[1][2])
         expected, actual = ((results, gradients[:2]) for results, gradients in (expected, actual))
     assert distance(actual, expected) < 3e-6
 
 
 @needs_library
-@pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.parametrize("is_deferred", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_what_onednn_refuses_xla_computes(dtype: Any, is_pending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_onednn_refuses_xla_computes(dtype: Any, is_deferred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     n, height, width, before, after, size, stride = GEOMETRIES[2]
     x, norm = random(n, height, width, before).astype(dtype), random_norm(before, 1)
-    arguments = Pending(x, norm) if is_pending else x, random(size, size, before, after)
+    arguments = Deferred(x, norm) if is_deferred else x, random(size, size, before, after)
 
     def convolved() -> Any:
         return all_gradients(lambda x, kernel: cpu.convolve(x, kernel, stride), *arguments)
@@ -145,7 +139,6 @@ def test_a_library_for_another_version_of_xla_s_interface_is_left_alone(
     try:
         with caplog.at_level(logging.WARNING):
             assert native.load() == frozenset()
-            assert choose_form("cpu", "float32") == "plain"
         assert "999" in caplog.text
     finally:
         native.load.cache_clear()
@@ -165,7 +158,7 @@ def test_mean_and_variance_of_values_far_from_zero() -> None:
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_end_of_a_block_is_the_plain_one(has_norm: bool) -> None:
     def ours(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm) -> jax.Array:
-        return cpu.join(Pending(x, norm), Pending(beside, other) if has_norm else beside)
+        return cpu.join(Deferred(x, norm), Deferred(beside, other) if has_norm else beside)
 
     def plain(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm) -> jax.Array:
         return jax.nn.relu(plain_norm(x, norm) + (plain_norm(beside, other) if has_norm else beside))
@@ -183,10 +176,10 @@ def test_end_of_a_block_is_the_plain_one(has_norm: bool) -> None:
 @pytest.mark.parametrize("padding", ["same", "symmetric"])
 def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
     def ours(x: jax.Array, norm: Norm) -> jax.Array:
-        return cpu.pool(Pending(x, norm), padding)
+        return cpu.max_pool(Deferred(x, norm), padding)
 
     def plain(x: jax.Array, norm: Norm) -> jax.Array:
-        return max_pool(jax.nn.relu(plain_norm(x, norm)), padding)
+        return layers.max_pool(jax.nn.relu(plain_norm(x, norm)), padding)
 
     arguments = random(3, side, side, 20), random_norm(20, 1)
     expected, actual = (all_gradients(function, *arguments) for function in (plain, ours))
@@ -197,23 +190,20 @@ def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
 def test_what_is_no_number_goes_through() -> None:
     x = random(2, 8, 8, 16).at[1, 2, 3, 4].set(jnp.nan)
     norm = random_norm(16, 1)
-    for y in (cpu.pool(Pending(x, norm), "same"), cpu.join(Pending(x, norm), x)):
+    for y in (cpu.max_pool(Deferred(x, norm), "same"), cpu.join(Deferred(x, norm), x)):
         assert jnp.isnan(y[1, ..., 4]).any()
         assert not jnp.isnan(y[0]).any()
-    assert jnp.isnan(cpu.convolve(Pending(x, norm), random(1, 1, 16, 8), 1)[1]).all()
+    assert jnp.isnan(cpu.convolve(Deferred(x, norm), random(1, 1, 16, 8), 1)[1]).all()
 
 
-def network_of(form: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Network, Config]:
-    from resnet_tpu.models import registry
-
-    monkeypatch.setattr(registry, "choose_form", lambda *_, **__: form)
+def network_of(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Network, Config]:
     for depth in (18, 50):  # each kind of block, and one that follows its like
         monkeypatch.setitem(registry._IMAGENET_BLOCKS, depth, (2, 1, 1, 1))
     config = Config().replace(
         resnet_width=8, stem="imagenet", train_batch_size=8, num_train_images=64, base_learning_rate=0.1,
         learning_rate_schedule="constant", **options,
     )  # fmt: skip
-    return Network.create(config.model, num_classes=10, image_size=64), config
+    return Network.create(config.model, num_classes=10, image_size=64).with_kernels(kernels), config
 
 
 def perturbed(params: Any) -> Any:
@@ -249,11 +239,13 @@ SLOW_VARIANTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "options", [*VARIANTS, *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW_VARIANTS)]
 )
-def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_network_gives_the_same_by_both_kernels(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = random(8, 64, 64, 3)
     plain, ours = (
-        gradients_of(network_of(form, monkeypatch, precision="float32", **options)[0])(images)
-        for form in ("plain", "cpu")
+        gradients_of(network_of(kernels, monkeypatch, precision="float32", **options)[0])(images)
+        for kernels in (PLAIN, CPU)
     )
     assert distance(ours, plain) < 1e-4
 
@@ -261,8 +253,8 @@ def test_a_whole_network_gives_the_same_in_both_forms(options: dict[str, Any], m
 @needs_bfloat16
 def test_a_network_in_bfloat16_is_as_near_to_float32_as_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    for form, precision in (("plain", "float32"), ("plain", "bfloat16"), ("cpu", "bfloat16")):
-        gradients = gradients_of(network_of(form, monkeypatch, precision=precision, resnet_depth=18)[0])
+    for kernels, precision in ((PLAIN, "float32"), (PLAIN, "bfloat16"), (CPU, "bfloat16")):
+        gradients = gradients_of(network_of(kernels, monkeypatch, precision=precision, resnet_depth=18)[0])
         # one batch is off by up to 20 %, their mean by 1 %
         found.append(
             [leaf for seed in range(16) for leaf in jax.tree.leaves(gradients(random(8, 64, 64, 3, seed=seed)))]
@@ -284,8 +276,8 @@ def test_losses_of_fifty_steps_are_those_of_the_plain_step(monkeypatch: pytest.M
         "weight": jnp.ones(8),
     }
     losses = []
-    for form in ("plain", "cpu"):
-        network, config = network_of(form, monkeypatch, precision="float32", resnet_depth=18)
+    for kernels in (PLAIN, CPU):
+        network, config = network_of(kernels, monkeypatch, precision="float32", resnet_depth=18)
         optimizer = make_optimizer(config.optimizer)
         state = create_state(network, optimizer, seed=0)
         step = make_train_step(network, optimizer, make_schedule(config), config.optimizer)
@@ -298,29 +290,18 @@ def test_losses_of_fifty_steps_are_those_of_the_plain_step(monkeypatch: pytest.M
     assert losses[0][-1] < losses[0][0]
 
 
-def test_form_goes_by_the_devices() -> None:
-    able = "cpu" if "float32" in native.load() else "plain"
-    assert choose_form("cpu", "float32") == able
-    assert choose_form("cpu", "float32", num_devices=8) == "plain"
-    assert choose_form("cpu", "float16") == "plain"
-    assert choose_form("NVIDIA H200", "float32") == "plain"
-    assert choose_form("", "float32") == "plain"  # not said
-
-
 def test_library_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "0")
     native.load.cache_clear()
     try:
         assert native.load() == frozenset()
-        assert choose_form("cpu", "float32") == "plain"
     finally:
         native.load.cache_clear()
 
 
-def test_forms_differ_in_nothing_that_is_stored() -> None:
-    model = dataclasses.replace(ModelConfig(), resnet_depth=50, resnet_width=8, precision="float32")
-    shapes = [
-        Network.create(model, num_classes=10, image_size=64, device_kind=kind).shapes()
-        for kind in ("", "cpu", "TPU v2")
-    ]
-    assert shapes[0] == shapes[1] == shapes[2]
+@needs_library
+def test_several_groups_are_left_to_the_plain_layers() -> None:
+    layer = layers.ConvNorm(random(3, 3, 4, 8), jnp.ones(8), jnp.zeros(8))
+    x = random(4, 8, 8, 4)
+    assert cpu.conv_norm(x, layer, stride=1, num_groups=2, relu=True, pool=None) is None
+    assert cpu.block(x, [layer, layer], None, stride=1, num_groups=2) is None

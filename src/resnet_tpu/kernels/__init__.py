@@ -1,0 +1,1 @@
+"""Other ways to compute the layers of `models.layers` in training."""

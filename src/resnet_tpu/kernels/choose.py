@@ -1,0 +1,54 @@
+"""Which kernels a training computes by."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from resnet_tpu.config import ModelConfig
+from resnet_tpu.errors import UserError
+from resnet_tpu.kernels import native
+from resnet_tpu.kernels.block import block_kernels
+from resnet_tpu.kernels.cpu import CPU
+from resnet_tpu.kernels.fused import FUSED
+from resnet_tpu.models.kernel_table import PLAIN, Kernels
+
+KERNELS: dict[str, Callable[[Mesh], Kernels]] = {
+    "plain": lambda _: PLAIN,
+    "cpu": lambda _: CPU,
+    "fused": lambda _: FUSED,
+    "block": lambda mesh: block_kernels(mesh.devices.size),
+}
+"""By name, for the devices of a mesh."""
+
+
+def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
+    """The kernels that the option `kernels` names, or with `auto` those for such devices where none were timed.
+
+    Raises UserError when these devices cannot run what is named.
+    """
+    name = _for_devices(model.precision, mesh) if model.kernels == "auto" else model.kernels
+    if why := why_not(name, model.precision, mesh):
+        raise UserError("kernels", name, "auto, plain or fused here", f"{why}. Change the value.")
+    return KERNELS[name](mesh)
+
+
+def why_not(name: str, precision: str, mesh: Mesh) -> str:
+    """Why the kernels `name` cannot compute a training on these devices; empty where they can."""
+    if name != "cpu":
+        return ""
+    if (platform := mesh.devices.flat[0].platform) != "cpu":
+        return f"It is for a CPU, and this is a {platform}"
+    if mesh.devices.size > 1:  # the partitioner cannot cut the library's layers
+        return f"It is for one device, and here are {mesh.devices.size}"
+    if jnp.dtype(precision).name not in native.load():
+        return f"The library in C is not here for {precision}; resnet-tpu doctor says what to install"
+    return ""
+
+
+def _for_devices(precision: str, mesh: Mesh) -> str:
+    """On TPUs float32 is plain, which is what the original computes to the last bits."""
+    platform = mesh.devices.flat[0].platform
+    if platform == "tpu" and precision == "bfloat16":
+        return "fused"
+    return "cpu" if platform == "cpu" and not why_not("cpu", precision, mesh) else "plain"

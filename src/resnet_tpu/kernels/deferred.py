@@ -1,0 +1,109 @@
+"""Deferred batch norm: activations kept as they come out of a convolution, beside the norm that is yet to be applied.
+
+Images are NHWC. `num_groups` equal slices of the batch have each its own statistics, float32 [num_groups, channels].
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from resnet_tpu.models.architecture import EPSILON
+from resnet_tpu.models.layers import broadcast, group
+
+POSITIONS = (1, 2, 3)
+"""Of what `group` gives: all axes but groups and channels."""
+
+
+class Norm(NamedTuple):
+    """A batch norm whose statistics are known, (x - mean) * slope + bias: float32 [num_groups, channels] each.
+
+    In `kernels.cpu`, where the batch is one group, [channels].
+    """
+
+    mean: jax.Array
+    slope: jax.Array
+    bias: jax.Array
+
+    @classmethod
+    def of(cls, mean: jax.Array, var: jax.Array, scale: jax.Array, bias: jax.Array) -> "Norm":
+        """By mean and variance [num_groups, channels], and scale and bias [channels]."""
+        return cls(mean, jax.lax.rsqrt(var + EPSILON) * scale, jnp.broadcast_to(bias, mean.shape))
+
+    def linear(self, x: jax.Array) -> jax.Array:
+        """x [n, h, w, c] -> x normalised, grouped, float32."""
+        return self._to_float32(x) * broadcast(self.slope) + broadcast(self.bias - self.mean * self.slope)
+
+    def relu(self, x: jax.Array) -> jax.Array:
+        """x [n, h, w, c] -> x normalised and activated, grouped, of its dtype."""
+        return jnp.maximum(self.linear(x), 0.0).astype(x.dtype)
+
+    def linear_vjp(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, "Norm"]:
+        """The gradients of x and of the norm, by that of `linear`; both are grouped and float32."""
+        d_bias, d_slope = dy.sum(POSITIONS), ((self._to_float32(x) - broadcast(self.mean)) * dy).sum(POSITIONS)
+        return dy * broadcast(self.slope), Norm(-self.slope * d_bias, d_slope, d_bias)
+
+    def relu_vjp(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, "Norm"]:
+        """The gradients of x and of the norm, by that of `relu`; both are grouped and float32."""
+        return self.linear_vjp(x, jnp.where(self.linear(x) > 0, dy, 0.0))
+
+    def _to_float32(self, x: jax.Array) -> jax.Array:
+        return to_float32(x, self.mean.shape[0])
+
+
+class Deferred(NamedTuple):
+    """relu(norm(x)), x [n, h, w, c], that whoever takes it has yet to compute."""
+
+    x: jax.Array
+    norm: Norm
+
+
+Activations = jax.Array | Deferred
+"""What one convolution hands to the next."""
+
+
+def stored(x: Activations) -> jax.Array:
+    """The array in memory: the activations, or what they are computed from."""
+    return x.x if isinstance(x, Deferred) else x
+
+
+@jax.custom_vjp
+def materialize(x: jax.Array, norm: Norm) -> jax.Array:
+    """relu(norm(x)), [n, h, w, c] of x's dtype; the gradient keeps x and the norm alone."""
+    return norm.relu(x).reshape(x.shape)
+
+
+def _materialize_backward(residuals: tuple[jax.Array, Norm], dy: jax.Array) -> tuple[jax.Array, Norm]:
+    x, norm = residuals
+    dx, d_norm = norm.relu_vjp(x, to_float32(dy, norm.mean.shape[0]))
+    return dx.astype(x.dtype).reshape(x.shape), d_norm
+
+
+materialize.defvjp(lambda x, norm: (materialize(x, norm), (x, norm)), _materialize_backward)
+
+
+def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance by channel, float32 [num_groups, c], in one pass."""
+    wide = to_float32(x, num_groups)
+    mean = wide.mean(POSITIONS)
+    return mean, jnp.maximum(jnp.square(wide).mean(POSITIONS) - jnp.square(mean), 0.0)
+
+
+def moments_vjp(mean: jax.Array, d_moments: Sequence[jax.Array], count: int) -> tuple[jax.Array, jax.Array]:
+    """(slope, offset) of the gradient slope * x + offset that x has by its `moments` over `count` values."""
+    d_mean, d_var = d_moments
+    slope = 2 * d_var / count
+    return slope, d_mean / count - slope * mean
+
+
+def add_gradients(own: jax.Array, x: jax.Array, slope: jax.Array, offset: jax.Array) -> jax.Array:
+    """The gradient own + slope * x + offset, like x: [n, h, w, c], with slope and offset [num_groups, c]."""
+    num_groups = slope.shape[0]
+    total = to_float32(own, num_groups) + to_float32(x, num_groups) * broadcast(slope) + broadcast(offset)
+    return total.astype(x.dtype).reshape(x.shape)
+
+
+def to_float32(x: jax.Array, num_groups: int) -> jax.Array:
+    """[n, h, w, c] -> float32 [num_groups, n / num_groups, h, w, c]."""
+    return group(x, num_groups).astype(jnp.float32)

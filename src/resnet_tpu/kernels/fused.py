@@ -1,0 +1,206 @@
+"""Kernels that compute a batch norm with the layer beside it, which spares passes over the large activations.
+
+On a TPU such a pass costs more than the arithmetic of a small convolution. Pure JAX: they run anywhere, and give what
+the plain layers give but for rounding. All statistics are float32.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from resnet_tpu.kernels.deferred import POSITIONS, Norm, add_gradients, materialize, moments, moments_vjp, to_float32
+from resnet_tpu.models import layers
+from resnet_tpu.models.architecture import EPSILON, PoolPadding
+from resnet_tpu.models.kernel_table import Kernels
+from resnet_tpu.models.layers import ConvNorm, Statistics, broadcast, group, max_pool
+
+Normed = tuple[jax.Array, jax.Array, jax.Array]
+"""(activations, mean, variance)."""
+
+_EXACT = jax.lax.Precision.HIGHEST  # of products of small matrices, which a TPU would round to bfloat16
+
+
+def conv_norm(
+    x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
+) -> tuple[jax.Array, Statistics] | None:
+    """See `ConvNormKernel`: the last convolution of the stem, and 1x1 convolutions that add channels."""
+    if layer.frozen is not None:
+        return None
+    if pool is not None and relu:
+        return _conv_norm_pool(x, layer, stride, num_groups, pool)
+    size, _, before, after = layer.kernel.shape
+    if relu or pool or (size, stride) != (1, 1) or before > after:
+        return None
+    normed: Any = expand(x, layer.kernel[0, 0], layer.scale, layer.bias, num_groups)
+    y, mean, var = normed
+    return y, Statistics(mean, var, x.size // before // num_groups)
+
+
+def _conv_norm_pool(
+    x: jax.Array, layer: ConvNorm, stride: int, num_groups: int, padding: PoolPadding
+) -> tuple[jax.Array, Statistics]:
+    # a channel with a negative scale is turned over, and its kernel with it
+    sign = jax.lax.stop_gradient(jnp.where(layer.scale < 0, -1.0, 1.0))
+    y = layers.conv(x, layer.kernel * sign, stride)
+    pooled: Any = max_pool_moments(y, num_groups, padding)
+    largest, mean, var = pooled
+    norm = Norm.of(mean, var, sign * layer.scale, layer.bias)
+    return materialize(largest, norm), Statistics(sign * mean, var, y.size // y.shape[-1] // num_groups)
+
+
+class ExpansionGradients(NamedTuple):
+    """The gradients of a kernel [in, out] and a scale [out], and three parts of that of the input x.
+
+    It is x @ again + dy @ back + constant, with again [g, in, in] and back [g, out, in] in x's dtype, constant [g, in].
+    """
+
+    kernel: jax.Array
+    scale: jax.Array
+    again: jax.Array
+    back: jax.Array
+    constant: jax.Array
+
+
+class Expansion(NamedTuple):
+    """A 1x1 convolution x @ kernel with its batch norm, by mean and covariance of x, which has fewer channels.
+
+    The kernel is rounded as the convolution's is. All are float32; by group are all but kernel [in, out] and scale.
+    """
+
+    kernel: jax.Array
+    scale: jax.Array
+    mean_in: jax.Array
+    shared: jax.Array  # the covariance of x and the result
+    mean: jax.Array
+    var: jax.Array
+    factor: jax.Array  # one over the standard deviation of the result
+
+    @classmethod
+    def of(
+        cls, kernel: jax.Array, scale: jax.Array, mean_in: jax.Array, covariance: jax.Array, dtype: DTypeLike
+    ) -> "Expansion":
+        """mean_in [g, in], covariance [g, in, in]."""
+        wide = kernel.astype(dtype).astype(jnp.float32)
+        shared = jnp.einsum("gij,jo->gio", covariance, wide, precision=_EXACT)
+        mean = jnp.einsum("gi,io->go", mean_in, wide, precision=_EXACT)
+        var = jnp.maximum((wide * shared).sum(1), 0.0)
+        return cls(wide, scale, mean_in, shared, mean, var, jax.lax.rsqrt(var + EPSILON))
+
+    @property
+    def slope(self) -> jax.Array:
+        """What the norm multiplies by, [g, out]."""
+        return self.factor * self.scale
+
+    def gradients(self, product: jax.Array, total: jax.Array, count: int, dtype: DTypeLike) -> ExpansionGradients:
+        """By the sums over `count` positions of the products of x and dy, [g, in, out], and of dy, [g, out]."""
+        product = product - self.mean_in[:, :, None] * total[:, None, :]
+        d_scale = self.factor * (self.kernel * product).sum(1)
+        # the gradient of the convolution's result is slope * dy + inverse * (x @ kernel) + offset: arXiv:1502.03167
+        slope = self.slope
+        inverse = -slope * self.factor * d_scale / count
+        again = jnp.einsum("io,go,jo->gij", self.kernel, inverse, self.kernel, precision=_EXACT).astype(dtype)
+        back = (self.kernel * slope[:, None]).swapaxes(1, 2).astype(dtype)
+        # dx sums to zero, by the matrices as they are rounded: else its mean would be off by their rounding
+        constant = -jnp.einsum("go,goi->gi", total / count, back.astype(jnp.float32), precision=_EXACT)
+        constant -= jnp.einsum("gi,gij->gj", self.mean_in, again.astype(jnp.float32), precision=_EXACT)
+        d_kernel = (product * slope[:, None] + count * self.shared * inverse[:, None]).sum(0)
+        return ExpansionGradients(d_kernel, d_scale.sum(0), again, back, constant)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def expand(x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int) -> Normed:
+    """A 1x1 convolution of stride 1 and its batch norm: x [n, h, w, in], kernel [in, out] -> [n, h, w, out].
+
+    The statistics of x @ kernel follow from the mean and the covariance of x, which has fewer channels: they are known
+    before the convolution, whose result is then normalised, added to and activated where it arises, and is never kept.
+    The gradient needs x and the gradient that comes in alone. Mean and variance have none.
+    """
+    return _expand_forward(x, kernel, scale, bias, num_groups)[0]
+
+
+def _expand_forward(
+    x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int
+) -> tuple[Normed, Any]:
+    grouped = group(x, num_groups)
+    count = x.size // x.shape[-1] // num_groups
+    # a product, for as a reduction the sum costs a pass of its own, and with one column it is made one
+    ones = jnp.ones((*grouped.shape[:-1], 8), x.dtype)
+    mean_in = inner(grouped, ones)[..., 0] / count
+    covariance = inner(grouped, grouped) / count - mean_in[:, :, None] * mean_in[:, None, :]
+    expansion = Expansion.of(kernel, scale, mean_in, covariance, x.dtype)
+    y = to_float32(layers.conv(x, kernel[None, None]), num_groups)
+    y = (y - broadcast(expansion.mean)) * broadcast(expansion.slope) + bias
+    return (y.astype(x.dtype).reshape(*x.shape[:-1], -1), expansion.mean, expansion.var), (x, expansion)
+
+
+def _expand_backward(num_groups: int, residuals: Any, gradients: Normed) -> tuple[jax.Array, ...]:
+    x, expansion = residuals
+    grouped, dy = group(x, num_groups), group(gradients[0], num_groups)
+    total = dy.astype(jnp.float32).sum(POSITIONS)
+    parts = expansion.gradients(inner(grouped, dy), total, dy.size // total.size, x.dtype)
+    dx = multiply(dy, parts.back) + multiply(grouped, parts.again) + broadcast(parts.constant)
+    return dx.astype(x.dtype).reshape(x.shape), parts.kernel, parts.scale, total.sum(0)
+
+
+expand.defvjp(_expand_forward, _expand_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def max_pool_moments(x: jax.Array, num_groups: int, padding: PoolPadding) -> Normed:
+    """`max_pool` of x, with mean and variance of x itself: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c].
+
+    By a norm that turns no channel over, the largest of a window is the largest before it is normalised too: a quarter
+    of the values is left to normalise. Mean and variance have gradients.
+    """
+    return _max_pool_forward(x, num_groups, padding)[0]
+
+
+def _max_pool_forward(x: jax.Array, num_groups: int, padding: PoolPadding) -> tuple[Normed, Any]:
+    mean, var = moments(x, num_groups)
+    return (max_pool(x, padding), mean, var), (x, mean)
+
+
+def _max_pool_backward(num_groups: int, padding: PoolPadding, residuals: Any, gradients: Normed) -> tuple[jax.Array]:
+    del num_groups
+    x, mean = residuals
+    d_pooled, *d_moments = gradients
+    (own,) = jax.vjp(lambda x: max_pool(x, padding), x)[1](d_pooled)
+    return (add_gradients(own, x, *moments_vjp(mean, d_moments, x.size // mean.size)),)
+
+
+max_pool_moments.defvjp(_max_pool_forward, _max_pool_backward)
+
+
+def add_relu(branch: jax.Array, shortcut: jax.Array) -> jax.Array:
+    """See `AddReluKernel`. The gradient asks where the result was positive: the sum itself is not kept."""
+    return _relu(branch + shortcut)
+
+
+@jax.custom_vjp
+def _relu(x: jax.Array) -> jax.Array:
+    # else a TPU's compiler takes the maximum wherever it is used, and keeps x beside it for the other uses
+    return jax.lax.optimization_barrier(jnp.maximum(x, 0))
+
+
+def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = _relu(x)
+    return y, y
+
+
+_relu.defvjp(_relu_forward, lambda y, dy: (jnp.where(y > 0, dy, 0),))
+
+
+def inner(x: jax.Array, y: jax.Array) -> jax.Array:
+    """[g, n, h, w, i], [g, n, h, w, o] -> the sum over all positions of the products, float32 [g, i, o]."""
+    return jnp.einsum("gnhwi,gnhwo->gio", x, y, preferred_element_type=jnp.float32)
+
+
+def multiply(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """[g, n, h, w, i], [g, i, o] -> float32 [g, n, h, w, o]: rows times the kernel, which is rounded as x is."""
+    return jnp.einsum("gnhwi,gio->gnhwo", x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)
+
+
+FUSED = Kernels("fused", conv_norm, add_relu)

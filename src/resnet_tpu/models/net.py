@@ -1,0 +1,274 @@
+"""Layers with names: each finds its arrays among those of the network, or makes them where the network is new."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from resnet_tpu.models import dropping, evonorm, layers
+from resnet_tpu.models.architecture import Architecture, PoolPadding
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at, put
+from resnet_tpu.models.kernel_table import PLAIN, Kernels
+from resnet_tpu.models.layers import ConvNorm, Statistics
+from resnet_tpu.models.training import Training
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+"""An initialisation: the values of an array of this shape, float32."""
+
+_EVONORM_MOMENTUM = 0.9  # whatever `bn_momentum` is: the original's
+
+
+class Net:
+    """The layers of one network during one call of it.
+
+    Activations are [n, h, w, c] in `dtype`, arrays float32. `training` is None in evaluation. In training batch norms
+    normalise by the batch and move the running statistics: `batch_stats` are then those after the step. The trees that
+    were given stay as they are.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        dtype: DTypeLike,
+        params: Arrays,
+        batch_stats: Arrays,
+        *,
+        training: Training | None = None,
+        kernels: Kernels = PLAIN,
+        make: Callable[[Draw, tuple[int, ...]], Any] | None = None,
+    ) -> None:
+        """make: gives a new network its arrays, which it collects in `params` and `batch_stats`."""
+        self.architecture = architecture
+        self.dtype = dtype
+        self.training = training
+        self.params: Arrays = jax.tree.map(lambda leaf: leaf, params)
+        self.batch_stats: Arrays = jax.tree.map(lambda leaf: leaf, batch_stats)
+        self._kernels = kernels
+        self._make = make
+        self._scope: Path = ()
+        self._random_places = itertools.count()
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Within it all layers are below `name`, which also stands in compiled programs and profiles."""
+        outer = self._scope
+        self._scope = (*outer, *name.split("/"))
+        try:
+            with jax.named_scope(name):
+                yield
+        finally:
+            self._scope = outer
+
+    def conv(
+        self, name: str, x: jax.Array, features: int, size: int, stride: int = 1, *, bias: bool = False
+    ) -> jax.Array:
+        """A `size` x `size` convolution, with or without a bias."""
+        with self.scope(name):
+            kernel = self._param("kernel", layers.draw_kernel, (size, size, x.shape[-1], features))
+            x = layers.conv(x.astype(self.dtype), kernel, stride)
+            return x + self._param("bias", layers.zeros, (features,)).astype(self.dtype) if bias else x
+
+    def conv_norm(
+        self,
+        name: str,
+        x: jax.Array,
+        features: int,
+        size: int,
+        stride: int = 1,
+        *,
+        relu: bool = False,
+        zero_scale: bool = False,
+        pool: PoolPadding | None = None,
+    ) -> jax.Array:
+        """A convolution and its batch norm, then a ReLU and a max-pool if they are asked for."""
+        with self.scope(name):
+            call = functools.partial(self._kernels.conv_norm, stride=stride, relu=relu, pool=pool)
+            if (y := self._by_kernel(call, x)) is not None:
+                return y
+            x = self.conv("conv", x, features, size, stride)
+            x = self.batch_norm("norm", x, zero_scale=zero_scale)
+            x = layers.relu(x) if relu else x
+            return layers.max_pool(x, pool) if pool else x
+
+    def conv_act(self, name: str, x: jax.Array, features: int, size: int, stride: int = 1) -> jax.Array:
+        """A convolution, normalised and activated as `norm_act_layer` says."""
+        if self.architecture.norm_act_layer == "bn_relu":
+            return self.conv_norm(name, x, features, size, stride, relu=True)
+        with self.scope(name):
+            return self.norm_act("norm", self.conv("conv", x, features, size, stride))
+
+    def conv_linear(
+        self, name: str, x: jax.Array, features: int, size: int, stride: int = 1, *, zero_scale: bool = False
+    ) -> jax.Array:
+        """A convolution without activation, normalised unless the network is pre-activated."""
+        if self.architecture.pre_activation:
+            return self.conv(f"{name}/conv", x, features, size, stride)
+        return self.conv_norm(name, x, features, size, stride, zero_scale=zero_scale)
+
+    def _by_kernel(self, call: Callable[..., Any], x: jax.Array) -> jax.Array | None:
+        """In training, what a kernel for one convolution with its norm gives; None where none does."""
+        if self.training is None:
+            return None
+        found = call(x.astype(self.dtype), self._conv_norm(), num_groups=self.architecture.batch_norm_groups)
+        if found is None:
+            return None
+        y, statistics = found
+        self._move(statistics, "norm")
+        return y
+
+    def block(self, x: jax.Array, stride: int) -> jax.Array | None:
+        """In training, what a kernel for this whole residual block gives; None where none does."""
+        if self.training is None or not self.architecture.has_plain_branches:
+            return None
+        own = leaf_at({"params": self.params}, ("params", self._scope))
+        branch = [name for name in ("conv1", "conv2", "conv3") if name in own]
+        projection = "projection" if "projection" in own else None
+        found = self._kernels.block(
+            x.astype(self.dtype),
+            [self._conv_norm(name) for name in branch],
+            self._conv_norm(projection) if projection else None,
+            stride=stride,
+            num_groups=self.architecture.batch_norm_groups,
+        )
+        if found is None:
+            return None
+        y, every = found
+        for name, statistics in zip([*branch, projection] if projection else branch, every, strict=True):
+            self._move(statistics, f"{name}/norm")
+        return y
+
+    def add_relu(self, branch: jax.Array, shortcut: jax.Array) -> jax.Array:
+        """The end of a block: relu(branch + shortcut)."""
+        if self.training is not None and (y := self._kernels.add_relu(branch, shortcut)) is not None:
+            return y
+        return layers.relu(branch + shortcut)
+
+    def norm_act(self, name: str, x: jax.Array) -> jax.Array:
+        """The normalisation and activation that `norm_act_layer` names, before the convolutions."""
+        kind = self.architecture.norm_act_layer
+        return layers.relu(self.batch_norm(name, x)) if kind == "bn_relu" else self._evonorm(name, x, kind)
+
+    def batch_norm(self, name: str, x: jax.Array, *, zero_scale: bool = False) -> jax.Array:
+        """Batch norm: by the batch in training, by the running statistics in evaluation and where they are frozen.
+
+        Training moves these towards the mean over the batch's groups, with the unbiased variance:
+        `var <- momentum * var + (1 - momentum) * n/(n-1) * batch_var`.
+        """
+        with self.scope(name):
+            features = x.shape[-1:]
+            scale = self._param("scale", layers.zeros if zero_scale else layers.ones, features)
+            bias = self._param("bias", layers.zeros, features)
+            mean, var = self._stat("mean", layers.zeros, features), self._stat("var", layers.ones, features)
+            if self._moves:
+                statistics = layers.batch_statistics(x, self.architecture.batch_norm_groups)
+                self._move(statistics)
+                mean, var, _ = statistics
+            return layers.batch_norm(x, scale, bias, mean, var)
+
+    def _evonorm(self, name: str, x: jax.Array, kind: str) -> jax.Array:
+        with self.scope(name):
+            shape = (1, 1, 1, x.shape[-1])
+            scale, bias = self._param("scale", layers.ones, shape), self._param("bias", layers.zeros, shape)
+            arrays = evonorm.EvoNorm(scale, bias, self._param("v", layers.ones, shape))
+            if kind == "evonorm_s0":
+                return evonorm.evonorm_s0(x, arrays)
+            var = self._stat("var", layers.ones, shape)
+            if not self._moves:
+                return evonorm.evonorm_b0(x, arrays, var)
+            y, found = evonorm.evonorm_b0_by_batch(x, arrays, self.architecture.batch_norm_groups)
+            self._set("var", _towards(var, found, _EVONORM_MOMENTUM))
+            return y
+
+    def dense(self, name: str, x: jax.Array, features: int) -> jax.Array:
+        """The classifier: x [n, in] -> float32 [n, features], whatever the network computes in."""
+        with self.scope(name):
+            kernel = self._param("kernel", layers.draw_dense_kernel, (x.shape[-1], features))
+            return x.astype(jnp.float32) @ kernel + self._param("bias", layers.zeros, (features,))
+
+    def dropblock(self, x: jax.Array, group: int) -> jax.Array:
+        """DropBlock in `group`, counted from 1, in training."""
+        fraction, number = self.architecture.dropblock_fraction(group), next(self._random_places)
+        if self.training is None or fraction == 0:
+            return x
+        size, num_groups = self.architecture.dropblock_size, self.architecture.batch_norm_groups
+        key, progress = self.training.key_of(number), self.training.progress
+        return dropping.dropblock(x, key, progress, fraction=fraction, size=size, num_groups=num_groups)
+
+    def drop_connect(self, x: jax.Array, group: int) -> jax.Array:
+        """Drop connect at the end of a branch in `group`, counted from 1, in training."""
+        rate, number = self.architecture.drop_connect_in(group), next(self._random_places)
+        if self.training is None or rate == 0:
+            return x
+        return dropping.drop_connect(x, self.training.key_of(number), rate)
+
+    def dropout(self, x: jax.Array) -> jax.Array:
+        """Dropout before the classifier, in training."""
+        rate, number = self.architecture.dropout_rate, next(self._random_places)
+        if self.training is None or rate == 0:
+            return x
+        return dropping.dropout(x, self.training.key_of(number), rate)
+
+    def skip_random_places(self, count: int) -> None:
+        """Leaves out so many numbers, so that those of later places, and so what they draw, stay as they are."""
+        for _ in range(count):
+            next(self._random_places)
+
+    @property
+    def _moves(self) -> bool:
+        """Whether norms go by the batch, and running statistics move."""
+        return self.training is not None and not self.architecture.freeze_batch_norm
+
+    def _conv_norm(self, name: str = "") -> ConvNorm:
+        """The arrays of a convolution with batch norm in this scope."""
+        of = f"{name}/" if name else ""
+        kernel, scale, bias = (self._get("params", of + array) for array in ("conv/kernel", "norm/scale", "norm/bias"))
+        if self._moves:
+            return ConvNorm(kernel, scale, bias)
+        mean, var = (self._get("batch_stats", f"{of}norm/{array}") for array in ("mean", "var"))
+        return ConvNorm(kernel, scale, bias, (mean, var))
+
+    def _move(self, statistics: Statistics, name: str = "") -> None:
+        """Moves the running statistics of the batch norm `name` in this scope towards those of the batch."""
+        if not self._moves:
+            return
+        of, count = f"{name}/" if name else "", statistics.positions
+        unbiased = statistics.var.mean(0) * (count / max(count - 1, 1))
+        for array, batch in (("mean", statistics.mean.mean(0)), ("var", unbiased)):
+            running = self._get("batch_stats", of + array)
+            self._set(of + array, _towards(running, batch, self.architecture.bn_momentum))
+
+    def _param(self, name: str, draw: Draw, shape: tuple[int, ...]) -> jax.Array:
+        return self._array("params", name, draw, shape)
+
+    def _stat(self, name: str, draw: Draw, shape: tuple[int, ...]) -> jax.Array:
+        return self._array("batch_stats", name, draw, shape)
+
+    def _array(self, collection: str, name: str, draw: Draw, shape: tuple[int, ...]) -> jax.Array:
+        if self._make is None:
+            return self._get(collection, name)
+        put(self._trees[collection], self._path(name), self._make(draw, shape))
+        return jnp.zeros(shape)  # a new network is only traced
+
+    def _get(self, collection: str, name: str) -> jax.Array:
+        return leaf_at(self._trees, (collection, self._path(name)))
+
+    def _set(self, name: str, value: jax.Array) -> None:
+        if self._make is None:
+            put(self.batch_stats, self._path(name), value)
+
+    def _path(self, name: str) -> Path:
+        return (*self._scope, *name.split("/"))
+
+    @property
+    def _trees(self) -> dict[str, Arrays]:
+        return {"params": self.params, "batch_stats": self.batch_stats}
+
+
+def _towards(running: jax.Array, batch: jax.Array, momentum: float) -> jax.Array:
+    return momentum * running + (1 - momentum) * jax.lax.stop_gradient(batch)

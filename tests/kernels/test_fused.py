@@ -1,0 +1,223 @@
+"""Batch norms computed with the layers beside them, and in whole blocks, against the plain layers."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu import distributed
+from resnet_tpu.config import ModelConfig
+from resnet_tpu.kernels import block as whole_block
+from resnet_tpu.kernels import fused
+from resnet_tpu.kernels.block import block_kernels
+from resnet_tpu.kernels.fused import FUSED
+from resnet_tpu.models import registry
+from resnet_tpu.models.kernel_table import PLAIN, Kernels
+from resnet_tpu.models.layers import ConvNorm
+from resnet_tpu.models.network import Network
+from resnet_tpu.models.resnet import residual_block
+from resnet_tpu.train.compiler_options import sound_options_for
+from tests.models.nets import TRAINING, Part, architecture, random
+
+OPTIONS = sound_options_for(jax.devices("cpu")[0])
+FEATURES = 24
+BLOCKS = {"block": (32, 1, 2), "first block": (8, 1, 1), "halving block": (8, 2, 1)}
+"""(channels in, group, number in it)."""
+KINDS = ["expanding", "strided", "stem", *BLOCKS]
+
+
+@pytest.fixture(autouse=True)
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three images fill a row of vector memory."""
+    monkeypatch.setattr(whole_block, "_LANES", 3)
+
+
+def make(kind: str, *, groups: int, dtype: Any = jnp.float32) -> Part:
+    """A 1x1 convolution that adds channels, one of stride 2, a stem of 7x7, or a block; scales of both signs."""
+    calls: dict[str, Callable[[Any, jax.Array], jax.Array]] = {
+        "expanding": lambda net, x: net.conv_norm("conv", x, FEATURES, 1),
+        "strided": lambda net, x: net.conv_norm("conv", x, FEATURES, 1, 2),
+        "stem": lambda net, x: net.conv_norm("conv", x, FEATURES, 7, 2, relu=True, pool="same"),
+    }
+    settings = architecture(batch_norm_groups=groups, bn_momentum=0.8)
+    if kind in BLOCKS:
+        _, group, number = BLOCKS[kind]
+        part = Part(
+            lambda net, x: residual_block(net, x, group, number), settings, images(kind), dtype=dtype, scope="b"
+        )
+        norms = [layer["norm"] for layer in part.params["b"].values()]
+    else:
+        part = Part(calls[kind], settings, images(kind), dtype=dtype)
+        norms = [part.params["conv"]["norm"]]
+    for norm in norms:
+        norm["scale"], norm["bias"] = (random(*norm["scale"].shape, seed=seed) for seed in (1, 2))
+    if kind not in BLOCKS:
+        norms[0]["scale"][3] = 0
+    return part
+
+
+def kernels_for(kind: str) -> Kernels:
+    return block_kernels(1) if kind in BLOCKS else FUSED
+
+
+def run(part: Part, xs: Iterable[jax.Array], kernels: Kernels) -> Any:
+    """For every x: (result, gradients of x and of the parameters, running statistics) of a step of training."""
+
+    def step(x: jax.Array, params: Any) -> Any:
+        y, vjp, moved = jax.vjp(lambda x, params: part.step(params, x, TRAINING, kernels), x, params, has_aux=True)
+        return y, vjp(jnp.asarray(random(*y.shape, seed=5), y.dtype)), moved
+
+    compiled = jax.jit(step, compiler_options=OPTIONS)
+    return [compiled(x, part.params) for x in xs]
+
+
+def images(kind: str, dtype: Any = jnp.float32, *, seed: int = 4) -> jax.Array:
+    x = random(6, 12, 12, 3 if kind == "stem" else BLOCKS.get(kind, (8,))[0], seed=seed)
+    return jnp.asarray(x if kind == "stem" else np.maximum(x, 0), dtype)  # as after a ReLU, whose mean is no zero
+
+
+def distance(actual: jax.Array, expected: jax.Array) -> float:
+    """Of the farthest values, in fractions of the largest."""
+    wide = np.asarray(expected, np.float64)
+    return float(np.abs(np.asarray(actual, np.float64) - wide).max() / np.abs(wide).max())
+
+
+@pytest.fixture
+def in_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Computes in float64 wherever the package says float32."""
+    with jax.enable_x64(True):
+        monkeypatch.setattr(jnp, "float32", jnp.float64)
+        yield
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> None:
+    part = make(kind, groups=groups, dtype=jnp.float64)
+    part.params, part.batch_stats = jax.tree.map(np.float64, (part.params, part.batch_stats))
+    x = np.float64(images(kind))
+    plain, other = (run(part, [jnp.asarray(x)], kernels) for kernels in (PLAIN, kernels_for(kind)))
+    assert other[0][0].dtype == jnp.float64
+    for expected, actual in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):
+        assert actual.shape == expected.shape
+        assert distance(actual, expected) < 1e-13
+
+
+def root_mean_squares(actual: Any, expected: Any) -> list[float]:
+    """Of the differences of each array, in fractions of the largest value."""
+
+    def of(actual: jax.Array, expected: jax.Array) -> float:
+        wide = np.asarray(expected, np.float64)
+        return float(np.sqrt(np.square(np.asarray(actual, np.float64) - wide).mean()) / np.abs(wide).max())
+
+    return jax.tree.leaves(jax.tree.map(of, actual, expected))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_bfloat16_they_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
+    xs = [images(kind, jnp.bfloat16, seed=seed) for seed in range(32)]
+    exact = run(make(kind, groups=2), [x.astype(jnp.float32) for x in xs], PLAIN)
+    half = make(kind, groups=2, dtype=jnp.bfloat16)
+    plain, other = (run(half, xs, kernels) for kernels in (PLAIN, kernels_for(kind)))
+    assert other[0][0].dtype == jnp.bfloat16
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(other[0][2]))
+    # the median, for by chance a ReLU lets through what that of the other stops, and then that batch is all that counts
+    errors = [np.median(list(map(root_mean_squares, found, exact)), axis=0) for found in (plain, other)]
+    for by_plain, by_other in zip(*errors, strict=True):
+        assert by_other <= 1.15 * by_plain  # up to 1.08 seen
+
+
+def test_the_gradient_of_a_normalised_input_has_no_mean() -> None:
+    """A constant added to the input changes nothing behind a batch norm: not even rounding may say otherwise."""
+    x = jnp.asarray(np.maximum(random(8, 112, 112, 16), 0) + 0.5, jnp.bfloat16)  # 10^5 positions
+    part = Part(lambda net, x: net.conv_norm("conv", x, 64, 1), architecture(), x, dtype=jnp.bfloat16)
+    norm = part.params["conv"]["norm"]
+    norm["scale"] = random(64, seed=1)
+    ((_, (dx, _), _),) = run(part, [x], FUSED)
+    wide = np.asarray(dx, np.float64)
+    bias = np.abs(wide.mean((0, 1, 2))) / np.sqrt(np.square(wide).mean((0, 1, 2)))
+    assert bias.max() < 5e-4  # by unrounded matrices 3e-3 to 3e-2
+
+
+def test_a_kernel_says_what_it_does_not_do() -> None:
+    x, frozen = jnp.ones((6, 4, 4, 8)), (jnp.zeros(16), jnp.ones(16))
+    arrays = jnp.ones(16), jnp.zeros(16)
+    widening, narrowing = (ConvNorm(jnp.ones((1, 1, before, 16)), *arrays) for before in (8, 32))
+    of = {"stride": 1, "num_groups": 1}
+    assert fused.conv_norm(x, widening, **of, relu=False, pool=None) is not None
+    assert fused.conv_norm(x, widening._replace(frozen=frozen), **of, relu=False, pool=None) is None
+    assert fused.conv_norm(x, widening, **of, relu=True, pool=None) is None
+    assert fused.conv_norm(x, narrowing, **of, relu=False, pool=None) is None
+    assert fused.conv_norm(x, widening, stride=2, num_groups=1, relu=False, pool=None) is None
+    assert whole_block.block(x, [widening] * 2, None, **of, num_devices=1) is None  # no bottleneck
+    assert whole_block.block(x, [widening] * 3, None, **of, num_devices=4) is None  # too few images on each device
+    assert whole_block.block(x, [widening._replace(frozen=frozen)] * 3, None, **of, num_devices=1) is None
+
+
+def gradients_of(network: Network) -> Callable[..., Any]:
+    def gradients(params: Any, batch_stats: Any, x: jax.Array) -> Any:
+        def forward(params: Any) -> Any:
+            logits, moved = network.apply(params, batch_stats, x, train=True)
+            return (logits * jnp.arange(5)).sum(), (logits, moved)
+
+        return jax.grad(forward, has_aux=True)(params)
+
+    return jax.jit(gradients, compiler_options=OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "options"),
+    [
+        (block_kernels(1), {}),
+        (FUSED, {}),
+        (FUSED, {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}),
+    ],
+    ids=["block", "fused", "fused, ResNet-D with SE"],
+)
+def test_a_whole_network_gives_the_same(
+    kernels: Kernels, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # each kind of block, and some that follow their like
+    monkeypatch.setitem(registry._IMAGENET_BLOCKS, 50, (2, 2, 1, 1))
+    monkeypatch.setattr(whole_block, "_LANES", 2)
+    model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
+    plain_network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2)
+    params, batch_stats = plain_network.init(0)
+    # last norms of branches begin at zero and would hide theirs
+    params = jax.tree.map(lambda leaf: leaf + 0.1 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)
+    x = random(4, 64, 64, 3)
+    nearly = [np.nextafter(x, random(*x.shape, seed=seed)) for seed in range(1, 9)]
+    found = []
+    for network, inputs in ((plain_network, [x, *nearly]), (plain_network.with_kernels(kernels), [x])):
+        gradients = gradients_of(network)
+        found += [jax.tree.leaves(gradients(params, batch_stats, jnp.asarray(images))) for images in inputs]
+    plain, *noisy, other = found
+    differences, *noise = ([distance(*pair) for pair in zip(each, plain, strict=True)] for each in (other, *noisy))
+    # up to twice what the last bits of the images make, more or less by the processor
+    assert max(differences) < 3 * np.max(noise) < 1e-4
+    assert np.median(differences) < 3 * np.median(noise) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["stem", "first block", "halving block"])
+def test_on_three_devices_they_are_those_on_one(kind: str) -> None:
+    part, x = make(kind, groups=3), images(kind)
+    everywhere = jax.device_put(x, distributed.split_batch(distributed.mesh_of(jax.devices()[:3])))
+    one, three = run(part, [x, everywhere], kernels_for(kind))
+    assert len(three[0].sharding.device_set) == 3
+    for expected, actual in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
+        assert distance(actual, expected) < 3e-6
+
+
+def test_the_end_of_a_block_and_its_gradient_are_the_plain_ones() -> None:
+    x = jnp.asarray([-2.0, -0.0, 0.0, 1e-30, 3.0], jnp.bfloat16)
+
+    def both(function: Callable[[jax.Array, jax.Array], jax.Array]) -> list[jax.Array]:
+        values, vjp = jax.vjp(function, x, jnp.zeros_like(x))
+        return [values, *vjp(x)]
+
+    for plain, other in zip(both(lambda x, y: jax.nn.relu(x + y)), both(fused.add_relu), strict=True):
+        np.testing.assert_array_equal(plain, other)

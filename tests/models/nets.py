@@ -1,0 +1,73 @@
+"""Networks and parts of them with arrays of their own, for tests."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.kernel_table import PLAIN, Kernels
+from resnet_tpu.models.net import Net
+from resnet_tpu.models.training import Training
+
+TRAINING = Training()
+"""Of what draws no random numbers."""
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    """Normal numbers, float32."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def architecture(*blocks_per_group: int, bottleneck: bool = True, **settings: Any) -> Architecture:
+    """A narrow network none of whose branches starts at zero."""
+    return Architecture(blocks_per_group or (1, 1, 1, 1), bottleneck, width=8, zero_scale=False, **settings)
+
+
+class Part:
+    """Some layers of a network, `call(net, x)`, with new arrays."""
+
+    def __init__(
+        self,
+        call: Callable[[Net, jax.Array], jax.Array],
+        settings: Architecture,
+        x: Any,
+        *,
+        dtype: Any = jnp.float32,
+        scope: str = "",
+    ) -> None:
+        """x: an example of the activations that it takes. scope: where its arrays lie."""
+        rng = np.random.default_rng(0)
+        self._call, self._settings, self._dtype, self._scope = call, settings, dtype, scope
+        new = Net(settings, dtype, {}, {}, make=lambda draw, shape: draw(rng, shape))
+        jax.eval_shape(lambda x: self._run(new, x), x)
+        self.params: Arrays = new.params
+        self.batch_stats: Arrays = new.batch_stats
+
+    def __call__(self, x: Any, training: Training | None = None, kernels: Kernels = PLAIN) -> jax.Array:
+        """The layers applied to x; the running statistics stay."""
+        return self.step(self.params, x, training, kernels)[0]
+
+    def step(
+        self, params: Arrays, x: Any, training: Training | None = None, kernels: Kernels = PLAIN
+    ) -> tuple[jax.Array, Arrays]:
+        """(what the layers give, the running statistics afterwards)."""
+        net = Net(self._settings, self._dtype, params, self.batch_stats, training=training, kernels=kernels)
+        return self._run(net, jnp.asarray(x)), net.batch_stats
+
+    def randomize(self) -> None:
+        """Gives scales, biases and the like random values of both signs, which would hide or be alike else."""
+        leaves, structure = jax.tree.flatten(self.params)
+        changed = [
+            leaf + 0.3 * random(*leaf.shape, seed=i) if leaf.ndim == 1 else leaf for i, leaf in enumerate(leaves)
+        ]
+        self.params = jax.tree.unflatten(structure, changed)
+
+    def _run(self, net: Net, x: jax.Array) -> jax.Array:
+        if not self._scope:
+            return self._call(net, x)
+        with net.scope(self._scope):
+            return self._call(net, x)
