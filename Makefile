@@ -22,14 +22,13 @@ demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on
 test: $(VENV)/installed  ## all tests but the slow ones
 	$(BIN)/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=20
 
-# Without test_fused.py, three tests of which fail under jax 0.12 on a CPU: two by little, one by far and not understood.
 test-newest:  ## the tests of what other versions may break, on Python 3.13 with the newest releases that the ranges allow
 ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: no Python 3.13, neither on the PATH nor among pyenv's"
 else
 	$(MAKE) $(NEWEST)/installed
 	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=10 \
-		$(addprefix tests/,models train recipes checkpoints export serve) --ignore=tests/models/test_fused.py
+		$(addprefix tests/,models kernels train recipes checkpoints export serve)
 endif
 
 test-slow: $(VENV)/installed  ## the slow ones

@@ -30,7 +30,7 @@ EXTRAS = {
 }
 """What each extra of the package is for."""
 
-_BASE = ("resnet-tpu", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "opencv-python-headless")
+_BASE = ("resnet-tpu", "jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "numpy", "opencv-python-headless")
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"]([\w-]+)['\"]")
 _PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin"}
 """What JAX's own extras bring, for JAX itself is there without them."""
@@ -54,8 +54,8 @@ class Finding:
 def examine(*, use_tpu: bool = True) -> list[Finding]:
     """Looks at devices, versions, decoders, extras, disks and credentials. Asks nothing of a network."""
     return [
-        *_machine(), *_devices(use_tpu=use_tpu), *_versions(), *_decoders(), *_layers(), *_extras(), *_places(),
-        _credentials(),
+        *_machine(), *_devices(use_tpu=use_tpu), *_versions(), *_decoders(), *_layers(), *_kernels(), *_extras(),
+        *_places(), _credentials(),
     ]  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _layers() -> Iterator[Finding]:
-    from resnet_tpu.models.native import LIBRARY, load
+    from resnet_tpu.kernels.native import LIBRARY, load
 
     able = ", ".join(sorted(load()))
     if able:
@@ -104,6 +104,13 @@ def _layers() -> Iterator[Finding]:
     off = c_libraries.are_off()
     found = f"turned off by {c_libraries.SWITCH}=0" if off else ""
     yield Finding("training on a CPU", "layers in C with oneDNN", "missing", found, "" if off else do)
+
+
+def _kernels() -> Iterator[Finding]:
+    from resnet_tpu.train.tune import remembered
+
+    for step, choice in remembered().items():
+        yield Finding("kernels timed here", step, "ok", str(choice))
 
 
 def _decoders() -> Iterator[Finding]:

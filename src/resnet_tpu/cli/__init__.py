@@ -24,6 +24,7 @@ from resnet_tpu.cli import (
     serve,
     submit,
     train,
+    tune,
 )
 from resnet_tpu.cli.arguments import entries
 from resnet_tpu.errors import UserError, nearest
@@ -43,6 +44,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "submit": submit.submit,
     "plan": plan.plan,
     "profile": profile.profile,
+    "tune": tune.tune,
     "bench": bench.bench,
     "demo": demo.demo,
     "doctor": doctor.doctor,

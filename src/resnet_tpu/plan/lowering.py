@@ -9,17 +9,21 @@ from jax.sharding import Mesh, Sharding
 from resnet_tpu import distributed
 from resnet_tpu.config import Config
 from resnet_tpu.distributed import DeviceBatch
+from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.models.network import network_of
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.state import start_state
 from resnet_tpu.train.step import make_eval_step, train_step_of
 
 
-def lower_train_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
-    """One optimizer step of the whole batch. Counts of images and classes must be resolved, and the batch divide."""
+def lower_train_step(config: Config, mesh: Mesh, *, kernels: Kernels | None = None) -> jax.stages.Lowered:
+    """One optimizer step of the whole batch. Counts of images and classes must be resolved, and the batch divide.
+
+    kernels: as of `train_step_of`.
+    """
     network = network_of(config, mesh)
     optimizer = make_optimizer(config.optimizer)
-    step: Any = train_step_of(config, network, optimizer, mesh)
+    step: Any = train_step_of(config, network, optimizer, mesh, kernels=kernels)
     average = config.optimizer.keeps_average
     state = jax.eval_shape(lambda *arrays: start_state(optimizer, *arrays, average=average), *network.shapes())
     return step.lower(_place(state, distributed.replicated(mesh)), _batch(config, config.train.train_batch_size, mesh))

@@ -9,6 +9,7 @@ from resnet_tpu import distributed
 from resnet_tpu.config import Config
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.kernels.choose import KERNELS
 from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import TRAINING, forward_flops
 from resnet_tpu.plan.lowering import lower_train_step
@@ -19,6 +20,7 @@ from resnet_tpu.profiling.trace import find_trace, read_trace
 from resnet_tpu.train.loop import train
 from resnet_tpu.train.profiler import can_trace, publish
 from resnet_tpu.train.run import resolve
+from resnet_tpu.train.tune import settle_kernels
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,8 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     run = resolve(run, open_source(run.data, "train"))
     mesh = distributed.make_mesh(run.run.num_cores)
     trace = read_trace(path := find_trace(folder))
-    labels = labels_of(lower_train_step(run, mesh).compile().as_text() or "")
+    choice = settle_kernels(run, mesh, None)
+    labels = labels_of(lower_train_step(run, mesh, kernels=KERNELS[choice.kernels](mesh)).compile().as_text() or "")
     write_labels(folder, labels, (event.name for lanes in trace.devices.values() for lane in lanes for event in lane))
     summary = summarise(trace, labels)
     device, peak = mesh.devices.flat[0].device_kind, find_peak(mesh.devices.flat[0].device_kind)

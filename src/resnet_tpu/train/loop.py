@@ -44,6 +44,7 @@ from resnet_tpu.train.profiler import Profiler
 from resnet_tpu.train.run import check_classes, lengths_of, resolve
 from resnet_tpu.train.start import find_start, settle_start
 from resnet_tpu.train.step import EvalStep, TrainStep, make_eval_step, train_step_of
+from resnet_tpu.train.tune import describe, settle_kernels, step_of
 from resnet_tpu.train.waiting import InputWait
 
 log = logging.getLogger(__name__)
@@ -160,7 +161,6 @@ class Trainer:
         self.checkpoints = checkpoints
         self.lengths = lengths_of(config)
         network, optimizer = network_of(config, mesh), make_optimizer(config.optimizer)
-        self.train_step: TrainStep = train_step or train_step_of(config, network, optimizer, mesh)
         self.eval_step: EvalStep = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
         self.evaluation: dict[str, float] | None = None
         self._is_cold = True
@@ -174,6 +174,9 @@ class Trainer:
             start.position,
             start.class_names,
         )
+        choice = settle_kernels(config, mesh, start.kernels)
+        self._kernels = describe(choice, mesh)
+        self.train_step: TrainStep = train_step or step_of(choice, config, network, mesh)
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
         """Trains from the present step to the last. `stack` closes what this opens."""
@@ -328,7 +331,7 @@ class Trainer:
         log_metrics(self.step, self.evaluation, time.perf_counter() - start)
 
     def _meta(self) -> dict[str, Any]:
-        return make_meta(self.config, self.class_names, self.position)
+        return make_meta(self.config, self.class_names, self.position) | {"kernels": self._kernels}
 
     def _log_start(self) -> None:
         config, device = self.config, jax.devices()[0]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,8 @@ class Start:
     step: int
     position: int
     class_names: list[str] | None
+    kernels: dict[str, Any] | None = None
+    """What the checkpoint says of the kernels that computed it, see `tune.describe`."""
 
 
 def settle_start(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
@@ -83,9 +86,9 @@ def find_start(
         if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
             log.warning("Going on with other options than before: %s", ", ".join(changed))
         log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)
-        return Start(
-            shapes.with_arrays(checkpoint.arrays), checkpoint.step, checkpoint.meta["position"], class_names or names
-        )
+        meta = checkpoint.meta
+        state = shapes.with_arrays(checkpoint.arrays)
+        return Start(state, checkpoint.step, meta["position"], class_names or names, meta.get("kernels"))
     if original := tf1.find_checkpoint(config.run.model_dir):
         state = _continue_original(network, optimizer, original, average=average)
     elif weights is not None:
