@@ -73,7 +73,7 @@ def program() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_wheel(folder)
-        ours = {f"resnet-tpu{extras}": f"{wheel}{extras}" for extras in ("", "[cpu,onnx,serve]")}
+        ours = {f"resnet-tpu{extras}": f"{wheel}{extras}" for extras in ("", "[onnx,serve]")}
         peers = {} if options.quick else {"tensorflow-cpu": "tensorflow-cpu", options.torch: options.torch}
         contenders = [
             Contender(name, lambda _, what=what: script.worker("install", "--measure", what))

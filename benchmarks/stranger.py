@@ -71,7 +71,7 @@ def program() -> None:
     parser = script.make_parser("stranger", __doc__, rounds=1)
     parser.add_argument("--photos", type=Path, help="Folder with one folder per class. Default: 40 drawn photos.")
     parser.add_argument("--photo", type=Path, help="The photo to predict. Default: the first of --photos.")
-    parser.add_argument("--pip", default="pip install --quiet './resnet_tpu[cpu]'", help="Default: %(default)s.")
+    parser.add_argument("--pip", default="pip install --quiet ./resnet_tpu", help="Default: %(default)s.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder) / "photos"

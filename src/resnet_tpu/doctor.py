@@ -23,7 +23,6 @@ EXTRAS = {
     "tf": "export to TensorFlow's SavedModel",
     "gcp": "gs:// paths, Bigtable, TPU VMs",
     "beam": "`prepare` by Apache Beam",
-    "cpu": "fast training on a CPU",
     "plan": "the TPU compiler, for `plan`",
     "tpu": "TPUs of this machine",
     "cuda": "GPUs of this machine",
@@ -97,7 +96,7 @@ def _layers() -> Iterator[Finding]:
         yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
         return
     do = (
-        "Install resnet-tpu[cpu]: Linux on x86-64."
+        "Install oneDNN 3, in Debian libdnnl3."
         if LIBRARY.exists()
         else "Install a C compiler, then the package anew."
     )

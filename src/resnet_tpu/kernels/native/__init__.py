@@ -1,6 +1,6 @@
 """The optional library in C: the layers of a training on a CPU, its convolutions those of oneDNN.
 
-It is there when a C compiler was when the package was installed (build.py). oneDNN 3 comes with the extra `cpu`, or
+It is there when a C compiler was when the package was installed (build.py). oneDNN 3 comes with the package where pip has it, or
 with the system. Both are used unless the environment says RESNET_TPU_NATIVE=0.
 """
 
@@ -79,7 +79,7 @@ def padding_before(size: int) -> int:
 
 
 def locate_onednn() -> bytes:
-    """What the loader has to be asked for: the library of the extra `cpu`, or else the system's."""
+    """What the loader has to be asked for: the library that came with the package, or else the system's."""
     beside_python = Path(sys.prefix) / "lib" / _ONEDNN  # where pip puts it
     return os.fsencode(beside_python if beside_python.exists() else _ONEDNN)
 
