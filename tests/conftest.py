@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 # Before jax is imported. XLA sizes its thread pool by NPROC; with fewer threads than devices, steps that hold a
@@ -20,6 +21,17 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+GOLDEN = "RESNET_TPU_GOLDEN"
+
+
+def _golden_folder() -> Path:
+    """Where outputs of the original program's own code lie: a folder that is named, the whole set, or the small one."""
+    if named := os.environ.get(GOLDEN):
+        if not (Path(named) / "model").is_dir():
+            raise pytest.UsageError(f"{GOLDEN}: got {named}, expected a folder laid out like tests/golden.")
+        return Path(named).resolve()
+    whole = SHARED / "golden"
+    return whole if whole.is_dir() else Path(__file__).parent / "golden"
 
 
 def _reference(name: str) -> Path:
@@ -28,10 +40,28 @@ def _reference(name: str) -> Path:
     return SHARED / name
 
 
+def pytest_report_header() -> str:
+    return f"outputs of the original: {_golden_folder()}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs what asks for a `golden_case` for each network of the outputs at hand."""
+    if "golden_case" in metafunc.fixturenames:
+        names = sorted(path.parent.name for path in _golden_folder().glob("model/*/meta.json"))
+        metafunc.parametrize("golden_case", names, scope="module")
+
+
 @pytest.fixture(scope="session")
-def golden() -> Path:
-    """Folder of outputs of the original program's own code."""
-    return _reference("golden")
+def golden() -> Callable[[str], Path]:
+    """The path of an output of the original program's own code; skips a test that asks for what is not at hand."""
+    folder = _golden_folder()
+
+    def find(name: str) -> Path:
+        if not (folder / name).exists():
+            pytest.skip(f"{name} is not among the outputs of the original in {folder}; {GOLDEN} names a larger set")
+        return folder / name
+
+    return find
 
 
 @pytest.fixture(scope="session")

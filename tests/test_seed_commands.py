@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_fine_tuning_then_predicting(folder: Path, golden: Path) -> None:
+def test_fine_tuning_then_predicting(folder: Path, golden: Callable[[str], Path]) -> None:
     # the tutorial's checkpoint is the original's ResNet-50; this is one of its ResNet-18 with an eighth of the channels
-    shutil.copytree(golden / "model" / "r18" / "start", folder / "resnet-nhwc-2018-02-07")
+    meta = json.loads(golden("model/r18/meta.json").read_text())
+    variables = len(json.loads(golden("model/r18/variables.json").read_text()))
+    width, classes = 512 // meta["settings"]["width_div"], meta["settings"]["num_classes"]
+    shutil.copytree(golden("model/r18/start"), folder / "resnet-nhwc-2018-02-07")
     fine_tune, predict = seed_commands()
     said = run(folder, [*fine_tune, *SMALL.split(), "--stem=imagenet"]).stderr
-    assert "Started from resnet-nhwc-2018-02-07/model.ckpt-1251: 105 of 107 variables loaded." in said
-    assert "dense/kernel: [64, 10] there, [64, 5] here" in said
+    started = f"Started from resnet-nhwc-2018-02-07/{Path(meta['start_checkpoint']).name}"
+    assert f"{started}: {variables - 2} of {variables} variables loaded." in said
+    assert f"dense/kernel: [{width}, {classes}] there, [{width}, 5] here" in said
     model_dir = folder / "resnet-tpu-model"
     assert store.step_of(store.find(str(model_dir))) == 42
     tags = {scalar.tag for scalar in read_events(str(model_dir))}

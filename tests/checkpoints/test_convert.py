@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,14 +143,16 @@ def test_training_goes_on_from_a_converted_checkpoint(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("case", ["r18", "r50_d_se"])
-def test_checkpoints_of_the_original_give_its_logits(golden: Path, case: str) -> None:
-    convert(str(golden / "model" / case / "start"), "new", "--image_size=64", "--params_override=precision=float32")
+def test_checkpoints_of_the_original_give_its_logits(golden: Callable[[str], Path], case: str) -> None:
+    settings = json.loads(golden(f"model/{case}/meta.json").read_text())["settings"]
+    size = f"--image_size={settings['image_size']}"
+    convert(str(golden(f"model/{case}/start")), "new", size, "--params_override=precision=float32")
     trained = load_trained("new", distributed.make_mesh(1))
-    images = np.load(golden / "model" / "inputs.npz")["images"][:4]
+    images = np.load(golden("model/inputs.npz"))["images"][: settings["batch"]]
     forward = jax.jit(lambda *arrays: trained.network.apply(*arrays, train=False)[0])
     logits = forward(trained.params, trained.batch_stats, normalize(jnp.asarray(images), trained.network.model))
-    expected = np.load(golden / "model" / case / "results.npz")["eval_logits"]
-    noise = json.loads((golden / "model" / "noise.json").read_text())[case]["eval_logits"]["max_abs_diff"]
+    expected = np.load(golden(f"model/{case}/results.npz"))["eval_logits"]
+    noise = json.loads(golden("model/noise.json").read_text())[case]["eval_logits"]["max_abs_diff"]
     np.testing.assert_allclose(logits, expected, rtol=0, atol=20 * noise)
 
 

@@ -38,7 +38,7 @@ def variables_of(network: Network, seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50, 101, 152, 200])
-def test_names_shapes_and_order_are_the_originals(golden: Path, depth: int) -> None:
+def test_names_shapes_and_order_are_the_originals(golden: Callable[[str], Path], depth: int) -> None:
     network = make_network(depth)
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
@@ -46,7 +46,7 @@ def test_names_shapes_and_order_are_the_originals(golden: Path, depth: int) -> N
         [name, list(leaf_at(trees, place).shape), str(leaf_at(trees, place).dtype), place[0] == "params"]
         for name, place in tf1_names.tf_names(network).items()
     ]
-    assert ours == json.loads((golden / "model/variables_full_width.json").read_text())[str(depth)]
+    assert ours == json.loads(golden("model/variables_full_width.json").read_text())[str(depth)]
 
 
 @pytest.mark.parametrize(
@@ -188,28 +188,28 @@ def test_a_path_without_checkpoint_is_refused(tmp_path: Path, name: str) -> None
         tf1.read_checkpoint(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("case", ["r18", "r34", "r50", "r101"])
-def test_reads_checkpoints_that_tensorflow_wrote(golden: Path, case: str) -> None:
-    variables = tf1.read_checkpoint(str(golden / "model" / case / "start"))
-    rows = json.loads((golden / "model" / case / "variables.json").read_text())
+def test_reads_checkpoints_that_tensorflow_wrote(golden: Callable[[str], Path], golden_case: str) -> None:
+    variables = tf1.read_checkpoint(str(golden(f"model/{golden_case}/start")))
+    rows = json.loads(golden(f"model/{golden_case}/variables.json").read_text())
+    meta = json.loads(golden(f"model/{golden_case}/meta.json").read_text())
     assert {name: list(variables[name].shape) for name, *_ in rows} == {name: shape for name, shape, *_ in rows}
-    assert variables["global_step"] == 1251
+    assert variables["global_step"] == meta["start_global_step"]
     slots = {name for name in variables if name.endswith("/Momentum")}
     trained = {f"{name}/Momentum" for name, _, _, trainable in rows if trainable}
-    assert slots == (trained if case == "r50" else set())
+    assert slots == (trained if meta["start_has_momentum"] else set())
 
 
-def test_values_are_the_ones_that_tensorflow_saw(golden: Path) -> None:
-    variables = tf1.read_checkpoint(str(golden / "model/r18/after"))
-    rows = json.loads((golden / "model/r18/variables.json").read_text())
-    results = np.load(golden / "model/r18/results.npz")
+def test_values_are_the_ones_that_tensorflow_saw(golden: Callable[[str], Path]) -> None:
+    variables = tf1.read_checkpoint(str(golden("model/r18/after")))
+    rows = json.loads(golden("model/r18/variables.json").read_text())
+    results = np.load(golden("model/r18/results.npz"))
     values = [variables[name].astype(np.float64) for name, *_ in rows]
     slots = [variables[f"{name}/Momentum"].astype(np.float64) for name, _, _, trainable in rows if trainable]
     for prefix, arrays in (("after", values), ("mom", slots)):
         # The sums were made in float64 of the same float32 values; only the order of adding may differ.
         np.testing.assert_allclose([array.sum() for array in arrays], results[f"{prefix}_sum"], rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose([np.linalg.norm(array) for array in arrays], results[f"{prefix}_l2"], rtol=1e-12)
-    assert variables["global_step"] == 1254
+    assert variables["global_step"] == json.loads(golden("model/r18/meta.json").read_text())["after_global_step"]
 
 
 @pytest.mark.timeout(60)

@@ -1,5 +1,7 @@
 """What a checkpoint's variables tell of its network."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,19 +143,9 @@ def test_a_checkpoint_of_tensorflow_2_is_refused_by_name() -> None:
         describe(keras)
 
 
-@pytest.mark.parametrize(
-    ("case", "options"),
-    [
-        ("r18", {"resnet_depth": 18}),
-        ("r50", {"resnet_depth": 50}),
-        ("r50_preact", {"resnet_depth": 50, "pre_activation": True}),
-        (
-            "r50_d_se",
-            {"resnet_depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
-        ),
-    ],
-)
-def test_describes_the_originals_own_from_the_index_alone(golden: Path, case: str, options: dict[str, Any]) -> None:
-    index = tf1_bundle.read_index(str(golden / "model" / case / "start/model.ckpt-1251"))
-    expected = {"num_label_classes": 10, "stem": "imagenet", "resnet_width": 8} | options
-    assert describe(index) == expected
+def test_describes_the_originals_own_from_the_index_alone(golden: Callable[[str], Path], golden_case: str) -> None:
+    meta = json.loads(golden(f"model/{golden_case}/meta.json").read_text())
+    index = tf1_bundle.read_index(str(golden(f"model/{golden_case}") / meta["start_checkpoint"]))
+    settings = meta["settings"]
+    sizes = {"num_label_classes": settings["num_classes"], "resnet_width": 64 // settings["width_div"]}
+    assert describe(index) == {"stem": "imagenet"} | sizes | meta["upstream_params"]

@@ -1,7 +1,7 @@
 """The pruning fork's variables under the original's names, masks applied."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +125,9 @@ def test_the_network_is_told(depth: int, scope: str) -> None:
     assert tf1_describe.contents(fork) == (True, "Momentum", False)
 
 
-def test_names_are_the_forks_own(golden: Path) -> None:
-    plain = json.loads((golden / "model/variables_full_width.json").read_text())
-    for depth, rows in json.loads((golden / "pruning/rewinding_variables.json").read_text()).items():
+def test_names_are_the_forks_own(golden: Callable[[str], Path]) -> None:
+    plain = json.loads(golden("model/variables_full_width.json").read_text())
+    for depth, rows in json.loads(golden("pruning/rewinding_variables.json").read_text()).items():
         renamed = tf1_lottery.rename({name: shape for name, shape, *_ in rows})
         masks = {name: shape for name, shape in renamed.items() if name.endswith("/mask")}
         weights = {name: shape for name, shape in renamed.items() if name not in masks}

@@ -1,6 +1,7 @@
 """Names and order of maskable layers are the original's, and tables meet the densities known for their networks."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,8 @@ def network(depth: int, **options: object) -> Network:
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50, 101])
-def test_layers_of_the_fork(depth: int, golden: Path) -> None:
-    listed = json.loads((golden / "pruning" / "rewinding_variables.json").read_text())[str(depth)]
+def test_layers_of_the_fork(depth: int, golden: Callable[[str], Path]) -> None:
+    listed = json.loads(golden("pruning/rewinding_variables.json").read_text())[str(depth)]
     net = network(depth)
     shapes = {name: list(kernel.shape) for name, kernel in kernels_of(net.shapes()[0], maskable(net)).items()}
     expected = {name.removesuffix("_w"): shape for name, shape, *_ in listed if name.endswith("_w")}

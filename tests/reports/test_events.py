@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,11 @@ def _values(path: Path) -> list[tuple[int, float]]:
     return [(scalar.step, scalar.value) for scalar in read_events(str(path))]
 
 
-def test_files_of_the_original(golden: Path):
+def test_files_of_the_original(golden: Callable[[str], Path]):
     """Both versions, and a folder in which one continues the other."""
-    for folder, expected in json.loads((golden / "events" / "expected.json").read_text()).items():
+    for folder, expected in json.loads(golden("events/expected.json").read_text()).items():
         found: dict[str, list[list[float]]] = {}
-        for scalar in read_events(str(golden / "events" / folder)):
+        for scalar in read_events(str(golden(f"events/{folder}"))):
             found.setdefault(scalar.tag, []).append([scalar.step, scalar.value])
         assert found == expected["tags"], folder
 

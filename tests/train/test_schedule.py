@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,11 @@ def make_config(**options: Any) -> Config:
 
 
 @pytest.mark.parametrize("kind", ["step", "lars", "rewinding_step"])
-def test_original_schedules(golden: Path, kind: str) -> None:
-    runs = json.loads((golden / "schedules/schedules.json").read_text())[kind]
-    assert len(runs) == 6
+def test_original_schedules(golden: Callable[[str], Path], kind: str) -> None:
+    runs = json.loads(golden("schedules/schedules.json").read_text())[kind]
+    assert runs
     for run in runs:
-        with (golden / "schedules" / run["file"]).open() as file:
+        with golden(f"schedules/{run['file']}").open() as file:
             rows = list(csv.DictReader(file))
         options = run["params"] | {"enable_lars": kind == "lars"}
         if kind == "rewinding_step":  # stretches its boundaries over 90 epochs whatever the length of the run

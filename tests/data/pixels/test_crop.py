@@ -1,5 +1,7 @@
 """The random and the central window."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,9 +54,11 @@ def test_share_of_the_shorter_side_can_be_chosen(crop_pct: float, window: tuple[
     assert eval_window(50, 150, 32, crop_pct) == window
 
 
-def test_random_windows_are_distributed_as_the_original(golden: Path) -> None:
-    expected = np.load(golden / "preprocess" / "crop_windows.npz")["windows_yxhw"].astype(np.int64)
-    found = windows(len(expected), 375, 500)
+def test_random_windows_are_distributed_as_the_original(golden: Callable[[str], Path]) -> None:
+    expected = np.load(golden("preprocess/crop_windows.npz"))["windows_yxhw"].astype(np.int64)
+    facts = json.loads(golden("preprocess/crop_stats.json").read_text())
+    height, width = facts["image_height"], facts["image_width"]
+    found = windows(len(expected), height, width)
     # Two-sample Kolmogorov-Smirnov at 1 % over the 8 comparisons together (0.125 % each, c = 1.92): chance alone fails
     # one seed in a hundred, and the seed is fixed. Windows of uniform area, as other libraries draw them, lie five
     # times beyond the limit.
@@ -63,8 +67,8 @@ def test_random_windows_are_distributed_as_the_original(golden: Path) -> None:
         *(lambda a, i=i: a[:, i] for i in range(4)),
         lambda a: a[:, 2] * a[:, 3],
         lambda a: a[:, 3] / a[:, 2],
-        lambda a: a[:, 0] / np.maximum(375 - a[:, 2], 1),
-        lambda a: a[:, 1] / np.maximum(500 - a[:, 3], 1),
+        lambda a: a[:, 0] / np.maximum(height - a[:, 2], 1),
+        lambda a: a[:, 1] / np.maximum(width - a[:, 3], 1),
     ):
         a, b = np.sort(quantity(found)), np.sort(quantity(expected))
         both = np.concatenate([a, b])
@@ -72,8 +76,9 @@ def test_random_windows_are_distributed_as_the_original(golden: Path) -> None:
         assert distance < limit
     assert abs(found[:, 2].min() - expected[:, 2].min()) <= 1
     assert abs(found[:, 3].min() - expected[:, 3].min()) <= 1
-    assert found[:, 2].max() == expected[:, 2].max() == 375
-    assert (found[:, 2] * found[:, 3]).min() == (expected[:, 2] * expected[:, 3]).min() == 0.1 * 375 * 500
+    assert found[:, 2].max() == expected[:, 2].max() == height
+    smallest = facts["sampler_arguments"]["min_object_covered"] * height * width
+    assert (found[:, 2] * found[:, 3]).min() == (expected[:, 2] * expected[:, 3]).min() == smallest
 
 
 # Sides of the crop of a 1000 px image; from the table of paddings 18 23 27 32 37 41 46.

@@ -7,6 +7,7 @@ import resource
 import struct
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -276,11 +277,13 @@ def test_training_sees_the_sampled_window_mirrored_half_of_the_time() -> None:
 
 
 @pytest.fixture(scope="module")
-def reference(golden: Path) -> list[tuple[dict, bytes]]:
-    """Facts and bytes of the photos the original has run on."""
-    folder = golden / "preprocess"
+def reference(golden: Callable[[str], Path]) -> dict[int, tuple[dict, bytes]]:
+    """Facts and bytes of the photos the original has run on, by the number with which the file's name begins."""
+    folder = golden("preprocess")
     facts = json.loads((folder / "images.json").read_text())["images"]
-    return [(fact, (folder / "jpeg" / fact["file"]).read_bytes()) for fact in facts]
+    return {
+        int(fact["file"].partition("_")[0]): (fact, (folder / "jpeg" / fact["file"]).read_bytes()) for fact in facts
+    }
 
 
 def assert_rounded_like(found: np.ndarray, exact: np.ndarray, expected: np.ndarray) -> None:
@@ -292,10 +295,12 @@ def assert_rounded_like(found: np.ndarray, exact: np.ndarray, expected: np.ndarr
 
 
 @pytest.mark.parametrize("image_size", [224, 160])
-def test_evaluation_is_the_originals(golden: Path, reference: list[tuple[dict, bytes]], image_size: int) -> None:
-    arrays = np.load(golden / "preprocess" / "eval.npz")
+def test_evaluation_is_the_originals(
+    golden: Callable[[str], Path], reference: dict[int, tuple[dict, bytes]], image_size: int
+) -> None:
+    arrays = np.load(golden("preprocess/eval.npz"))
     expected, expected_windows = arrays[f"eval_{image_size}_u8"], arrays[f"window_{image_size}"]
-    for (fact, encoded), image, window in zip(reference, expected, expected_windows, strict=False):
+    for (fact, encoded), image, window in zip(reference.values(), expected, expected_windows, strict=False):
         assert eval_window(fact["height"], fact["width"], image_size) == tuple(window)
         out = np.empty_like(image)
         eval_image(encoded, image_size, out)
@@ -314,8 +319,10 @@ def test_evaluation_is_the_originals(golden: Path, reference: list[tuple[dict, b
         assert np.abs(out.astype(int) - image).max() <= limit
 
 
-def test_decoded_pixels_are_the_originals(golden: Path, reference: list[tuple[dict, bytes]]) -> None:
-    arrays = np.load(golden / "preprocess" / "eval.npz")
+def test_decoded_pixels_are_the_originals(
+    golden: Callable[[str], Path], reference: dict[int, tuple[dict, bytes]]
+) -> None:
+    arrays = np.load(golden("preprocess/eval.npz"))
     names = [name for name in arrays.files if name.startswith("decoded_crop_")]
     for name in names:
         fact, encoded = reference[int(name.removeprefix("decoded_crop_"))]
@@ -332,24 +339,26 @@ def test_decoded_pixels_are_the_originals(golden: Path, reference: list[tuple[di
         if not fact["eval_224"]["columns_of_crop_that_differ"]:
             part = crop(decode(encoded), eval_window(fact["height"], fact["width"], 224))
             # Stored as a multiple of 1/64.
-            np.testing.assert_allclose(resize(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
+            np.testing.assert_allclose(resize(part, len(expected)), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
 
 
-def test_training_crops_are_the_originals(golden: Path, reference: list[tuple[dict, bytes]]) -> None:
-    arrays = np.load(golden / "preprocess" / "train.npz")
-    sets = json.loads((golden / "preprocess" / "train_windows.json").read_text())
+def test_training_crops_are_the_originals(
+    golden: Callable[[str], Path], reference: dict[int, tuple[dict, bytes]]
+) -> None:
+    arrays = np.load(golden("preprocess/train.npz"))
+    sets = json.loads(golden("preprocess/train_windows.json").read_text())
     for entry, expected in zip(sets["small"]["windows"], arrays["train_small_u8"], strict=True):
         fact, encoded = reference[entry["index"]]
         window = Window(*entry["window_yxhw"])
         if window == (0, 0, fact["height"], fact["width"]) and fact["mode"] != "L":
-            window = eval_window(fact["height"], fact["width"], 80)
+            window = eval_window(fact["height"], fact["width"], len(expected))
         part = crop(decode(encoded), window)
         out = np.empty_like(expected)
         resize_to_uint8(part, out)
-        assert_rounded_like(out, resize(part, 80), expected)
+        assert_rounded_like(out, resize(part, len(expected)), expected)
     for entry, expected in zip(sets["large"]["windows"], arrays["train_large_q64"], strict=True):
         part = crop(decode(reference[entry["index"]][1]), Window(*entry["window_yxhw"]))
-        np.testing.assert_allclose(resize(part, 224), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
+        np.testing.assert_allclose(resize(part, len(expected)), expected / 64, rtol=0, atol=1 / 128 + 5e-4)
 
 
 @pytest.mark.parametrize("size", [32, 48])

@@ -1,6 +1,7 @@
 """The 16 operations: the original's pixels, values worked out by hand, and promises that hold for any image."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,9 @@ def levels_of(image: np.ndarray) -> list[int]:
 # --------------------------------------------------------------------------------------------------------- the original
 
 
-def test_every_run_of_the_original_is_met_bit_for_bit(golden: Path) -> None:
-    arrays = np.load(golden / "augment/ops.npz")
-    runs = json.loads((golden / "augment/ops.json").read_text())["runs"]
+def test_every_run_of_the_original_is_met_bit_for_bit(golden: Callable[[str], Path]) -> None:
+    arrays = np.load(golden("augment/ops.npz"))
+    runs = json.loads(golden("augment/ops.json").read_text())["runs"]
     different = []
     for run in runs:
         for i, image in enumerate(arrays["images"]):
@@ -46,15 +47,15 @@ def test_every_run_of_the_original_is_met_bit_for_bit(golden: Path) -> None:
             if not np.array_equal(found, arrays[run["key"]][i]):
                 different.append(f"{run['key']}, image {i}")
     assert not different
-    assert len(runs) == 74
     assert {run["op"] for run in runs} == set(TF)
 
 
-def test_arguments_of_levels_are_the_originals(golden: Path) -> None:
+def test_arguments_of_levels_are_the_originals(golden: Callable[[str], Path]) -> None:
     reach = {"randaugment": RANDAUGMENT, "autoaugment": AUTOAUGMENT}
+    shape = np.load(golden("augment/ops.npz"))["images"].shape[1:]
     rng = np.random.default_rng(0)
-    for run in json.loads((golden / "augment/ops.json").read_text())["runs"]:
-        arguments = draw_arguments(run["op"], int(run["level"]), reach[run["hparams"]], (48, 64, 3), rng)
+    for run in json.loads(golden("augment/ops.json").read_text())["runs"]:
+        arguments = draw_arguments(run["op"], int(run["level"]), reach[run["hparams"]], shape, rng)
         own = arguments[:1] if run["op"] == "Cutout" else arguments
         assert [abs(value) for value in own] == pytest.approx([abs(value) for value in run["args"]], rel=1e-7), run
 

@@ -142,8 +142,8 @@ def test_table_is_written_without_a_slip() -> None:
     }
 
 
-def test_operations_of_the_policy_are_the_originals(golden: Path) -> None:
-    used = json.loads((golden / "augment/ops.json").read_text())["policy_v0_operations_used"]
+def test_operations_of_the_policy_are_the_originals(golden: Callable[[str], Path]) -> None:
+    used = json.loads(golden("augment/ops.json").read_text())["policy_v0_operations_used"]
     assert {step.operation for pair in AUTOAUGMENT_V0 for step in pair} == set(used)
     assert len(AUTOAUGMENT_V0) == 25
 
@@ -152,10 +152,10 @@ def test_operations_of_the_policy_are_the_originals(golden: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "policy"), [("randaugment_2_9", randaugment), ("autoaugment_v0", autoaugment)])
-def test_runs_look_like_the_originals(golden: Path, name: str, policy: Policy) -> None:
+def test_runs_look_like_the_originals(golden: Callable[[str], Path], name: str, policy: Policy) -> None:
     """Of 2000 runs there and as many here, means and shares differ by less than 4 deviations of their difference."""
-    image = np.load(golden / "augment/ops.npz")["images"][0]
-    theirs = json.loads((golden / "augment/ops.json").read_text())["end_to_end_random"][name]
+    image = np.load(golden("augment/ops.npz"))["images"][0]
+    theirs = json.loads(golden("augment/ops.json").read_text())["end_to_end_random"][name]
     runs = theirs["runs"]
     rng = np.random.default_rng(0)
     results = [policy(image, rng) for _ in range(runs)]

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -93,9 +94,9 @@ def test_order_of_records(class_folders: Path, tmp_path: Path, run) -> None:
     assert [len(RecordFile(str(path))) for path in sorted((tmp_path / "out").glob("train-*"))] == [11, 11, 10]
 
 
-def test_all_keys_of_the_original(golden: Path, class_folders: Path, tmp_path: Path, run) -> None:
+def test_all_keys_of_the_original(golden: Callable[[str], Path], class_folders: Path, tmp_path: Path, run) -> None:
     run(class_folders, tmp_path / "out")
-    keys = json.loads((golden / "tfrecord" / "expected.json").read_text())["feature_keys"]
+    keys = json.loads(golden("tfrecord/expected.json").read_text())["feature_keys"]
     assert set(features(tmp_path / "out", "train")[0]) == {*keys, "image/class/text"}
 
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,10 @@ def test_a_label_of_another_kind_is_refused(label) -> None:
         parse_image_example(encode_example({"image/class/label": label}))
 
 
-def test_parity_with_the_original(golden: Path) -> None:
-    expected = json.loads((golden / "tfrecord" / "expected.json").read_text())
+def test_parity_with_the_original(golden: Callable[[str], Path]) -> None:
+    expected = json.loads(golden("tfrecord/expected.json").read_text())
     for name, file in expected["files"].items():
-        records = list(read_records(str(golden / "tfrecord" / "data" / name)))
+        records = list(read_records(str(golden(f"tfrecord/data/{name}"))))
         assert len(records) == len(file["records"])
         for record, features in zip(records, file["records"], strict=True):
             decoded = decode_example(record)
