@@ -18,17 +18,20 @@ from resnet_tpu.reports.console import make_console
 class ConvertOptions:
     """What `convert` makes of weights."""
 
-    to: Literal["model_dir", "tf1", "safetensors"] | None = option(
+    to: Literal["model_dir", "tf1", "safetensors", "timm"] | None = option(
         None,
         "What to write: a model_dir for every verb here; a folder with a TF1 checkpoint of the original; a file with "
-        "torchvision's names. Default: by the name of DST, safetensors or model_dir.",
+        "torchvision's names; a folder for timm and Hugging Face's hub. Default: by the name of DST, "
+        "safetensors or model_dir.",
     )
     inspect: bool = option(False, "Only show what is in SRC: names, shapes, types, sizes, and what it seems to be.")
     labels: FilePath = option(
         "", "Text file with the name of each class on a line. Default: those in SRC, else numbers."
     )
     image_size: int | None = option(
-        None, "Side in pixels of the images that the model_dir is for. Default: 224.", at_least=8
+        None,
+        "Side in pixels of the images that the model_dir is for. Default: as SRC tells, else 224.",
+        at_least=8,
     )
 
 
