@@ -212,7 +212,8 @@ def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
     Always resnet_depth, stem, pool_padding, mean_rgb and stddev_rgb, the last three from the notes beside the weights,
     else PyTorch's padding and ImageNet's colours; what the notes tell of `PREPROCESSING`; num_label_classes unless
     there is no classifier `fc`; and those that differ from the defaults. Raises UserError, saying what it is as far as
-    it can be told, when it is no ResNet that there is here, and when the number of class names is not that of the classes.
+    it can be told, when it is no ResNet that there is here, and when the number of class names is not that of the
+    classes.
     """
     arrays = {name: array for name, array in state_dict.items() if not name.endswith(COUNTER)}
     notes = _read_notes(path)

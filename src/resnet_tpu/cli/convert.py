@@ -40,14 +40,16 @@ def convert(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu convert",
         f"{convert.__doc__} Nothing of a file is ever run.\n\n"
-        "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, or "
-        "a model_dir or checkpoint. DST must be new.",
+        "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, a "
+        "model_dir or checkpoint, or a name that `resnet-tpu models` lists. DST must be new.",
         usage="SRC DST [options], or --inspect SRC",
         examples=(
             "resnet-tpu convert --inspect resnet50.pth",
             "resnet-tpu convert resnet-nhwc-2018-02-07 runs/original --labels=imagenet.txt",
             "resnet-tpu convert resnet50.safetensors runs/torchvision --image_size=176",
+            "resnet-tpu convert hf:timm/resnet50.a1_in1k runs/imagenet",
             "resnet-tpu convert runs/flowers flowers.safetensors          # for PyTorch",
+            "resnet-tpu convert runs/flowers flowers_timm --to=timm        # for timm and the hub",
             "resnet-tpu convert runs/flowers flowers_tf1 --to=tf1          # for the original program",
         ),
     )
