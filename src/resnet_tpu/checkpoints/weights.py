@@ -99,6 +99,15 @@ def open_weights(path: str) -> Weights:
     return describe(found, read(found.place))
 
 
+def told_options(path: str) -> Mapping[str, Any]:
+    """What the weights that `path` means tell of the network and its preprocessing, by the names of options.
+
+    Their arrays are not read where the file says what there is. Raises UserError as `open_weights` does.
+    """
+    found = locate(path)
+    return describe(found, outline(found)).options
+
+
 def travelling(weights: Weights) -> dict[str, Any]:
     """The options in `TRAVELLING` with which these weights compute what they were trained for."""
     return {name: weights.options.get(name, OPTIONS[name].default) for name in TRAVELLING}
