@@ -61,7 +61,7 @@ bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not i
 	for what in input wait step serve; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
 
 lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
-	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --extra onnx --extra serve --extra gcp \
+	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --extra onnx --extra serve --extra gcp --extra hub \
 		--group dev --no-annotate --quiet --no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
 
 clean:
@@ -87,7 +87,7 @@ $(NEWEST)/installed: pyproject.toml hatch_build.py $(NATIVE)
 	rm -rf $(NEWEST)
 	$(NEWEST_PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
-	$(NEWEST)/bin/python -m pip install --quiet --group dev --editable '.[demo,onnx,serve,gcp]'
+	$(NEWEST)/bin/python -m pip install --quiet --group dev --editable '.[demo,onnx,serve,gcp,hub]'
 	touch $@
 
 # Each in a folder of its own, which goes before all others on Python's path.

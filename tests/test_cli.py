@@ -159,8 +159,10 @@ def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Config] = []
     monkeypatch.setattr("resnet_tpu.cli.train.run", asked.append)
+    monkeypatch.setattr("resnet_tpu.checkpoints.weights.told_options", lambda path: {})
     for name in ("init_from", "init-from", "resnet_checkpoint"):
-        assert cli.main(["train", "--data_dir=d", "--model_dir=m", f"--{name}=weights.pth"]) == 0
+        words = ["train", "--recipe=imagenet", "--data_dir=d", "--model_dir=m"]
+        assert cli.main([*words, f"--{name}=weights.pth"]) == 0
     assert asked == [Config().replace(data_dir="d", model_dir="m", resnet_checkpoint="weights.pth")] * 3
 
 

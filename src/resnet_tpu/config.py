@@ -208,6 +208,12 @@ class ModelConfig:
         (0.485, 0.456, 0.406), "Mean that is subtracted from the images, of colours from 0 to 1. Default: ImageNet's."
     )
     stddev_rgb: Rgb = option((0.229, 0.224, 0.225), "Deviation by which they are divided then. Default: ImageNet's.")
+    weights_origin: str = option(
+        "", "Whose weights the training began with, as far as they tell: a name, its revision, a checksum."
+    )
+    weights_licence: str = option(
+        "", "Licence of the weights, by its short name such as apache-2.0; theirs, if they tell."
+    )
 
 
 @dataclass(frozen=True)
@@ -302,7 +308,7 @@ class TrainConfig:
     resnet_checkpoint: FilePath = option(
         "",
         "Start from these weights when model_dir is empty: a TF1 checkpoint of the original, a .safetensors "
-        "or .pth file of torchvision or timm, or a model_dir of ours.",
+        "or .pth file of torchvision or timm, a model_dir of ours; or a name, see `resnet-tpu models`.",
     )
     profile_every_n_steps: int = option(
         0, "Steps between two captures for TensorBoard's Profile tab. 0: none.", at_least=0

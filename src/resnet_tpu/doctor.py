@@ -21,6 +21,7 @@ EXTRAS = {
     "onnx": "export to ONNX, int8",
     "serve": "the server",
     "tf": "export to TensorFlow's SavedModel",
+    "hub": "weights by name from Hugging Face's hub",
     "gcp": "gs:// paths, Bigtable, TPU VMs",
     "beam": "`prepare` by Apache Beam",
     "plan": "the TPU compiler, for `plan`",

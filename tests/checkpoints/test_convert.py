@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+import yaml
 
 from resnet_tpu import cli, distributed
 from resnet_tpu.checkpoints import store, tf1
@@ -242,7 +243,7 @@ def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: p
         (["tf1", "new", "--labels=tf1/model.ckpt-7.index"], "Names: got tf1/model.ckpt-7.index, which is not text"),
         (["--inspect", "tf1", "new"], "--inspect: got target, expected SRC alone."),
         (["tf1", "new", "--params_override=resnet_dept=34"], "Did you mean resnet_depth"),
-        (["tf1", "new", "--to=keras"], "to: got 'keras', expected one of model_dir, tf1, safetensors."),
+        (["tf1", "new", "--to=keras"], "to: got 'keras', expected one of model_dir, tf1, safetensors, timm."),
         (["tf1", "new", "--image_size=3"], "image_size: got 3, expected at least 8."),
         (["tf1", "new", "--lables=x"], "Did you mean --labels"),
         (["nowhere", "new"], "Weights: got nowhere, which is not there"),
@@ -285,3 +286,62 @@ def test_inspect_shows_what_is_there_and_writes_nothing(capsys: pytest.CaptureFi
     assert "params/stem/conv/kernel" in shown
     assert "ResNet-18 of width 4 of resnet_tpu, 3 classes (daisy, rose, tulip), " in shown
     assert sorted(Path().rglob("*")) == before
+
+
+TIMM = {"resnet_width": 64, "project_first_group": False, "pool_padding": "symmetric", "crop_pct": 0.95}
+
+
+def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same() -> None:
+    own = {"mean_rgb": (0.5, 0.4, 0.3), "resize_method": "bilinear", "weights_licence": "cc-by-4.0"}
+    arrays = make_run("run", **TIMM, **own)
+    convert("run", "folder", "--to=timm")
+    assert {path.name for path in Path("folder").iterdir()} == {"model.safetensors", "config.json", "README.md"}
+    convert("folder", "back")
+    zeros = jax.tree.map(jnp.zeros_like, arrays["momentum"])
+    assert_same_arrays("back", arrays | {"step": jnp.int32(0), "momentum": zeros})
+    before, after = (json.loads(Path(f"{folder}/config.json").read_text()) for folder in ("run", "back"))
+    for name in ("mean_rgb", "stddev_rgb", "image_size", "crop_pct", "resize_method", "pool_padding"):
+        assert after[name] == before[name], name
+    assert Path("back/labels.txt").read_text().split() == CLASSES
+
+
+def test_what_timm_reads() -> None:
+    make_run("run", **TIMM)
+    convert("run", "folder", "--to=timm", "--params_override=weights_licence=apache-2.0")
+    described = json.loads(Path("folder/config.json").read_text())
+    assert (described["architecture"], described["num_classes"]) == ("resnet18", 3)
+    assert described["label_names"] == CLASSES
+    expected = {"input_size": [3, 32, 32], "interpolation": "bicubic", "crop_pct": 0.95, "license": "apache-2.0"}
+    assert expected.items() <= described["pretrained_cfg"].items()
+    card = Path("folder/README.md").read_text()
+    properties = yaml.safe_load(card.split("---\n")[1])
+    assert (properties["library_name"], properties["license"]) == ("timm", "apache-2.0")
+    assert "daisy, rose, tulip" in card
+
+
+def test_a_network_that_timm_has_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("run", **TIMM, resnetd_shortcut=True)
+    message = fails(capsys, "run", "folder", "--to=timm")
+    assert "Network: got a ResNet-18 with resnetd_shortcut True, expected one that timm has a name for" in message
+    assert not Path("folder").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"input_size": [3, 0, 0]},
+            "image_size in the description of folder/model.safetensors: got 0, expected at least",
+        ),
+        ({"input_size": ["wide"]}, "got 'wide', expected a whole number. Mend or remove the config.json."),
+        ({"crop_pct": "all"}, "crop_pct in the description of folder/model.safetensors: got 'all', expected a number."),
+        ({"crop_pct": 1.5}, "crop_pct: got 1.5, expected at most 1."),
+    ],
+)
+def test_a_description_that_cannot_be(
+    content: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("run", **TIMM)
+    convert("run", "folder", "--to=timm")
+    (Path("folder") / "config.json").write_text(json.dumps({"pretrained_cfg": content}))
+    assert message in fails(capsys, "folder", "back")

@@ -225,7 +225,7 @@ def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="1 class names for 3 classes"):
         torch.describe(arrays, path)
     path = _config(tmp_path, pretrained_cfg={"mean": [0.5]})
-    with pytest.raises(UserError, match=r"mean_rgb: got .*three numbers"):
+    with pytest.raises(UserError, match=r"mean_rgb in the description of .*: got .*three numbers"):
         torch.describe(arrays, path)
     for content in (b"{", b"\xff\xfe\xff", b"[" * 100_000):
         (tmp_path / "config.json").write_bytes(content)

@@ -31,7 +31,8 @@ def test_recipe_is_a_valid_config_made_anew(name: str) -> None:
 def test_docstrings_open_with_a_command() -> None:
     functions = [made.func if isinstance(made, functools.partial) else made for made in RECIPES.values()]
     names = [
-        "imagenet", "flowers", "flowers_cpu", "digits", "cifar", "v3-32", "v5e-8", "randaugment-8", "resnetrs50_i160"
+        "imagenet", "finetune", "flowers", "flowers_cpu", "digits",
+        "cifar", "v3-32", "v5e-8", "randaugment-8", "resnetrs50_i160"
     ]  # fmt: skip
     for function, name in zip(dict.fromkeys(functions), names, strict=True):
         assert (function.__doc__ or "").startswith(f"`resnet-tpu train --recipe={name} --data_dir=")

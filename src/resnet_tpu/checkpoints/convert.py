@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store, tf1, torch
+from resnet_tpu.checkpoints import store, tf1, timm, torch
 from resnet_tpu.checkpoints.inspection import summarize
-from resnet_tpu.checkpoints.meta import make_meta, write_description
+from resnet_tpu.checkpoints.meta import make_meta, numbered, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
 from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
@@ -26,7 +26,7 @@ from resnet_tpu.models.network import Network, network_of
 
 log = logging.getLogger(__name__)
 
-Form = Literal["model_dir", "tf1", "safetensors"]
+Form = Literal["model_dir", "tf1", "safetensors", "timm"]
 
 IMAGE_SIZE = 224
 """Side in pixels of the images that the original, torchvision and most of timm train on."""
@@ -50,9 +50,10 @@ def convert(
 
     to: `model_dir`, a run of ours, with the step, momentum and averages that a training of the original left; `tf1`, a
     folder with a checkpoint of the original, with the same; `safetensors`, a file with torchvision's names, in which
-    averages take the place of the weights unless export_moving_average is off. Default: `safetensors` when `target` is
-    called so, else `model_dir`.
-    labels: a text file with the name of each class on a line. image_size: of a `model_dir`; default 224.
+    averages take the place of the weights unless export_moving_average is off; `timm`, a folder with such a file and
+    what timm and the hub want beside it. Default: `safetensors` when `target` is called so, else `model_dir`.
+    labels: a text file with the name of each class on a line. image_size: of a `model_dir`; default: that of the
+    weights where a file tells it, else 224.
     overrides: values of options that the source does not tell.
     Raises UserError when the source is none or damaged, options contradict it, or there is something at `target`.
     """
@@ -61,7 +62,7 @@ def convert(
     _check_fit(to, labels=labels, image_size=image_size)
     weights = open_weights(source)
     if weights.kind == "ours" and to == "model_dir":
-        expected = "weights of another kind, or --to=tf1 or safetensors"
+        expected = "weights of another kind, or --to=tf1, timm or safetensors"
         raise UserError("Source", f"{source}, a checkpoint of ours", expected, "Copy the folder instead.")
     config = _configure(weights, image_size, overrides or {})
     if config.model.inner_channels and to != "model_dir":
@@ -76,13 +77,18 @@ def convert(
     elif to == "tf1":
         _write_tf1(target, config, network, arrays)
     else:
-        _write_safetensors(target, config, network, arrays, class_names)
+        arrays = _exported(target, config, arrays)
+        if to == "timm":
+            _write_timm(target, config, network, arrays, class_names)
+        else:
+            params, batch_stats = arrays["params"], arrays["batch_stats"]
+            torch.write_safetensors(target, network, params, batch_stats, class_names=class_names)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
 
 
 def _check_fit(to: Form, **options: Any) -> None:
     """Raises UserError for an option that what is written has no place for."""
-    places = {"labels": ("model_dir", "safetensors"), "image_size": ("model_dir",)}
+    places = {"labels": ("model_dir", "safetensors", "timm"), "image_size": ("model_dir",)}
     for name, value in options.items():
         if value and to not in places[name]:
             raise UserError(name, value, f"no {name} with --to={to}, which has no place for it", "Leave it out.")
@@ -104,7 +110,9 @@ def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str,
     """The options of the run that the weights come from, as far as they are told or given; else the defaults."""
     config = Config().replace(**weights.options)
     if weights.kind != "ours":
-        config = config.replace(image_size=image_size or IMAGE_SIZE, **_training_options(weights))
+        config = config.replace(
+            image_size=image_size or weights.options.get("image_size", IMAGE_SIZE), **_training_options(weights)
+        )
     config = config.replace(**overrides)
     if config.data.num_label_classes is None:
         do = "Start a training from it: resnet-tpu train --init_from=FILE."
@@ -185,15 +193,19 @@ def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) ->
         tf1.write_checkpoint(folder, network, arrays, lars=config.optimizer.enable_lars)
 
 
-def _write_safetensors(
-    target: str, config: Config, network: Network, arrays: Arrays, class_names: list[str] | None
-) -> None:
-    if "ema" in arrays and config.eval.export_moving_average:
-        log.info(
-            "The weights in %s are the moving averages; not with --params_override=export_moving_average=false", target
-        )
-        arrays = arrays["ema"]
-    torch.write_safetensors(target, network, arrays["params"], arrays["batch_stats"], class_names=class_names)
+def _exported(target: str, config: Config, arrays: Arrays) -> Arrays:
+    """The params and batch_stats to give away: the moving averages, where there are any and they are wanted."""
+    if "ema" not in arrays or not config.eval.export_moving_average:
+        return arrays
+    log.info(
+        "The weights in %s are the moving averages; not with --params_override=export_moving_average=false", target
+    )
+    return arrays["ema"]
+
+
+def _write_timm(target: str, config: Config, network: Network, arrays: Arrays, class_names: list[str] | None) -> None:
+    with _new_folder(target) as folder:
+        timm.write_folder(folder, config, network, arrays, class_names or numbered(network.num_classes))
 
 
 @contextlib.contextmanager

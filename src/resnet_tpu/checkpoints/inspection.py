@@ -10,15 +10,13 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from resnet_tpu.checkpoints import store, tf1_bundle, torch
 from resnet_tpu.checkpoints.meta import numbered
-from resnet_tpu.checkpoints.tf1_describe import STEP, contents
+from resnet_tpu.checkpoints.tf1_describe import contents
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.checkpoints.weights import TRAVELLING, Kind, Weights, describe, locate
+from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, describe, locate, outline
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import leaves
 from resnet_tpu.models.network import Network, network_of
 
 _VARIANT = (
@@ -30,6 +28,7 @@ _VARIANT = (
     "replace_stem_max_pool",
     "se_ratio",
     *TRAVELLING,
+    *ORIGIN,
 )
 """Options that a summary names where they are not the default."""
 
@@ -64,20 +63,20 @@ class Inspection:
 
 def inspect(path: str) -> Inspection:
     """What is in the weights that `path` means (see `weights.locate`). Raises UserError when they cannot be read."""
-    kind, place = locate(path)
-    arrays = _outline(kind, place)
+    found = locate(path)
+    arrays = outline(found)
     try:
-        weights = describe(kind, place, arrays)
+        weights = describe(found, arrays)
         network = network_of(Config().replace(**weights.options))
         summary, places = f"{summarize(weights, network)}.", _places(weights, network, arrays)
     except UserError as error:
-        summary, places = f"Arrays of {_WRITERS[kind]}, but of no network that there is here: {error}", {}
+        summary, places = f"Arrays of {_WRITERS[found.kind]}, but of no network that there is here: {error}", {}
     order = {name: number for number, name in enumerate(places)}
     entries = [
         Entry(name, places.get(name, ""), array.shape, str(array.dtype), array.size * array.dtype.itemsize)
         for name, array in sorted(arrays.items(), key=lambda pair: (order.get(pair[0], len(order)), _natural(pair[0])))
     ]
-    return Inspection(place, entries, summary)
+    return Inspection(found.place, entries, summary)
 
 
 def summarize(weights: Weights, network: Network) -> str:
@@ -129,22 +128,6 @@ def _kept(weights: Weights) -> list[str]:
     else:
         momentum, averaged = "momentum", any(name.startswith("ema/") for name in weights.variables)
     return [momentum, "moving averages" if averaged else "no averages"]
-
-
-def _outline(kind: Kind, place: str) -> dict[str, np.ndarray]:
-    """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
-    if kind == "ours":
-        return {name: _stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(store.stored_shapes(place))}
-    if kind == "tf1":
-        index = tf1_bundle.read_index(place)
-        arrays = {name: _stand_in(variable.shape, variable.dtype) for name, variable in index.items()}
-        return arrays | tf1_bundle.read_bundle(place, [STEP])
-    return torch.read_outline(place)
-
-
-def _stand_in(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of zeros that takes the memory of one of them."""
-    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def _places(weights: Weights, network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:

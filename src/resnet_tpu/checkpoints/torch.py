@@ -21,12 +21,15 @@ from resnet_tpu import checked_json, storage
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
 from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
-from resnet_tpu.config import ModelConfig, find_option
+from resnet_tpu.config import OPTIONS, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
 
 log = logging.getLogger(__name__)
+
+PREPROCESSING = ("image_size", "crop_pct", "resize_method")
+"""Options that say how photos become what a network was trained to see, beside its colours."""
 
 COUNTER = "num_batches_tracked"
 """Last part of the names of batch norm's counters of steps, which nothing here needs."""
@@ -156,31 +159,42 @@ def read_class_names(path: str) -> list[str] | None:
 
 
 def _read_notes(path: str) -> dict[str, Any]:
-    """What the file at `path`, or else a config.json beside it, says of the weights.
+    """What a config.json beside the file at `path` says of the weights, and over that what the file itself says.
 
-    Any of class_names, mean_rgb, stddev_rgb, pool_padding, and timm's `architecture`.
+    Any of class_names, mean_rgb, stddev_rgb, image_size, crop_pct, resize_method, pool_padding, and timm's
+    `architecture`.
     """
     notes: dict[str, Any] = {}
+    file = storage.join(path.rpartition("/")[0] or ".", "config.json")
+    if storage.exists(file):
+        with storage.open_read(file) as opened:
+            notes = _timm_notes(_parse(opened.read(), file))
     start = storage.read_range(path, 0, 9)
     size = int.from_bytes(start[:8], "little")
-    file = storage.join(path.rpartition("/")[0] or ".", "config.json")
     if start[8:] == b"{" and size <= _MAX_HEADER_BYTES:
         metadata = _parse(storage.read_range(path, 8, 8 + size), path).get("__metadata__")
         if isinstance(metadata, dict) and isinstance(told := metadata.get(_OWN_KEY), str):
-            notes = _parse(told, path)
-    if not notes and storage.exists(file):
-        with storage.open_read(file) as opened:
-            config = _parse(opened.read(), file)
-        if isinstance(pretrained := config.get("pretrained_cfg"), dict):  # timm's: others have a config.json too
-            notes = {
-                "architecture": config.get("architecture"),
-                "class_names": config.get("label_names"),
-                "mean_rgb": pretrained.get("mean"),
-                "stddev_rgb": pretrained.get("std"),
-            }
+            notes |= _parse(told, path)
     names = notes.get("class_names")
     notes["class_names"] = [str(name) for name in names] if isinstance(names, list) else None
-    return {name: value for name, value in notes.items() if value}
+    return {name: value for name, value in notes.items() if value not in (None, "", [])}
+
+
+def _timm_notes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What timm's config.json says, by our names; nothing of another's, for others have files of that name too."""
+    pretrained = config.get("pretrained_cfg")
+    if not isinstance(pretrained, dict):
+        return {}
+    size, method = pretrained.get("input_size"), pretrained.get("interpolation")
+    return {
+        "architecture": config.get("architecture"),
+        "class_names": config.get("label_names"),
+        "mean_rgb": pretrained.get("mean"),
+        "stddev_rgb": pretrained.get("std"),
+        "image_size": size[-1] if isinstance(size, list) and size else None,
+        "crop_pct": pretrained.get("crop_pct"),
+        "resize_method": method if method in OPTIONS["resize_method"].choices else None,
+    }
 
 
 def _parse(text: str | bytes, path: str) -> dict[str, Any]:
@@ -195,9 +209,10 @@ def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
     """The options of the network that the arrays of `read_state_dict(path)` are of, by option name.
 
     Always resnet_depth, stem, pool_padding, mean_rgb and stddev_rgb, the last three from the notes beside the weights,
-    else PyTorch's padding and ImageNet's colours; num_label_classes unless there is no classifier `fc`; and those that
-    differ from the defaults. Raises UserError, saying what it is as far as it can be told, when it is no ResNet that
-    there is here, and when the number of class names is not that of the classes.
+    else PyTorch's padding and ImageNet's colours; what the notes tell of `PREPROCESSING`; num_label_classes unless
+    there is no classifier `fc`; and those that differ from the defaults. Raises UserError, saying what it is as far as
+    it can be told, when it is no ResNet that there is here, and when the number of class names is not that of the
+    classes.
     """
     arrays = {name: array for name, array in state_dict.items() if not name.endswith(COUNTER)}
     notes = _read_notes(path)
@@ -215,8 +230,17 @@ def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
         "mean_rgb": ModelConfig.mean_rgb,
         "stddev_rgb": ModelConfig.stddev_rgb,
     }
-    told = {name: find_option(name).convert(notes[name]) for name in travelling if name in notes}
-    return options | travelling | told
+    told = {name: notes[name] for name in (*travelling, *PREPROCESSING) if name in notes}
+    return options | travelling | _converted(told, path)
+
+
+def _converted(told: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The values as those of options. Raises UserError for one that is none."""
+    try:
+        return {name: OPTIONS[name].convert(value) for name, value in told.items()}
+    except UserError as error:
+        what = f"{error.what} in the description of {path}"
+        raise UserError(what, error.got, error.expected, "Mend or remove the config.json.") from None
 
 
 def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], path: str) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from resnet_tpu.checkpoints.torch import COUNTER
-from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, travelling
+from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling
 from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, require_finite
@@ -93,7 +93,13 @@ def take_over(config: Config, weights: Weights) -> Config:
     Raises UserError, naming both, when depth or variant are others than the weights'.
     """
     check_structure(config.model, config.data.image_size, weights, but=TRAVELLING)
-    return adopt(config, travelling(weights), f"the weights of {weights.source}")
+    config = adopt(config, travelling(weights), f"the weights of {weights.source}")
+    return config.replace(**told_origin(weights.options))
+
+
+def told_origin(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `ORIGIN` that say something."""
+    return {name: options[name] for name in ORIGIN if options.get(name)}
 
 
 def adopt(config: Config, options: Mapping[str, Any], source: str) -> Config:

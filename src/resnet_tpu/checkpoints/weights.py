@@ -3,13 +3,13 @@
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store, tf1, tf1_describe, torch
+from resnet_tpu.checkpoints import pretrained, store, tf1, tf1_bundle, tf1_describe, torch
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.missing import TF1_FILE
 from resnet_tpu.checkpoints.tf1_describe import STEP
@@ -24,6 +24,9 @@ Kind = Literal["ours", "tf1", "torch"]
 
 TRAVELLING = ("inner_channels", "pool_padding", "project_first_group", "mean_rgb", "stddev_rgb")
 """Options that change what a network computes, and that a training which starts from weights must take over."""
+
+ORIGIN = ("weights_origin", "weights_licence")
+"""Options that say whose weights they are; they stay with them as far as they are told."""
 
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)|.*\.(safetensors|bin)\.index\.json")
 
@@ -43,7 +46,7 @@ _OTHER_FOLDERS = {
 }
 """What else people have: files by suffix, folders by a file in them."""
 
-_EXPECTED = "a TF1 checkpoint (PREFIX.index), a .safetensors or .pth file, or a model_dir"
+_EXPECTED = "a TF1 checkpoint (PREFIX.index), a .safetensors or .pth file, a model_dir, or a name (resnet-tpu models)"
 _SHOWN_NAMES = 6
 
 
@@ -74,14 +77,35 @@ class Weights:
         return {name: (name.split("/")[0], tuple(name.split("/")[1:])) for name in names}
 
 
+@dataclass(frozen=True)
+class Found:
+    """Weights that are not read yet: their kind; where they are, a checkpoint of ours, a prefix or a file.
+
+    `told`: what is known of them beside what their files tell, by the names of options.
+    """
+
+    kind: Kind
+    place: str
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+
 def open_weights(path: str) -> Weights:
     """The weights that `path` means, whole; see `locate`.
 
     Raises UserError when there are none, a file is missing or damaged, or they are of no network there is here.
     """
-    kind, place = locate(path)
-    read = {"ours": store.load_named, "tf1": tf1.read_checkpoint, "torch": torch.read_state_dict}[kind]
-    return describe(kind, place, read(place))
+    found = locate(path)
+    read = {"ours": store.load_named, "tf1": tf1.read_checkpoint, "torch": torch.read_state_dict}[found.kind]
+    return describe(found, read(found.place))
+
+
+def told_options(path: str) -> Mapping[str, Any]:
+    """What the weights that `path` means tell of the network and its preprocessing, by the names of options.
+
+    Their arrays are not read where the file says what there is. Raises UserError as `open_weights` does.
+    """
+    found = locate(path)
+    return describe(found, outline(found)).options
 
 
 def travelling(weights: Weights) -> dict[str, Any]:
@@ -89,24 +113,28 @@ def travelling(weights: Weights) -> dict[str, Any]:
     return {name: weights.options.get(name, OPTIONS[name].default) for name in TRAVELLING}
 
 
-def locate(path: str) -> tuple[Kind, str]:
-    """The kind of the weights that `path` means, and where they are: a checkpoint of ours, a prefix, a file.
+def locate(path: str) -> Found:
+    """The weights that `path` means; those that it names are fetched first, see `pretrained.fetch`.
 
     `path` is a `model_dir` or checkpoint of ours; a TF1 checkpoint (prefix, one of its files, or a folder of them); a
-    `.safetensors` or `.pth` file, or a folder with one as Hugging Face's hub has it. Raises UserError when it is none.
+    `.safetensors` or `.pth` file, or a folder with one as Hugging Face's hub has it; or a name. Raises UserError when
+    it is none.
     """
+    if fetched := pretrained.fetch(path):
+        path, told = fetched
+        return replace(locate(path), told=told)
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
     folder = path
     with contextlib.suppress(UserError):
         folder = store.find(path)  # which takes any folder called by a number for one
         if store.is_checkpoint(folder) or folder.split("/")[-2] == store.FOLDER:
-            return "ours", folder
+            return Found("ours", folder)
     if prefix := tf1.find_checkpoint(TF1_FILE.sub("", path)):
-        return "tf1", prefix
+        return Found("tf1", prefix)
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
-        return "torch", file
+        return Found("torch", file)
     raise _no_weights(folder if _other_folder(folder) else path)
 
 
@@ -114,7 +142,7 @@ def _no_weights(path: str) -> UserError:
     """The error for a path that is none of weights, saying what it is instead or what lies near it."""
     folder, _, name = path.rpartition("/")
     if not storage.exists(path):
-        hint = nearest(name, storage.list_dir(folder or "."))
+        hint = nearest(name, [*storage.list_dir(folder or "."), *([] if folder else pretrained.PRETRAINED)])
         return UserError("Weights", f"{path}, which is not there", _EXPECTED, f"Check the path.{hint}")
     names = storage.list_dir(path)
     if any(_PART.fullmatch(part) for part in (name, *names)):
@@ -140,18 +168,37 @@ def _other_folder(folder: str) -> str | None:
     return next((what for name, what in _OTHER_FOLDERS.items() if name in names), None)
 
 
-def describe(kind: Kind, place: str, variables: Mapping[str, np.ndarray]) -> Weights:
-    """The variables in our layout, with what they and the files beside them tell.
+def describe(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
+    """The variables in our layout, with what they, the files beside them and their name tell.
 
     Raises UserError when they are of no network there is here.
     """
+    kind, place = found.kind, found.place
     if kind == "ours":
         meta = store.read_meta(place)
         options = config_of(meta).flat()
         return Weights(place, kind, variables, options, meta["class_names"], store.step_of(place))
     if kind == "tf1":
         step = int(variables[STEP]) if STEP in variables else None
-        return Weights(place, kind, apply_masks(variables), tf1_describe.describe(variables), step=step)
-    options = torch.describe(variables, place)
+        options = {**tf1_describe.describe(variables), **found.told}
+        return Weights(place, kind, apply_masks(variables), options, step=step)
+    options = {**torch.describe(variables, place), **found.told}
     ours = {name: torch.to_ours(array) for name, array in variables.items()}
     return Weights(place, kind, ours, options, torch.read_class_names(place))
+
+
+def outline(found: Found) -> dict[str, np.ndarray]:
+    """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
+    kind, place = found.kind, found.place
+    if kind == "ours":
+        return {name: _stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(store.stored_shapes(place))}
+    if kind == "tf1":
+        index = tf1_bundle.read_index(place)
+        arrays = {name: _stand_in(variable.shape, variable.dtype) for name, variable in index.items()}
+        return arrays | tf1_bundle.read_bundle(place, [STEP])
+    return torch.read_outline(place)
+
+
+def _stand_in(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of zeros that takes the memory of one of them."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

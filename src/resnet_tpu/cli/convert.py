@@ -18,17 +18,20 @@ from resnet_tpu.reports.console import make_console
 class ConvertOptions:
     """What `convert` makes of weights."""
 
-    to: Literal["model_dir", "tf1", "safetensors"] | None = option(
+    to: Literal["model_dir", "tf1", "safetensors", "timm"] | None = option(
         None,
         "What to write: a model_dir for every verb here; a folder with a TF1 checkpoint of the original; a file with "
-        "torchvision's names. Default: by the name of DST, safetensors or model_dir.",
+        "torchvision's names; a folder for timm and Hugging Face's hub. Default: by the name of DST, "
+        "safetensors or model_dir.",
     )
     inspect: bool = option(False, "Only show what is in SRC: names, shapes, types, sizes, and what it seems to be.")
     labels: FilePath = option(
         "", "Text file with the name of each class on a line. Default: those in SRC, else numbers."
     )
     image_size: int | None = option(
-        None, "Side in pixels of the images that the model_dir is for. Default: 224.", at_least=8
+        None,
+        "Side in pixels of the images that the model_dir is for. Default: as SRC tells, else 224.",
+        at_least=8,
     )
 
 
@@ -37,14 +40,16 @@ def convert(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu convert",
         f"{convert.__doc__} Nothing of a file is ever run.\n\n"
-        "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, or "
-        "a model_dir or checkpoint. DST must be new.",
+        "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, a "
+        "model_dir or checkpoint, or a name that `resnet-tpu models` lists. DST must be new.",
         usage="SRC DST [options], or --inspect SRC",
         examples=(
             "resnet-tpu convert --inspect resnet50.pth",
             "resnet-tpu convert resnet-nhwc-2018-02-07 runs/original --labels=imagenet.txt",
             "resnet-tpu convert resnet50.safetensors runs/torchvision --image_size=176",
+            "resnet-tpu convert hf:timm/resnet50.a1_in1k runs/imagenet",
             "resnet-tpu convert runs/flowers flowers.safetensors          # for PyTorch",
+            "resnet-tpu convert runs/flowers flowers_timm --to=timm        # for timm and the hub",
             "resnet-tpu convert runs/flowers flowers_tf1 --to=tf1          # for the original program",
         ),
     )

@@ -88,14 +88,17 @@ def configure_training(given: Mapping[str, Any], below: Sequence[Layer] = ()) ->
 
 def configure(given: Mapping[str, Any], below: Sequence[Layer]) -> Config:
     """The defaults, the layers `below`, and what was given on the command line, in bulk and singly."""
-    layers = [*below]
-    layers += [Layer(path, read_yaml(path)) for path in given.get("config_file", ())]
+    return merge(Config(), [*below, *layers_of(given)])[0]
+
+
+def layers_of(given: Mapping[str, Any]) -> list[Layer]:
+    """What was given on the command line, in bulk and singly, from the lowest layer to the highest."""
+    layers = [Layer(path, read_yaml(path)) for path in given.get("config_file", ())]
     layers += [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
     single = {name: value for name, value in given.items() if name in OPTIONS}
     if single.get("data_dir"):  # instead of the table of a run or a file
         single.setdefault("bigtable_instance", "")
-    layers.append(Layer("command line", single))
-    return merge(Config(), layers)[0]
+    return [*layers, Layer("command line", single)]
 
 
 def check_data(config: Config, *, without: str) -> None:

@@ -1,11 +1,16 @@
 """`resnet-tpu train`, and what `mode` says for it and for the original's flags."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from resnet_tpu.cli.arguments import Parser
-from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
+from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training, layers_of
 from resnet_tpu.config import Config, LotteryConfig
 from resnet_tpu.errors import UserError
+from resnet_tpu.overrides import Layer, read_run
+
+log = logging.getLogger(__name__)
 
 
 def train(arguments: Sequence[str]) -> None:
@@ -13,22 +18,79 @@ def train(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu train",
         f"{train.__doc__}\n\nOptions add up, later over earlier: defaults, --recipe, --config_file, "
-        "--params_override, single options.",
+        "--params_override, single options. Without a recipe and a file of options, the recipe follows from the "
+        "number of images and the device; one line says which. A run that is there keeps its options.",
         usage="--data_dir=FOLDER --model_dir=FOLDER [options]",
         examples=(
             "resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers",
             "resnet-tpu train --recipe=flowers --data_dir=data/flowers --model_dir=runs/flowers --train_steps=90epochs",
-            "resnet-tpu train --init_from=resnet50.safetensors --data_dir=data/flowers --model_dir=runs/tuned",
+            "resnet-tpu train --recipe=finetune --data_dir=flower_photos --model_dir=runs/tuned",
+            "resnet-tpu train --init_from=hf:timm/resnet50.a1_in1k --data_dir=flower_photos --model_dir=runs/tuned",
             "resnet-tpu train --config_file=mine.yaml --params_override=train_batch_size=256,seed=1",
             "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
         ),
     )
     add_training_options(parser)
-    config = configure_training(parser.parse(arguments))
+    given = parser.parse(arguments)
+    config = configure_training(given)
     if config.run.mode not in ("train", "train_and_eval"):
         raise UserError("mode", config.run.mode, "train or train_and_eval", f"See resnet-tpu {config.run.mode} --help.")
+    config.run.require_model_dir()
+    config = _complete(config, given)
     check_data(config, without="to measure speed without images")
     run(config)
+
+
+def _complete(config: Config, given: Mapping[str, Any]) -> Config:
+    """What `given` comes to, `config`, with what it leaves open.
+
+    Without a recipe and a file of options, these are those of the run that is there, else of the recipe that follows
+    from data and device. The network and its preprocessing are those of the run or of the weights to start from, where
+    nothing says otherwise. Log lines say what was filled in.
+    """
+    from resnet_tpu import storage
+    from resnet_tpu.checkpoints import folders, store, weights
+    from resnet_tpu.recipes.choice import follow
+
+    model_dir = config.run.model_dir
+    own = read_run(model_dir) if folders.steps_in(storage.join(model_dir, store.FOLDER)) else None
+    if not given.get("recipe") and not given.get("config_file"):
+        below = own or _chosen(config)
+        config = configure_training(given, [below] if below else [])
+    source = own.origin if own else config.train.resnet_checkpoint
+    told = own.values if own else weights.told_options(source) if source else {}
+    changes = follow(config, told, said={name for layer in layers_of(given) for name in layer.values})
+    if changes:
+        log.info("As in %s: %s", source, ", ".join(f"{name} = {value}" for name, value in changes.items()))
+    return config.replace(**changes)
+
+
+def _chosen(config: Config) -> Layer | None:
+    """The options of the recipe that follows from data and device, which a log line names.
+
+    None where there is nothing to choose by: without images, in a training of the original, with several processes.
+    """
+    import jax
+
+    from resnet_tpu import distributed, rendezvous
+    from resnet_tpu.checkpoints import tf1
+    from resnet_tpu.checks import check
+    from resnet_tpu.data.sources.data_dir import open_source
+    from resnet_tpu.recipes.choice import choose
+
+    run, data = config.run, config.data
+    if data.bigtable_instance or data.data_dir in ("", "null", "synthetic") or tf1.find_checkpoint(run.model_dir):
+        return None
+    if run.coordinator_address or rendezvous.is_in_cluster(run):
+        return None
+    check(config)  # mistakes show before the data are looked for
+    distributed.start(use_tpu=run.use_tpu)
+    num_images = data.num_train_images or len(open_source(data, "train"))
+    device = jax.default_backend()
+    choice = choose(num_images, device=device, has_weights=bool(config.train.resnet_checkpoint))
+    changed = "".join(f" with {name}={value}" for name, value in choice.changes.items())
+    log.info("No --recipe: as for %s images on a %s, %s%s", f"{num_images:,}", device.upper(), choice.recipe, changed)
+    return Layer(f"recipe {choice.recipe}", choice.values)
 
 
 def run(config: Config, *, last_step: int | str | None = None) -> None:

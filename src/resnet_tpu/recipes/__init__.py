@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from resnet_tpu.config import Config
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN, RANDAUGMENT, cloud, imagenet, modern, randaugment
-from resnet_tpu.recipes.photos import flowers, flowers_cpu
+from resnet_tpu.recipes.photos import finetune, flowers, flowers_cpu
 from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs
 from resnet_tpu.recipes.small import cifar, digits
 from resnet_tpu.recipes.tables import look_up
@@ -25,6 +25,7 @@ FILES: dict[str, Callable[[], Config]] = {
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "imagenet": imagenet,
+    "finetune": finetune,
     "flowers": flowers,
     "flowers_cpu": flowers_cpu,
     "digits": digits,

@@ -16,7 +16,7 @@ from resnet_tpu import distributed, hosts
 from resnet_tpu.checkpoints import tf1
 from resnet_tpu.checkpoints.meta import changed_options, config_of, numbered
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over
+from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over, told_origin
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
 from resnet_tpu.config import Config
 from resnet_tpu.models.network import Network
@@ -52,6 +52,7 @@ def settle_start(config: Config, checkpoints: CheckpointStore) -> tuple[Config, 
     if checkpoints.steps():
         own = read_run(model_dir)
         kept = {name: value for name, value in own.values.items() if name in TRAVELLING} if own else {}
+        config = config.replace(**told_origin(own.values if own else {}))
         return adopt(config, kept, f"the checkpoints in {model_dir}"), None
     if not config.train.resnet_checkpoint or tf1.find_checkpoint(model_dir):
         return config, None

@@ -1,0 +1,142 @@
+"""Weights in repositories of Hugging Face's hub, through its own client: cached, resumed, with the user's token."""
+
+import contextlib
+import errno
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from resnet_tpu import __version__, plain_yaml, storage
+from resnet_tpu.checkpoints import published
+from resnet_tpu.errors import UserError, first_line, missing_extra
+
+log = logging.getLogger(__name__)
+
+_FILES = ("model.safetensors", "pytorch_model.bin")
+_EXPECTED = "a repository with a ResNet of timm: config.json and model.safetensors"
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_PROPERTIES = re.compile(r"---\r?\n(.*?)^---", re.DOTALL | re.MULTILINE)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
+    """The file of weights of `OWNER/NAME` or `OWNER/NAME@REVISION`, and whose they are, as options.
+
+    A config.json lies beside it. `name`: what the user calls it. Everything is of one commit. What is in the client's
+    cache is not downloaded again; where the hub cannot be asked, the cache alone answers. The environment decides on
+    endpoint, proxy, token, cache and offline mode as it does for all programs with that client. Raises UserError when
+    the weights cannot be had, or are not those that the hub has.
+    """
+    path, _, revision = repository.partition("@")
+    if not _REPOSITORY.fullmatch(path):
+        do = "Write hf:OWNER/NAME, or hf:OWNER/NAME@REVISION; `resnet-tpu models` lists some."
+        raise UserError(f"Weights {name}", path or "nothing", "a repository, OWNER/NAME", do)
+    config = _download(name, path, "config.json", revision or "main")
+    if config is None:
+        raise _lacks(name, "config.json")
+    commit = Path(config).parent.name
+    weights = next(filter(None, (_download(name, path, file, commit) for file in _FILES)), None)
+    if weights is None:
+        raise _lacks(name, _FILES[0])
+    card = None
+    with contextlib.suppress(UserError):  # other programs fetch the weights alone, and now there may be no network
+        card = _download(name, path, "README.md", commit)
+    licence = _licence(card)
+    checksum = _checked(name, weights)
+    megabytes = Path(weights).stat().st_size / 1e6
+    said = licence or "not said in its card"
+    log.info("%s: %.1f MB, commit %s, licence %s, in %s", name, megabytes, commit, said, Path(weights).parent)
+    origin = f"hf:{path}@{commit} sha256:{checksum}"
+    return weights, {"weights_origin": origin} | ({"weights_licence": licence} if licence else {})
+
+
+def _lacks(name: str, file: str) -> UserError:
+    do = "Choose another; `resnet-tpu models` lists some."
+    return UserError(f"Weights {name}", f"a repository without {file}", _EXPECTED, do)
+
+
+def _licence(card: str | None) -> str | None:
+    """The licence in the properties of a repository's card, where it has one."""
+    try:
+        match = _PROPERTIES.match(storage.read_text(card)) if card else None
+        properties = plain_yaml.parse(match[1]) if match else None
+    except ValueError:
+        return None
+    licence = properties.get("license") if isinstance(properties, dict) else None
+    return licence if isinstance(licence, str) and licence else None
+
+
+def _checked(name: str, path: str) -> str:
+    """The SHA-256 of a file in the cache. Raises UserError where it is not the one that the hub told of it.
+
+    The cache calls large files by that checksum, where the file system has links.
+    """
+    found = published.checksum(path)
+    blob = Path(path).parent / Path(path).readlink() if Path(path).is_symlink() else Path(path)
+    if _SHA256.fullmatch(blob.name) and blob.name != found:
+        do = f"Delete {os.path.normpath(blob)}, and run this again."
+        got = f"content with sha256 {found[:16]}..."
+        raise UserError(f"Weights {name}", got, f"{blob.name[:16]}..., as the hub has it", do)
+    return found
+
+
+def _download(name: str, repository: str, file: str, revision: str) -> str | None:
+    """The path of a file of the repository in the client's cache; None where it has no such file."""
+    try:
+        import huggingface_hub as client
+        from huggingface_hub import errors
+    except ImportError:
+        raise missing_extra(f"Weights {name}", "huggingface_hub", "hub") from None
+    try:
+        return client.hf_hub_download(
+            repository, file, revision=revision, library_name="resnet_tpu", library_version=__version__
+        )
+    except errors.LocalEntryNotFoundError as error:
+        raise _unreached(name, repository, revision, client.constants.ENDPOINT, error) from None
+    except errors.EntryNotFoundError:
+        return None
+    except Exception as error:  # noqa: BLE001  its HTTP library and that for large files each raise their own
+        raise _refused(name, repository, revision, client.constants.ENDPOINT, error) from None
+
+
+def _unreached(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
+    """The error for what is not in the cache when the hub gives no answer or must not be asked."""
+    from huggingface_hub import errors
+
+    cause = error.__cause__
+    if isinstance(cause, errors.HfHubHTTPError) and cause.response.status_code in (401, 403):
+        return _refused(name, repository, revision, endpoint, cause)
+    got = "HF_HUB_OFFLINE" if published.is_offline() else first_line(cause or error)
+    do = f"Check network and proxy, or {_by_hand(repository, revision, endpoint)}"
+    return UserError(f"Weights {name}", f"{got}, and no copy on this machine", f"an answer of {endpoint}", do)
+
+
+def _refused(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
+    """The error for what the hub, or a disk, answered."""
+    from huggingface_hub import errors
+
+    what, login = f"Weights {name}", "`hf auth login`, or HF_TOKEN with a token that may read it"
+    if isinstance(error, errors.GatedRepoError):
+        do = f"Accept its terms at {endpoint}/{repository}, and log in: {login}."
+        return UserError(what, "a repository that is gated", "one that this user may read", do)
+    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
+        do = f"Check the name; a private one wants {login}."
+        return UserError(what, "no repository of that name that is open to this user", _EXPECTED, do)
+    if isinstance(error, errors.RevisionNotFoundError):
+        return UserError(what, f"no revision {revision}", "a branch, tag or commit of it", "Check what follows the @.")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        do = "Make room or change its permissions; HF_HUB_CACHE names another folder."
+        return UserError(what, first_line(error), "a cache that can be written to", do)
+    do = f"Run this again, which goes on where it stopped, or {_by_hand(repository, revision, endpoint)}"
+    return UserError(what, first_line(error), f"the files of {endpoint}", do)
+
+
+def _by_hand(repository: str, revision: str, endpoint: str) -> str:
+    """How to do without the client."""
+    files = f"{endpoint}/{repository}/resolve/{revision}/{_FILES[0]}"
+    return (
+        f"fetch {files} and the config.json there by other means into one folder, and give that folder as the weights."
+    )

@@ -1,0 +1,87 @@
+"""Files that are published at an address with the beginning of their checksum in their name, fetched once."""
+
+import hashlib
+import http.client
+import logging
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError, first_line
+
+log = logging.getLogger(__name__)
+
+_CHECKSUM = re.compile(r"-([0-9a-f]{8,64})\.\w+")
+_TIMEOUT_SECS = 30
+_CHUNK = 1 << 20
+
+
+def fetch(address: str) -> tuple[str, str]:
+    """The file of this machine that is published at `address`, downloaded where it is not there; and its SHA-256.
+
+    The checksum begins as the name of the file says, `resnet50-11ad3fa6.pth`. Through the proxies that the environment
+    names. Raises UserError when it cannot be had, or is another.
+    """
+    name = address.rsplit("/", 1)[-1]
+    place = storage.join(folder(), name)
+    if not storage.exists(place):
+        _download(address, place)
+    expected, found = _begins(name), checksum(place)
+    if not found.startswith(expected):
+        got = f"content with sha256 {found[:16]}..."
+        raise UserError(f"Weights {place}", got, f"{expected}..., as its name says", "Delete it, and run this again.")
+    return place, found
+
+
+def folder() -> str:
+    """Where downloaded files are kept, and where one that was fetched by other means may be put."""
+    return storage.join(storage.cache_dir(), "weights")
+
+
+def checksum(path: str) -> str:
+    """The SHA-256 of a file of this machine, in hexadecimal digits."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_offline() -> bool:
+    """Whether the environment forbids downloads, by the switch of Hugging Face's libraries."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _begins(name: str) -> str:
+    match = _CHECKSUM.search(name)
+    assert match, f"{name} names no checksum"
+    return match[1]
+
+
+def _download(address: str, place: str) -> None:
+    do = f"Fetch the file by other means and put it into {folder()}, or check network and proxy and run this again."
+    if is_offline():
+        raise UserError(f"Weights {address}", "HF_HUB_OFFLINE, and no copy on this machine", "the file", do)
+    storage.make_dir(folder())
+    log.info("Fetching %s into %s", address, folder())
+    digest, received = hashlib.sha256(), 0
+    try:
+        with (
+            urllib.request.urlopen(address, timeout=_TIMEOUT_SECS) as answer,  # noqa: S310 - from a table of https
+            storage.write_whole(place) as file,
+        ):
+            length = answer.headers.get("Content-Length")
+            while chunk := answer.read(_CHUNK):
+                file.write(chunk)
+                digest.update(chunk)
+                received += len(chunk)
+            if length is not None and received != int(length):
+                raise http.client.IncompleteRead(b"", int(length) - received)
+            if not digest.hexdigest().startswith(_begins(place)):
+                got = f"content with sha256 {digest.hexdigest()[:16]}..."
+                raise UserError(f"Weights {address}", got, f"{_begins(place)}..., as its name says", do)
+    except http.client.HTTPException as error:
+        got = f"an answer that ended after {received:,} bytes ({type(error).__name__})"
+        raise UserError(f"Weights {address}", got, "the whole file", do) from None
+    except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+        raise UserError(f"Weights {address}", first_line(error), "the file", do) from None

@@ -1,0 +1,75 @@
+"""`resnet-tpu models`."""
+
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.options import option, options_of
+from resnet_tpu.reports.console import make_console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLUMNS = ("name", "network", "million parameters", "MB", "top-1 %", "licence", "source")
+
+
+@dataclass(frozen=True)
+class ModelsOptions:
+    """How `models` shows what there is."""
+
+    format: Literal["table", "csv"] = option("table", "How to print it.")
+
+
+def models(arguments: Sequence[str]) -> None:
+    """List trained weights that --init_from and convert take by name: size, accuracy, licence."""
+    parser = Parser(
+        "resnet-tpu models",
+        f"{models.__doc__}\n\nAll are for the 1000 classes of ImageNet. The accuracy is the one that was published "
+        "with them, where that is known for sure. Every other ResNet of timm's on Hugging Face's hub has a name too: "
+        "hf:OWNER/NAME, or hf:OWNER/NAME@REVISION. Names with hf: need pip install 'resnet-tpu[hub]', those at gs:// "
+        "the extra [gcp].",
+        examples=(
+            "resnet-tpu models",
+            "resnet-tpu train --init_from=resnet50 --data_dir=flower_photos --model_dir=runs/tuned",
+            "resnet-tpu convert hf:timm/resnet50.a1_in1k runs/imagenet",
+        ),
+    )
+    parser.add_options("how to show them", options_of("models", ModelsOptions).values())
+    options = fill(ModelsOptions, parser.parse(arguments))
+    rows = _rows()
+    if options.format == "csv":
+        csv.writer(sys.stdout, lineterminator="\n").writerows([_COLUMNS, *rows])
+    else:
+        make_console().print(_table(rows))
+
+
+def _rows() -> list[tuple[str, ...]]:
+    """What `_COLUMNS` name of each model; a dash for an accuracy that is not known."""
+    from resnet_tpu.checkpoints.pretrained import PRETRAINED
+
+    return [
+        (
+            name,
+            found.network,
+            f"{found.parameters:.1f}",
+            str(found.megabytes),
+            "-" if found.top_1 is None else f"{found.top_1:.1f}",
+            found.licence,
+            found.source,
+        )
+        for name, found in PRETRAINED.items()
+    ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> "Table":
+    from rich.table import Table
+
+    table = Table(*_COLUMNS)
+    for number in (2, 3, 4):
+        table.columns[number].justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    return table

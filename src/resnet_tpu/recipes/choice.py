@@ -1,0 +1,64 @@
+"""Which recipe a training follows that names none, and which options are then those of the weights it starts from."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from resnet_tpu.checkpoints.torch import PREPROCESSING
+from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.recipes import find_recipe
+
+FEW_IMAGES = 100_000
+"""Up to so many training images a data set is one of photos, beyond it one like ImageNet."""
+
+OF_WEIGHTS = (
+    "resnet_depth",
+    "resnet_width",
+    "pre_activation",
+    "norm_act_layer",
+    "use_resnetd_stem",
+    "resnetd_shortcut",
+    "replace_stem_max_pool",
+    "se_ratio",
+    *PREPROCESSING,
+)
+"""Options that follow from the weights where nobody says otherwise: which network it is, and what it sees of a photo.
+
+Those that nobody may say otherwise are `weights.TRAVELLING`."""
+
+
+class Choice(NamedTuple):
+    """A recipe by name, and options of it that are others for the sake of the data."""
+
+    recipe: str
+    changes: Mapping[str, Any]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All options of it."""
+        return {**find_recipe(self.recipe).flat(), **self.changes}
+
+
+def choose(num_train_images: int, *, device: str, has_weights: bool) -> Choice:
+    """The recipe for so many images on a device, a platform of JAX's, where none is named.
+
+    A batch is at most as large as the data, so that an epoch has a step.
+    """
+    if num_train_images > FEW_IMAGES:
+        return Choice("imagenet", {})
+    name = "finetune" if has_weights else "flowers_cpu" if device == "cpu" else "flowers"
+    batch = find_recipe(name).train.train_batch_size
+    most = 1 << max(num_train_images.bit_length() - 1, 0)
+    return Choice(name, {"train_batch_size": most} if most < batch else {})
+
+
+def follow(config: Config, told: Mapping[str, Any], *, said: Collection[str]) -> dict[str, Any]:
+    """The options in `OF_WEIGHTS` that change when `config` follows what weights or a run tell, `told`.
+
+    said: names of options that are to stay. So do those that a recipe has made other than the default.
+    """
+    now = config.flat()
+    return {
+        name: told[name]
+        for name in OF_WEIGHTS
+        if name in told and name not in said and now[name] == OPTIONS[name].default and told[name] != now[name]
+    }

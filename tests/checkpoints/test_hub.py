@@ -1,0 +1,219 @@
+"""Weights by name from the hub: what arrives, from where, and one message where nothing does.
+
+The client reads its environment once, so that each test asks in a process of its own.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import timm
+from resnet_tpu.config import Config
+from resnet_tpu.models.network import Network
+
+from . import hub_server
+from .hub_server import COMMIT, TOKEN, Hub
+
+pytest.importorskip("huggingface_hub")
+
+NAME = "hf:timm/tiny.test"
+CLASSES = ["daisy", "rose", "tulip"]
+_CARD = b"---\nlicense: apache-2.0\ntags:\n- timm\n---\n# A card\n"
+_FETCH = """
+import json, sys
+from resnet_tpu import program
+from resnet_tpu.checkpoints import pretrained
+sys.exit(program.exit_code(lambda names: [print(json.dumps(pretrained.fetch(name))) for name in names], sys.argv[1:]))
+"""
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Programs that ask the hub, each with an empty cache unless they share one."""
+
+    hub: Hub
+    home: Path
+
+    def run(self, *words: str, program: str = _FETCH, **settings: str) -> subprocess.CompletedProcess[str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+        own |= {"HF_ENDPOINT": self.hub.address, "HF_HOME": str(self.home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        own |= {"XDG_CACHE_HOME": str(self.home), "no_proxy": "", "NO_PROXY": "", "JAX_NUM_CPU_DEVICES": "1"}
+        return subprocess.run(
+            [sys.executable, "-c", program, *words], env=own | settings, cwd=self.home, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+
+    def fetch(self, name: str = NAME, **settings: str) -> tuple[Path, dict[str, str]]:
+        done = self.run(name, **settings)
+        assert done.returncode == 0, done.stderr
+        place, options = json.loads(done.stdout)
+        return Path(place), options
+
+    def fails(self, name: str = NAME, **settings: str) -> str:
+        """The one message, after what the client itself says of its attempts."""
+        done = self.run(name, **settings)
+        assert (done.returncode, done.stdout) == (2, "")
+        return done.stderr.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a repository with a ResNet-18 of width 4 for three classes, at 64 px."""
+    options = {
+        "resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "pool_padding": "symmetric",
+        "project_first_group": False, "image_size": 64, "crop_pct": 0.95, "resize_method": "bilinear",
+        "mean_rgb": (0.5, 0.4, 0.3), "num_label_classes": 3,
+    }  # fmt: skip
+    config = Config().replace(**options)
+    network = Network.create(config.model, num_classes=3, image_size=64)
+    rng = np.random.default_rng(0)
+    params, batch_stats = network.shapes()
+    shapes = {"params": params, "batch_stats": batch_stats}
+    arrays = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.01, 0.1, leaf.shape), jnp.float32), shapes)
+    out = tmp_path_factory.mktemp("repository")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
+        timm.write_folder(str(out), config, network, arrays, CLASSES)
+    files = {path.name: path.read_bytes() for path in out.iterdir()}
+    return files | {"README.md": _CARD}
+
+
+@pytest.fixture
+def asker(folder: dict[str, bytes], tmp_path: Path) -> Iterator[Asker]:
+    with hub_server.serving() as hub:
+        hub.files["timm/tiny.test"] = dict(folder)
+        yield Asker(hub, tmp_path)
+
+
+def test_files_arrive_once_with_commit_licence_and_checksum(asker: Asker, folder: dict[str, bytes]) -> None:
+    place, options = asker.fetch()
+    assert place.read_bytes() == folder["model.safetensors"]
+    assert (place.parent / "config.json").read_bytes() == folder["config.json"]
+    checksum = hashlib.sha256(folder["model.safetensors"]).hexdigest()
+    assert options == {"weights_origin": f"{NAME}@{COMMIT} sha256:{checksum}", "weights_licence": "apache-2.0"}
+    asker.hub.requests.clear()
+    assert asker.fetch() == (place, options)
+    assert asker.hub.asked("GET") == []
+    asker.hub.requests.clear()
+    for revision in ("v1", COMMIT):
+        assert asker.fetch(f"{NAME}@{revision}") == (place, options)
+    assert asker.hub.asked("GET") == []
+
+
+def test_offline_the_cache_answers_and_nothing_is_asked(asker: Asker) -> None:
+    message = asker.fails(HF_HUB_OFFLINE="1")
+    address = f"{asker.hub.address}/timm/tiny.test/resolve/main/model.safetensors"
+    assert message.startswith(f"Weights {NAME}: got HF_HUB_OFFLINE, and no copy on this machine, expected an answer of")
+    assert f"fetch {address} and the config.json there" in message
+    assert "give that folder as the weights." in message
+    assert asker.hub.requests == []
+    found = asker.fetch()
+    asker.hub.requests.clear()
+    assert asker.fetch(HF_HUB_OFFLINE="1") == found
+    assert asker.hub.requests == []
+
+
+def test_offline_what_another_program_fetched_is_enough(asker: Asker) -> None:
+    asker.fetch()
+    for path in asker.home.rglob("README.md"):
+        path.unlink()
+    _, options = asker.fetch(HF_HUB_OFFLINE="1")
+    assert options.keys() == {"weights_origin"}
+
+
+def test_without_a_network_the_cache_answers(asker: Asker) -> None:
+    found = asker.fetch()
+    asker.hub.status = 503
+    assert asker.fetch() == found
+
+
+def test_a_proxy_is_asked_for_the_hub(asker: Asker) -> None:
+    """The server is the proxy: it is asked for whole addresses of a hub that is nowhere."""
+    done = asker.run(NAME, HF_ENDPOINT="http://hub.invalid", HTTP_PROXY=asker.hub.address, http_proxy=asker.hub.address)
+    assert done.returncode == 2
+    assert ("HEAD", "http://hub.invalid/timm/tiny.test/resolve/main/config.json", None) in asker.hub.requests
+
+
+def test_a_cut_connection_goes_on_where_it_was(asker: Asker) -> None:
+    """The client writes pieces of 10 MB."""
+    content = bytes(11 << 20)
+    asker.hub.files["timm/tiny.test"]["model.safetensors"] = content
+    asker.hub.cut_after = len(content) - 1000
+    place, _ = asker.fetch()
+    assert place.read_bytes() == content
+    ranges = [asked for method, path, asked in asker.hub.requests if method == "GET" and path.startswith("/large")]
+    assert ranges == [None, f"bytes={10 << 20}-"]
+
+
+@pytest.mark.parametrize("kept", ["gated", "private"])
+def test_a_token_opens_what_is_not_for_all(kept: str, asker: Asker) -> None:
+    getattr(asker.hub, kept).add("timm/tiny.test")
+    message = asker.fails()
+    assert "HF_TOKEN" in message
+    assert ("gated" in message) == (kept == "gated")
+    asker.fetch(HF_TOKEN=TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hf:timm/nothing", "got no repository of that name that is open to this user"),
+        (f"{NAME}@other", "got no revision other, expected a branch, tag or commit of it."),
+        ("hf:tiny", "got tiny, expected a repository, OWNER/NAME. Write hf:OWNER/NAME"),
+        ("hf:", "got nothing, expected a repository"),
+        ("hf:timm/bare", "got a repository without config.json"),
+        ("hf:timm/empty", "got a repository without model.safetensors"),
+    ],
+)
+def test_mistakes(name: str, message: str, asker: Asker) -> None:
+    asker.hub.files |= {"timm/bare": {"model.safetensors": b"x"}, "timm/empty": {"config.json": b"{}"}}
+    found = asker.fails(name)
+    assert found.startswith(f"Weights {name}: ")
+    assert message in found
+
+
+def test_content_that_is_not_the_hub_s_is_never_taken(asker: Asker) -> None:
+    asker.hub.is_lying = True
+    message = asker.fails()
+    assert "as the hub has it. Delete " in message
+    blob = Path(message.partition("Delete ")[2].partition(", and run")[0])
+    asker.hub.is_lying = False
+    blob.unlink()
+    place, _ = asker.fetch()
+    place.resolve().chmod(0o644)
+    place.resolve().write_bytes(b"\0" + place.read_bytes()[1:])  # a disk that forgets
+    assert "as the hub has it. Delete " in asker.fails()
+
+
+def test_without_the_client_the_extra_is_named(asker: Asker) -> None:
+    program = "import sys\nsys.modules['huggingface_hub'] = None\n" + _FETCH
+    done = asker.run(NAME, program=program)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"Weights {NAME}: got no package 'huggingface_hub', expected it to be installed. "
+        "pip install 'resnet-tpu[hub]'.\n"
+    )
+
+
+def test_convert_takes_a_name_and_keeps_what_came_with_it(asker: Asker) -> None:
+    program = "import sys\nfrom resnet_tpu import cli\nsys.exit(cli.main(['convert', *sys.argv[1:]]))"
+    done = asker.run(NAME, "run", program=program)
+    assert done.returncode == 0, done.stderr
+    assert "licence apache-2.0" in done.stderr
+    config = json.loads((asker.home / "run" / "config.json").read_text())
+    _, origin = asker.fetch()
+    expected = {"image_size": 64, "crop_pct": 0.95, "resize_method": "bilinear", "mean_rgb": [0.5, 0.4, 0.3], **origin}
+    assert {name: config[name] for name in expected} == expected
+    assert (asker.home / "run" / "labels.txt").read_text().split() == CLASSES
+    shown = asker.run("--inspect", NAME, program=program).stdout
+    assert "conv1.weight" in shown

@@ -1,0 +1,160 @@
+"""Names of weights that others published: a table that says what is so, and files that are what their name says."""
+
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.checkpoints import pretrained, published, weights
+from resnet_tpu.checkpoints.pretrained import PRETRAINED
+from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import leaves
+from resnet_tpu.models.network import Network
+
+CONTENT = b"weights" * 1000
+CHECKSUM = hashlib.sha256(CONTENT).hexdigest()
+FILE = f"tiny-{CHECKSUM[:8]}.pth"
+
+
+class Site:
+    """Files at an address, with what goes wrong."""
+
+    content = CONTENT
+    is_cut = False
+    num_requests = 0
+    address = ""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    found = Site()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+        def do_GET(self) -> None:
+            found.num_requests += 1
+            if not self.path.endswith(FILE):
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(found.content)))
+            self.end_headers()
+            self.wfile.write(found.content[:100] if found.is_cut else found.content)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    found.address = f"http://127.0.0.1:{server.server_address[1]}/{FILE}"
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def kept() -> list[str]:
+    folder = Path(published.folder())
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_a_file_is_fetched_once(site: Site) -> None:
+    place, checksum = published.fetch(site.address)
+    assert (Path(place).read_bytes(), checksum) == (CONTENT, CHECKSUM)
+    assert published.fetch(site.address) == (place, CHECKSUM)
+    assert (site.num_requests, kept()) == (1, [FILE])
+
+
+def test_a_file_that_was_put_there_is_taken(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(
+        UserError, match=r"got HF_HUB_OFFLINE, .* Fetch the file by other means and put it into "
+    ) as error:
+        published.fetch(site.address)
+    folder = Path(error.value.do.partition("put it into ")[2].partition(", or")[0])
+    folder.mkdir(parents=True)
+    (folder / FILE).write_bytes(CONTENT)
+    assert published.fetch(site.address) == (str(folder / FILE), CHECKSUM)
+    assert site.num_requests == 0
+
+
+def test_what_is_not_the_file_is_never_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.content = CONTENT[:-1] + b"x"
+    with pytest.raises(UserError, match=rf"got content with sha256 .*expected {CHECKSUM[:8]}\.\.\., as its name says"):
+        published.fetch(site.address)
+    site.is_cut = True
+    with pytest.raises(UserError, match="got an answer that ended after 100 bytes"):
+        published.fetch(site.address)
+    with pytest.raises(UserError, match="got HTTP Error 404: Not Found, expected the file"):
+        published.fetch(site.address.replace("tiny", "other").replace(FILE, "none-00000000.pth"))
+    assert kept() == []
+
+
+def test_no_network_and_a_damaged_copy(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"got .*refused.*, expected the file\. Fetch the file by other means"):
+        published.fetch(f"http://127.0.0.1:9/{FILE}")
+    place, _ = published.fetch(site.address)
+    Path(place).write_bytes(b"x" + CONTENT[1:])
+    with pytest.raises(UserError, match=r"as its name says\. Delete it, and run this again"):
+        published.fetch(site.address)
+
+
+def test_the_table_tells_options_that_there_are() -> None:
+    for name, found in PRETRAINED.items():
+        assert found.options.keys() <= OPTIONS.keys()
+        Config().replace(**found.options)
+        assert name == found.place or not name.startswith(pretrained.HUB)
+        assert found.place.startswith(("https://", "gs://", pretrained.HUB))
+        if found.place.startswith("https://"):
+            assert published._CHECKSUM.search(found.place)
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_the_table_tells_true_sizes(name: str) -> None:
+    found = PRETRAINED[name]
+    family, _, depth = found.network.removesuffix("-D").rpartition("-")
+    options = {"resnet_depth": depth, "stem": "imagenet", "project_first_group": int(depth) > 34}
+    if found.network.endswith("-D") or family == "ResNet-RS":
+        options |= {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": family == "ResNet-RS"}
+    options |= {"se_ratio": {"ResNet-RS": 0.25, "SE-ResNet": 1 / 16}.get(family)}
+    config = Config().replace(**options)
+    params, _ = Network.create(config.model, num_classes=1000, image_size=224).shapes()
+    assert round(sum(leaf.size for _, leaf in leaves(params)) / 1e6, 1) == found.parameters
+
+
+def test_a_file_here_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("resnet50").mkdir()
+    assert pretrained.fetch("resnet50") is None
+    assert pretrained.fetch("runs/resnet50") is None
+    with pytest.raises(UserError, match="got resnet50, a folder of nothing"):
+        weights.locate("resnet50")
+    with pytest.raises(UserError, match=r"got resnet5O, which is not there.* Did you mean resnet50"):
+        weights.locate("resnet5O")
+
+
+def test_names_of_the_table_are_published(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = pretrained.Pretrained(site.address, "ResNet-18", 11.7, None, "bsd-3-clause", {"crop_pct": 0.9})
+    monkeypatch.setitem(PRETRAINED, "tiny", found)
+    monkeypatch.setattr(published, "fetch", lambda address: (f"kept/{FILE}", CHECKSUM))
+    gone = pretrained.Pretrained("gs://bucket/folder", "ResNet-50", 25.6, None, "apache-2.0")
+    monkeypatch.setitem(PRETRAINED, "far", gone)
+    assert pretrained.fetch("far") == (
+        "gs://bucket/folder", {"weights_origin": "gs://bucket/folder", "weights_licence": "apache-2.0"}
+    )  # fmt: skip
+
+
+def test_models_lists_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models"]) == 0
+    table = capsys.readouterr().out
+    assert cli.main(["models", "--format=csv"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows[1:]] == list(PRETRAINED)
+    assert all(name in table and found.licence in table for name, found in PRETRAINED.items())
+    assert rows[0] == ["name", "network", "million parameters", "MB", "top-1 %", "licence", "source"]
+    assert next(row for row in rows if row[0] == "resnet50")[2:6] == ["25.6", "102", "80.9", "bsd-3-clause"]

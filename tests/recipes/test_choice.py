@@ -1,0 +1,166 @@
+"""What `resnet-tpu train` fills in where nothing is said: from data, device, weights or the run that is there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import jax
+import numpy as np
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.checkpoints import torch
+from resnet_tpu.config import Config
+from resnet_tpu.models.network import Network
+from resnet_tpu.recipes import find_recipe
+from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow
+
+TINY = (
+    "--resnet_width=4",
+    "--image_size=32",
+    "--stem=imagenet",
+    "--train_steps=1",
+    "--steps_per_eval=1",
+    "--num_cores=1",
+)
+
+
+@pytest.mark.parametrize(
+    ("num_images", "device", "has_weights", "recipe", "batch"),
+    [
+        (1_281_167, "tpu", False, "imagenet", 1024),
+        (FEW_IMAGES + 1, "cpu", True, "imagenet", 1024),
+        (FEW_IMAGES, "gpu", False, "flowers", 128),
+        (800, "cpu", False, "flowers_cpu", 32),
+        (100, "tpu", False, "flowers", 64),
+        (800, "tpu", True, "finetune", 32),
+        (7, "cpu", True, "finetune", 4),
+        (1, "cpu", False, "flowers_cpu", 1),
+    ],
+)
+def test_the_recipe_follows_from_data_device_and_weights(
+    num_images: int, device: str, has_weights: bool, recipe: str, batch: int
+) -> None:
+    choice = choose(num_images, device=device, has_weights=has_weights)
+    assert choice.recipe == recipe
+    assert choice.values == {**find_recipe(recipe).flat(), "train_batch_size": batch}
+
+
+def test_weights_decide_what_nobody_says() -> None:
+    told = {"resnet_depth": 18, "image_size": 160, "crop_pct": 0.95, "num_label_classes": 1000, "se_ratio": None}
+    recipe = Config().replace(image_size=96)
+    assert follow(Config(), told, said=()) == {"resnet_depth": 18, "image_size": 160, "crop_pct": 0.95}
+    assert follow(recipe, told, said=("resnet_depth",)) == {"crop_pct": 0.95}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two class folders of ten photos each: eight of each to train on."""
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        for number in range(10):
+            cv2.imwrite(str(folder / name / f"{number}.jpg"), rng.integers(0, 256, (40, 50, 3), np.uint8))
+    return folder
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A folder as timm's: a ResNet-18 of width 4 for five classes, at 48 px."""
+    colours = {"mean_rgb": (0.5, 0.5, 0.5), "pool_padding": "symmetric"}
+    config = Config().replace(resnet_depth=18, resnet_width=4, stem="imagenet", project_first_group=False, **colours)
+    network = Network.create(config.model, num_classes=5, image_size=48)
+    folder = tmp_path / "weights"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
+        torch.write_safetensors(str(folder / "model.safetensors"), network, *network.init(0))
+    pretrained = {"input_size": [3, 48, 48], "crop_pct": 0.9, "interpolation": "bilinear"}
+    (folder / "config.json").write_text(json.dumps({"architecture": "resnet18", "pretrained_cfg": pretrained}))
+    return folder
+
+
+def trains(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What the training logs."""
+    assert cli.main(["train", *words]) == 0
+    return capsys.readouterr().err
+
+
+def config_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "config.json").read_text())
+
+
+def test_photos_are_not_trained_on_as_imagenet(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    words = (f"--data_dir={photos}", f"--model_dir={run}")
+    logged = trains(capsys, *words, *TINY)
+    assert "No --recipe: as for 16 images on a CPU, flowers_cpu with train_batch_size=16\n" in logged
+    config, recipe = config_of(run), find_recipe("flowers_cpu").flat()
+    given = {"resnet_width", "image_size", "stem", "train_steps", "steps_per_eval", "num_cores", "train_batch_size"}
+    given |= {"data_dir", "model_dir", "num_label_classes", "num_train_images"}
+    assert {name for name, value in recipe.items() if json.loads(json.dumps(value)) != config[name]} == given
+
+    logged = trains(capsys, f"--model_dir={run}", "--train_steps=2")
+    assert "No --recipe" not in logged
+    assert config_of(run) == config | {"train_steps": 2}
+
+
+def test_from_weights_the_recipe_is_to_fine_tune_at_their_size(
+    photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    words = (f"--data_dir={photos}", f"--model_dir={run}", f"--init_from={weights}", "--train_steps=1", "--num_cores=1")
+    logged = trains(capsys, *words)
+    assert "on a CPU, finetune with train_batch_size=16\n" in logged
+    assert "resnet_depth = 18, resnet_width = 4, image_size = 48, crop_pct = 0.9, resize_method = bilinear\n" in logged
+    config = config_of(run)
+    assert config["mean_rgb"] == [0.5, 0.5, 0.5]
+    assert (config["head_learning_rate_multiplier"], config["learning_rate_schedule"]) == (10.0, "cosine")
+
+    for path in weights.iterdir():
+        path.unlink()
+    trains(
+        capsys, "--recipe=finetune", *words, "--train_steps=2", "--train_batch_size=16"
+    )  # of the run, not of the weights
+    assert config_of(run) == config | {"train_steps": 2}
+
+
+def test_what_is_said_stays(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    words = ("train", f"--data_dir={photos}", f"--model_dir={run}", f"--init_from={weights}", "--train_steps=1")
+    assert cli.main([*words, "--resnet_depth=34"]) == 2
+    assert "got resnet_depth 18 there, 34 here" in capsys.readouterr().err
+    assert cli.main([*words, "--crop_pct=0.7", "--params_override=image_size=32", "--num_cores=1"]) == 0
+    config = config_of(run)
+    assert (config["crop_pct"], config["image_size"], config["resize_method"]) == (0.7, 32, "bilinear")
+
+
+def test_made_up_images_and_files_of_options_choose_nothing(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = (
+        "--train_batch_size=8",
+        "--eval_batch_size=8",
+        "--iterations_per_loop=1",
+        "--mode=train",
+        "--resnet_depth=18",
+    )
+    logged = trains(capsys, "--data_dir=synthetic", f"--model_dir={tmp_path / 'a'}", *TINY, *small)
+    assert "No --recipe" not in logged
+    (tmp_path / "some.yaml").write_text("momentum: 0.8\n")
+    file = f"--config_file={tmp_path / 'some.yaml'}"
+    logged = trains(capsys, f"--data_dir={photos}", f"--model_dir={tmp_path / 'b'}", file, *TINY, *small)
+    assert "No --recipe" not in logged
+    assert config_of(tmp_path / "b")["learning_rate_schedule"] == "step"
+
+
+def test_weights_that_are_not_there_are_told_before_a_device_is_used(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "devices", lambda *_: pytest.fail("a device was used"))
+    words = ["train", "--recipe=finetune", f"--data_dir={photos}", f"--model_dir={tmp_path / 'run'}"]
+    assert cli.main([*words, "--init_from=resnet5O"]) == 2
+    assert "Did you mean resnet50" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
