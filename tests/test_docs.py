@@ -108,6 +108,17 @@ def test_commands_for_weights_run_as_they_are(page: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_commands_for_trained_networks_run_as_they_are(tmp_path: Path) -> None:
+    """Without a network: a folder of that name goes before the name `resnet50`."""
+    draw_photos(tmp_path / "photos")
+    pages = commands(ROOT / "docs" / "finetune.md", "bash")
+    start = ["resnet-tpu", "train", "--recipe=flowers_cpu", "--data_dir=data", "--model_dir=start", "--train_steps=1"]
+    torch_s = ["--image_size=64", "--project_first_group=false", "--pool_padding=symmetric"]
+    run(tmp_path, [PREPARE, [*start, *torch_s], ["resnet-tpu", "convert", "start", "resnet50", "--to=timm"], *pages])
+    assert (tmp_path / "tuned_timm" / "README.md").read_text().count("cc-by-4.0") == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["profile.md", "input.md", "pruning.md"])
 def test_commands_for_records_run_as_they_are(page: str, tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos")

@@ -236,7 +236,8 @@ def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_r
     stopped_at = store.steps_in(str(model_dir / "checkpoints"))[-1]
     assert stopped_at == max(rows_of(model_dir, "train")) + 1  # no work was lost
 
-    with started(tmp_path, {0: endless, 1: endless}) as processes:
+    listening = [*endless, "--heartbeat_timeout=10"]  # for a loss to be noticed sooner
+    with started(tmp_path, {0: listening, 1: listening}) as processes:
         processes[0].wait_for(f"Step {stopped_at // 10 * 10 + 30} of")
         processes[1].popen.kill()
         begin = time.monotonic()
