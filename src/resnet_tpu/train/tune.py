@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 ROUNDS, STEPS = 3, 5
 """Each step is timed so many times over so many steps, one after the other: the median counts."""
 
-_WORTH = 2000  # steps of a run that pay for a minute of timing
+_WORTH = 20_000  # steps of a run that pay for compiling each candidate: minutes
 _GAIN = 0.02  # by which another has to be faster than plain to be worth its complexity
 _LIMIT = 3.0  # times the noise of plain that a kernel may differ from it
 _FILE = "kernels.json"

@@ -1,7 +1,7 @@
 """The optional library in C: the layers of a training on a CPU, its convolutions those of oneDNN.
 
-It is there when a C compiler was when the package was installed (build.py). oneDNN 3 comes with the package where pip has it, or
-with the system. Both are used unless the environment says RESNET_TPU_NATIVE=0.
+It is there when a C compiler was when the package was installed (build.py). oneDNN 3 comes with the package where pip
+has it, or with the system. Both are used unless the environment says RESNET_TPU_NATIVE=0.
 """
 
 import ctypes
