@@ -76,7 +76,7 @@ def test_wherever_an_option_is_given(home: Path, monkeypatch: pytest.MonkeyPatch
         ["--params_override=data_dir=~/d,model_dir=~/m"],
         ["--params_override={data_dir: ~/d, model_dir: ~/m}"],
     ):
-        assert cli.main(["train", *arguments]) == 0
+        assert cli.main(["train", "--recipe=imagenet", *arguments]) == 0
         assert asked.pop() == expected
         original = [word.replace("--config_file", "--hparams_file") for word in arguments]
         assert parse(original)[0] == expected

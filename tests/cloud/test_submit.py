@@ -513,6 +513,8 @@ def test_what_kubectl_says_is_shown_as_it_is(
         ([], (*TRAINING[:2], "--model_dir=runs/1"), "model_dir: got runs/1, expected a path in a bucket"),
         ([], (*TRAINING, "--data_dir=photos"), "data_dir: got photos, expected a path in a bucket"),
         ([], (TRAINING[0], TRAINING[2]), "data_dir: got nothing, expected images that the job can read"),
+        ([], (*TRAINING, "--init_from=runs/1"), "resnet_checkpoint: got runs/1, expected a path in a bucket"),
+        ([], (*TRAINING, "--init_from=hf:timm/resnet50.a1_in1k"), "resnet_checkpoint: got hf:timm/resnet50.a1_in1k,"),
         ([], (*TRAINING, "--config_file=mine.yaml"), "config_file: got mine.yaml, expected a path in a bucket"),
         ([], (*TRAINING, "--train_batch_size=100"), "train_batch_size: got 100, expected a multiple of the 16 devices"),
         ([], (*TRAINING, "--resnet_dept=50"), "Option: got --resnet_dept, expected an option of resnet-tpu train"),
@@ -524,6 +526,11 @@ def test_bad_input(
 ) -> None:
     assert cli.main(words("tpu_vm", "--dry_run", *options, training=training)) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_job_fetches_published_weights_by_itself(dry_run: Callable[..., str]) -> None:
+    training = (*TRAINING, "--init_from=resnet50")
+    assert "--init_from=resnet50" in dry_run("tpu_vm", training=training)
 
 
 def test_neither_project_nor_credentials(

@@ -1,6 +1,7 @@
 """What `resnet-tpu train` fills in where nothing is said: from data, device, weights or the run that is there."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,17 @@ def test_weights_that_are_not_there_are_told_before_a_device_is_used(
     assert cli.main([*words, "--init_from=resnet5O"]) == 2
     assert "Did you mean resnet50" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_of_data_that_are_given_the_images_are_counted_anew(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, more = tmp_path / "run", tmp_path / "more"
+    shutil.copytree(photos, more)
+    words = (f"--data_dir={more}", f"--model_dir={run}")
+    trains(capsys, *words, *TINY)
+    assert config_of(run)["num_train_images"] == 16
+    for number in range(10, 20):
+        shutil.copy(more / "a" / "0.jpg", more / "a" / f"{number}.jpg")
+    trains(capsys, *words, "--train_steps=2")
+    assert config_of(run)["num_train_images"] == 24

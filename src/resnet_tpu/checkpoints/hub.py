@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
@@ -21,6 +22,7 @@ _PROPERTIES = re.compile(r"---\r?\n(.*?)^---", re.DOTALL | re.MULTILINE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
+@functools.cache  # asked twice, for the options and for the arrays, which must be of one commit
 def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     """The file of weights of `OWNER/NAME` or `OWNER/NAME@REVISION`, and whose they are, as options.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from resnet_tpu.cli.arguments import Parser
 from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training, layers_of
-from resnet_tpu.config import Config, LotteryConfig
+from resnet_tpu.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.overrides import Layer, read_run
 
@@ -55,7 +55,7 @@ def _complete(config: Config, given: Mapping[str, Any]) -> Config:
     model_dir = config.run.model_dir
     own = read_run(model_dir) if folders.steps_in(storage.join(model_dir, store.FOLDER)) else None
     if not given.get("recipe") and not given.get("config_file"):
-        below = own or _chosen(config)
+        below = _kept(own, given) if own else _chosen(config)
         config = configure_training(given, [below] if below else [])
     source = own.origin if own else config.train.resnet_checkpoint
     told = own.values if own else weights.told_options(source) if source else {}
@@ -63,6 +63,17 @@ def _complete(config: Config, given: Mapping[str, Any]) -> Config:
     if changes:
         log.info("As in %s: %s", source, ", ".join(f"{name} = {value}" for name, value in changes.items()))
     return config.replace(**changes)
+
+
+def _kept(own: Layer, given: Mapping[str, Any]) -> Layer:
+    """The options of a run that is gone on with, but for those of the original's pruning fork.
+
+    What was counted is left to data that are given.
+    """
+    left_out = {name for name, found in OPTIONS.items() if found.group == "lottery"}
+    if {"data_dir", "bigtable_instance"} & given.keys():
+        left_out |= {"num_train_images", "num_label_classes"}
+    return Layer(own.origin, {name: value for name, value in own.values.items() if name not in left_out})
 
 
 def _chosen(config: Config) -> Layer | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu import __version__, storage
+from resnet_tpu.checkpoints.pretrained import HUB, PRETRAINED
 from resnet_tpu.checks import check
 from resnet_tpu.cloud.slices import Slice
 from resnet_tpu.config import Config
@@ -143,7 +144,7 @@ def _check_training(config: Config, rented: Slice) -> None:
         raise UserError("model_dir", "nothing", "a folder in a bucket", "Give --model_dir=gs://BUCKET/RUN after --.")
     for name in _BUCKET_PATHS:
         path = values[name]
-        if path not in _NO_FILES and not storage.is_remote(path):
+        if path not in _NO_FILES and not storage.is_remote(path) and not _is_published(name, path):
             do = "Copy it to a bucket: the job sees no files of this machine."
             raise UserError(name, path, "a path in a bucket, gs://...", do)
     if not config.data.place:
@@ -151,6 +152,11 @@ def _check_training(config: Config, rented: Slice) -> None:
         raise UserError("data_dir", "nothing", "images that the job can read", do)
     check(config)
     check_plan(config, rented.topology)
+
+
+def _is_published(option: str, path: str) -> bool:
+    """Whether an option names weights that a job can fetch by itself: not those of the hub, whose client it lacks."""
+    return option == "resnet_checkpoint" and path in PRETRAINED and not path.startswith(HUB)
 
 
 def _install(package: str) -> list[str]:
