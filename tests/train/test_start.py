@@ -108,6 +108,24 @@ def test_what_weights_need_travels_with_them_and_stays(
     assert "other options" not in caplog.text or "pool_padding" not in caplog.text.split("other options")[1]
 
 
+def test_source_and_licence_stay_with_weights_from_run_to_run(
+    tiny: Tiny, torchvision_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = {"weights_origin": "hf:timm/resnet18@0123 sha256:4567", "weights_licence": "apache-2.0"}
+    named = {"known": (str(torchvision_file), origin)}
+    monkeypatch.setattr("resnet_tpu.checkpoints.pretrained.fetch", named.get)
+    options: dict[str, Any] = {"resnet_depth": 18, "resnet_width": None, "stem": "imagenet", "image_size": 32}
+    config = tiny(tmp_path / "one", train_steps=1, resnet_checkpoint="known", **options)
+    train(config)
+    train(config.replace(train_steps=2))  # the same command again
+    train(tiny(tmp_path / "two", train_steps=1, resnet_checkpoint=str(tmp_path / "one"), **options))
+    for name, step in (("one", 1), ("one", 2), ("two", 1)):
+        meta = store.read_meta(str(tmp_path / name / store.FOLDER / str(step)))
+        assert origin.items() <= meta["config"].items(), (name, step)
+        run = read_run(str(tmp_path / name))
+        assert run and origin.items() <= run.values.items()
+
+
 def test_a_run_that_is_there_keeps_its_weights(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / store.FOLDER / "7")
