@@ -174,9 +174,12 @@ class Trainer:
             start.position,
             start.class_names,
         )
-        choice = settle_kernels(config, mesh, start.kernels)
-        self._kernels = describe(choice, mesh)
-        self.train_step: TrainStep = train_step or step_of(choice, config, network, mesh)
+        self._kernels = start.kernels
+        if train_step is None:
+            choice = settle_kernels(config, mesh, start.kernels)
+            self._kernels = describe(choice, mesh)
+            train_step = step_of(choice, config, network, mesh)
+        self.train_step: TrainStep = train_step
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
         """Trains from the present step to the last. `stack` closes what this opens."""
