@@ -23,6 +23,7 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.config import Config
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.network import Network
+from resnet_tpu.reports.metrics import MetricsWriter
 from resnet_tpu.train.step import normalize
 from resnet_tpu.train.trained import load_trained
 
@@ -307,6 +308,8 @@ def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same() -> None
 
 def test_what_timm_reads() -> None:
     make_run("run", **TIMM)
+    with MetricsWriter("run") as writer:
+        writer.write("eval", {6: {"top_1_accuracy": 0.5}, 7: {"top_1_accuracy": 0.875}})
     convert("run", "folder", "--to=timm", "--params_override=weights_licence=apache-2.0")
     described = json.loads(Path("folder/config.json").read_text())
     assert (described["architecture"], described["num_classes"]) == ("resnet18", 3)
@@ -317,6 +320,7 @@ def test_what_timm_reads() -> None:
     properties = yaml.safe_load(card.split("---\n")[1])
     assert (properties["library_name"], properties["license"]) == ("timm", "apache-2.0")
     assert "daisy, rose, tulip" in card
+    assert "| right on its validation images | 87.5% |" in card
 
 
 def test_a_network_that_timm_has_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.reports.metrics import evaluation_at
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +78,13 @@ def convert(
     elif to == "tf1":
         _write_tf1(target, config, network, arrays)
     else:
+        measured = "ema" not in arrays or config.eval.export_moving_average  # evaluations are of the averages
         arrays = _exported(target, config, arrays)
         if to == "timm":
-            _write_timm(target, config, network, arrays, class_names)
+            top_1 = _top_1(weights) if measured else None
+            names = class_names or numbered(network.num_classes)
+            with _new_folder(target) as folder:
+                timm.write_folder(folder, config, network, arrays, names, top_1=top_1)
         else:
             params, batch_stats = arrays["params"], arrays["batch_stats"]
             torch.write_safetensors(target, network, params, batch_stats, class_names=class_names)
@@ -203,9 +208,12 @@ def _exported(target: str, config: Config, arrays: Arrays) -> Arrays:
     return arrays["ema"]
 
 
-def _write_timm(target: str, config: Config, network: Network, arrays: Arrays, class_names: list[str] | None) -> None:
-    with _new_folder(target) as folder:
-        timm.write_folder(folder, config, network, arrays, class_names or numbered(network.num_classes))
+def _top_1(weights: Weights) -> float | None:
+    """The accuracy on validation images that the training measured of its checkpoint, if it did."""
+    folder, slash, _ = weights.source.rpartition(f"/{store.FOLDER}/")
+    if weights.kind != "ours" or not slash or weights.step is None:
+        return None
+    return evaluation_at(folder, weights.step).get("top_1_accuracy")
 
 
 @contextlib.contextmanager

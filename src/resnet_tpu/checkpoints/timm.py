@@ -41,11 +41,20 @@ def architecture_of(model: ModelConfig) -> str:
     raise UserError("Network", got, expected, "Write the weights alone: --to=safetensors.")
 
 
-def write_folder(folder: str, config: Config, network: Network, arrays: Arrays, class_names: Sequence[str]) -> None:
+def write_folder(
+    folder: str,
+    config: Config,
+    network: Network,
+    arrays: Arrays,
+    class_names: Sequence[str],
+    *,
+    top_1: float | None = None,
+) -> None:
     """Writes model.safetensors, config.json and README.md into `folder`, which exists.
 
     `timm.create_model("local-dir:FOLDER", pretrained=True)` takes it, and so does the hub. arrays: params and
-    batch_stats. Raises UserError for a network that timm has not.
+    batch_stats. top_1: the share of its validation images that were told right, where it was measured. Raises UserError
+    for a network that timm has not.
     """
     name = architecture_of(config.model)
     params, batch_stats = arrays["params"], arrays["batch_stats"]
@@ -54,7 +63,7 @@ def write_folder(folder: str, config: Config, network: Network, arrays: Arrays, 
     described = json.dumps(_describe(name, config, network, class_names), indent=2, ensure_ascii=False)
     storage.write_text(storage.join(folder, "config.json"), described + "\n")
     num_parameters = sum(leaf.size for _, leaf in leaves(params))
-    storage.write_text(storage.join(folder, "README.md"), _card(name, config, class_names, num_parameters))
+    storage.write_text(storage.join(folder, "README.md"), _card(name, config, class_names, num_parameters, top_1))
 
 
 def _describe(name: str, config: Config, network: Network, class_names: Sequence[str]) -> dict[str, Any]:
@@ -81,7 +90,7 @@ def _describe(name: str, config: Config, network: Network, class_names: Sequence
     }
 
 
-def _card(name: str, config: Config, class_names: Sequence[str], num_parameters: int) -> str:
+def _card(name: str, config: Config, class_names: Sequence[str], num_parameters: int, top_1: float | None) -> str:
     """The model card: what the hub shows of a model, with its properties as YAML on top."""
     model, data = config.model, config.data
     properties = ["library_name: timm", "pipeline_tag: image-classification"]
@@ -97,6 +106,7 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
         [
             "---", *properties, "---", "", f"# {name} for {len(class_names)} classes", "",
             f"Tells apart {shown}{rest}. Written by resnet_tpu {__version__}.", "", "| | |", "|---|---|",
+            *([f"| right on its validation images | {top_1:.1%} |"] if top_1 is not None else []),
             f"| parameters | {num_parameters:,} |",
             f"| images | {data.image_size}×{data.image_size} px, {resize} |",
             f"| colours | {colours} |",

@@ -1,7 +1,6 @@
 """The model card: what a bundle tells everyone about its network."""
 
 import datetime
-import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from resnet_tpu.config import Config
 from resnet_tpu.data.manifest import read_manifest
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.fold import Folded
-from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.reports.metrics import evaluation_at
 from resnet_tpu.train.trained import Trained
 
 _METRICS = ("top_1_accuracy", "top_5_accuracy", "loss")
@@ -41,6 +40,8 @@ def make_card(
         "crop_pct": config.data.crop_pct,
         "mean_rgb": list(config.model.mean_rgb),
         "stddev_rgb": list(config.model.stddev_rgb),
+        "weights_origin": config.model.weights_origin or None,
+        "weights_licence": config.model.weights_licence or None,
         "metrics": _metrics(trained),
         "data": _data(config),
         "trained": _date(store.written_at(trained.path)),
@@ -55,13 +56,9 @@ def make_card(
 def _metrics(trained: Trained) -> dict[str, Any]:
     """What the training measured of this checkpoint on the validation images; empty where nothing is known."""
     folder, slash, _ = trained.path.rpartition(f"/{store.FOLDER}/")
-    rows = read_metrics(folder) if slash else []
-    own = [row for row in rows if row["split"] == "eval" and row["step"] == trained.step]
-    if not own:
-        return {}
-    return {"split": "validation"} | {
-        name: round(own[-1][name], 6) for name in _METRICS if math.isfinite(own[-1].get(name, math.nan))
-    }
+    measured = evaluation_at(folder, trained.step) if slash else {}
+    known = {name: round(measured[name], 6) for name in _METRICS if name in measured}
+    return {"split": "validation", **known} if measured else {}
 
 
 def _data(config: Config) -> dict[str, int]:

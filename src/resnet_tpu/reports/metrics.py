@@ -128,6 +128,13 @@ def read_metrics(model_dir: str) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def evaluation_at(model_dir: str, step: int) -> dict[str, float]:
+    """The finite numbers by name that an evaluation at a step measured; none where there was no such evaluation."""
+    rows = [row for row in read_metrics(model_dir) if row["split"] == "eval" and row["step"] == step]
+    values = rows[-1] if rows else {}
+    return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
+
+
 def _read(path: str) -> str:
     """What the file holds, nothing where there is none; in a row of it, bytes that are no text are no JSON either."""
     return storage.read_bytes(path).decode(errors="backslashreplace") if storage.exists(path) else ""
