@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from resnet_tpu.config import Config
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import steps
+from resnet_tpu.options import Length, steps
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,24 @@ def resolve(config: Config, source: Source) -> Config:
     )
 
 
+def steps_of(config: Config, name: str, length: Length) -> int:
+    """`length`, of the option `name`, in optimizer steps of a run whose options are resolved.
+
+    Raises UserError when it is no length.
+    """
+    images, batch = config.data.num_train_images or 1, config.train.train_batch_size
+    return steps(name, length, num_train_images=images, train_batch_size=batch)
+
+
 def lengths_of(config: Config) -> Lengths:
     """The lengths of a run whose options are resolved. Raises UserError for one that comes to no step at all."""
-    images, train = config.data.num_train_images or 1, config.train
+    train = config.train
 
-    def count(name: str, value: int | str) -> int:
-        number = steps(name, value, num_train_images=images, train_batch_size=train.train_batch_size)
+    def count(name: str, length: Length) -> int:
+        number = steps_of(config, name, length)
         if number < 1:
-            size = f"{images} images at train_batch_size {train.train_batch_size}"
-            raise UserError(name, f"{value} = 0 steps of {size}", "at least one step", "Lower train_batch_size.")
+            size = f"{config.data.num_train_images or 1} images at train_batch_size {train.train_batch_size}"
+            raise UserError(name, f"{length} = 0 steps of {size}", "at least one step", "Lower train_batch_size.")
         return number
 
     per_loop = count("iterations_per_loop", train.iterations_per_loop)
