@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 DATA ?=
 OUT ?= demo
 SECONDS ?= 60
+RUNS ?=
 NEWEST_PYTHON ?= $(shell for found in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/bin/python; do \
 	$$found -c '' 2>/dev/null && echo $$found && break; done)
 NEWEST := .venv-newest
@@ -34,8 +35,8 @@ endif
 test-slow: $(VENV)/installed  ## the slow ones
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
-fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each: make fuzz SECONDS=600
-	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py --seconds $(SECONDS)
+fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each, or with RUNS inputs, the same every time
+	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py $(if $(RUNS),--runs $(RUNS),--seconds $(SECONDS))
 
 check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile the real ResNet-50 for TPUs that are not here, and a small one with every libtpu that people get; minutes, and Linux on x86-64
 	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m tpu
