@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 DATA ?=
 OUT ?= demo
 SECONDS ?= 60
+ARGS ?=
 RUNS ?=
 NEWEST_PYTHON ?= $(shell for found in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/bin/python; do \
 	$$found -c '' 2>/dev/null && echo $$found && break; done)
@@ -15,7 +16,7 @@ LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-newest test-slow fuzz check-tpu release-check lint format docs bench lock clean
+.PHONY: demo test test-peers test-newest test-slow fuzz check-tpu release-check lint format docs bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
@@ -31,6 +32,9 @@ else
 	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=10 \
 		$(addprefix tests/,models kernels train recipes checkpoints export serve)
 endif
+
+test-peers: $(VENV)/peers/installed  ## what others made, read and written by ours: TensorFlow, emulators, types of services; and hosts on a network
+	PYTHONPATH=src $(VENV)/peers/bin/python -m pytest -m 'peer or network' $(PARALLEL) --durations=10 $(ARGS)
 
 test-slow: $(VENV)/installed  ## the slow ones
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
@@ -82,6 +86,17 @@ $(VENV)/fuzz/installed: $(VENV)/installed pyproject.toml
 		> "$$($(VENV)/fuzz/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/installed.pth"
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["fuzz"], sep="\n")' \
 		| $(VENV)/fuzz/bin/python -m pip install --quiet --constraint requirements.lock --requirement /dev/stdin
+	touch $@
+
+# Another one for what reads and writes as ours does: TensorFlow would be imported wherever it is found.
+$(VENV)/peers/installed: $(VENV)/installed pyproject.toml
+	$(BIN)/python -m venv $(VENV)/peers
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(VENV)/peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/installed.pth"
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["peers"], sep="\n")' \
+		| $(VENV)/peers/bin/python -m pip install --quiet --constraint requirements.lock --requirement /dev/stdin
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["peers-alone"], sep="\n")' \
+		| $(VENV)/peers/bin/python -m pip install --quiet --no-deps --requirement /dev/stdin
 	touch $@
 
 $(NEWEST)/installed: pyproject.toml hatch_build.py $(NATIVE)

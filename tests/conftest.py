@@ -3,7 +3,9 @@
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 # Before jax is imported. XLA sizes its thread pool by NPROC; with fewer threads than devices, steps that hold a
@@ -42,6 +44,24 @@ def _reference(name: str) -> Path:
 
 def pytest_report_header() -> str:
     return f"outputs of the original: {_golden_folder()}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Notes the version of what a test is held against, or skips it."""
+    for marker in item.iter_markers("peer"):
+        for name in marker.args:
+            try:
+                item.user_properties.append(("peer", f"{name} {metadata.version(name)}"))
+            except metadata.PackageNotFoundError:
+                pytest.skip(f"{name} is not installed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for report in terminalreporter.getreports("passed") if report.when == "call"]
+    peers = Counter(value for report in reports for name, value in report.user_properties if name == "peer")
+    if peers:
+        checked = ", ".join(f"{peer} ({count} tests)" for peer, count in sorted(peers.items()))
+        terminalreporter.write_line(f"Held against: {checked}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

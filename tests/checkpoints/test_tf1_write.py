@@ -151,7 +151,7 @@ def test_writes_the_data_file_that_tensorflow_wrote(
     assert ours.read_bytes() == theirs.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.peer("tensorflow-cpu")
 @pytest.mark.parametrize("options", [{"resnet_depth": 18}, {"resnet_depth": 50, **RS}], ids=str)
 def test_tensorflow_reads_every_bit(tmp_path: Path, options: dict[str, Any]) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -168,7 +168,7 @@ def test_tensorflow_reads_every_bit(tmp_path: Path, options: dict[str, Any]) -> 
     assert tf.compat.v1.train.NewCheckpointReader(prefix).get_tensor("global_step") == 1251
 
 
-@pytest.mark.slow
+@pytest.mark.peer("tensorflow-cpu")
 def test_reads_what_tensorflow_merged_from_shards(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The same logits from the same weights in torchvision, timm and here, in both directions. Needs all three."""
+"""The same logits from the same weights in torchvision, timm and here, in both directions."""
 
 import argparse
 import importlib
@@ -17,13 +17,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.peer("torch")
 torch = pytest.importorskip("torch")
-try:
-    torchvision = importlib.import_module("torchvision")
-except (ImportError, RuntimeError) as error:  # the latter from a torchvision made for another torch
-    pytest.skip(f"no usable torchvision: {error}", allow_module_level=True)
-timm = pytest.importorskip("timm")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 _NUM_CLASSES = 10
@@ -32,9 +27,17 @@ _TIMM = ["timm/resnet50", "timm/resnet18d", "timm/resnet34d", "timm/resnet50d", 
 _TOLERANCE = 1e-4  # logits are between -7 and 7; PyTorch's own differ from those in float64 by up to 2e-5
 
 
+def _torchvision() -> Any:
+    try:
+        return importlib.import_module("torchvision")
+    except (ImportError, RuntimeError) as error:  # the latter from a torchvision made for another torch
+        pytest.skip(f"no usable torchvision: {error}")
+
+
 def _make(name: str) -> Any:
     """A network of `library/name` with random weights, and batch norms that are used to some noise."""
     library, model_name = name.split("/")
+    torchvision, timm = _torchvision(), pytest.importorskip("timm")  # which imports torchvision
     create = torchvision.models.get_model if library == "torchvision" else timm.create_model
     torch.manual_seed(0)
     model = create(model_name, num_classes=_NUM_CLASSES)
@@ -124,8 +127,22 @@ def test_reads_what_torch_load_reads(zipped: bool, tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours[name].astype(np.float64), value.detach().double().numpy())
 
 
+def test_torch_reads_what_is_converted_to_it(tmp_path: Path) -> None:
+    network = Network.create(ModelConfig(resnet_depth=18, stem="imagenet"), num_classes=3, image_size=64)
+    arrays = network.init(0)
+    weights.write_safetensors(str(tmp_path / "w.safetensors"), network, *arrays)
+    theirs = safetensors_torch.load_file(tmp_path / "w.safetensors")
+    torch.save(theirs, tmp_path / "w.pth")
+    ours, again = (weights.read_state_dict(str(tmp_path / name)) for name in ("w.safetensors", "w.pth"))
+    named = weights.torch_names(network)
+    assert theirs.keys() == ours.keys() == again.keys() > named.keys()
+    for name, tensor in theirs.items():
+        np.testing.assert_array_equal(tensor.numpy(), ours[name])
+        np.testing.assert_array_equal(tensor.numpy(), again[name])
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_whole_model_is_refused_by_name(zipped: bool, tmp_path: Path) -> None:
-    torch.save(torchvision.models.resnet18(), tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
+    torch.save(_torchvision().models.resnet18(), tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
     with pytest.raises(UserError, match=r"asks to run torchvision\.models\.resnet\.ResNet.*save model\.state_dict\(\)"):
         weights.read_state_dict(str(tmp_path / "w.pth"))

@@ -116,12 +116,31 @@ def test_the_request_of_vertex_is_one_of_the_service(dry_run: Callable[..., str]
     assert pool["replicaCount"] == ("4" if tpu_type == "v5e-16" else "1")
     assert shlex.join(["resnet-tpu", "train", *TRAINING]) in pool["containerSpec"]["command"][-1]
     assert asked["jobSpec"]["baseOutputDirectory"] == {"outputUriPrefix": "memory://bucket/run/jobs/job-1"}
+
+
+@pytest.mark.peer("google-cloud-aiplatform")
+def test_vertex_takes_the_request(dry_run: Callable[..., str]) -> None:
+    account = "--service_account=a@p.iam.gserviceaccount.com"
+    asked = json.loads(dry_run("vertex", "--spot", account))
     types = pytest.importorskip("google.cloud.aiplatform_v1.types")
     from google.protobuf import json_format
 
     message = types.CustomJob.pb(types.CustomJob())
     json_format.ParseDict(asked, message)
     assert json_format.MessageToDict(message) == asked
+
+
+@pytest.mark.peer("kubernetes-validate")
+@pytest.mark.parametrize("options", [(), ("--spot", "--kubernetes_service_account=trainer")], ids=["plain", "full"])
+def test_kubernetes_takes_the_manifest(dry_run: Callable[..., str], options: tuple[str, ...]) -> None:
+    kubernetes_validate: Any = pytest.importorskip("kubernetes_validate")
+    version = kubernetes_validate.latest_version()
+    service, job = yaml.safe_load_all(dry_run("gke", *options))
+    for part in (service, job):
+        kubernetes_validate.validate(part, version, strict=True)
+    job["spec"]["completions"] = "four"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job, version, strict=True)
 
 
 @pytest.mark.parametrize("spot", [False, True])

@@ -49,7 +49,7 @@ def photos(count: int, suffix: str) -> list[bytes]:
     return [cv2.imencode(suffix, image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes() for image in large]
 
 
-@pytest.mark.slow
+@pytest.mark.peer("tensorflow-cpu")
 @pytest.mark.filterwarnings("ignore")  # TensorFlow's own
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_original_signature(name: str, tf: Any, drawn: Callable[..., Trained], tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_the_original_signature(name: str, tf: Any, drawn: Callable[..., Trained
     np.testing.assert_allclose(powers / powers.sum(1, keepdims=True), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.peer("tensorflow-cpu")
 @pytest.mark.filterwarnings("ignore")
 def test_serving_reads_the_warm_up_requests(tf: Any, drawn: Callable[..., Trained], tmp_path: Path) -> None:
     logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")

@@ -166,6 +166,25 @@ def test_own_files_are_records_in_the_original_form(tmp_path: Path):
     file.close()
 
 
+@pytest.mark.peer("tensorflow-cpu")
+@pytest.mark.filterwarnings("ignore")  # TensorFlow's own
+def test_tensorflow_reads_our_events_and_we_read_its(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    rows = {step: {"loss": 1 / (step + 1), "learning_rate": 0.1 * step} for step in range(5)}
+    ours = EventFile(str(tmp_path / "ours"))
+    ours.write(rows, now=12.5)
+    ours.close()
+    expected = [(step, tag, np.float32(value)) for step, row in rows.items() for tag, value in row.items()]
+    (path,) = (tmp_path / "ours").iterdir()
+    events = tf.compat.v1.train.summary_iterator(str(path))
+    assert [(event.step, one.tag, one.simple_value) for event in events for one in event.summary.value] == expected
+    with tf.summary.create_file_writer(str(tmp_path / "theirs")).as_default():
+        for step, tag, value in expected:
+            tf.summary.scalar(tag, value, step=step)
+    found = read_events(str(tmp_path / "theirs"))
+    assert sorted((one.step, one.tag, one.value) for one in found) == sorted(expected)
+
+
 @pytest.mark.parametrize("content", [b"\1", bytes(3), b"\0\0\x80?" * 3, b"\0\0\x80?x"], ids=range(4))
 def test_a_tensor_whose_bytes_do_not_fit(tmp_path: Path, content: bytes) -> None:
     tensor = {"dtype": _types.DT_FLOAT, "tensor_content": content}

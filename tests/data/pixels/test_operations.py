@@ -60,7 +60,7 @@ def test_arguments_of_levels_are_the_originals(golden: Callable[[str], Path]) ->
         assert [abs(value) for value in own] == pytest.approx([abs(value) for value in run["args"]], rel=1e-7), run
 
 
-@pytest.mark.slow
+@pytest.mark.peer("tensorflow-cpu")
 def test_grey_is_tensorflows_for_every_colour() -> None:
     tf = pytest.importorskip("tensorflow")
     to_grey: Any = tf.function(tf.image.rgb_to_grayscale)

@@ -57,7 +57,7 @@ def test_known_bilinear_values() -> None:
     np.testing.assert_allclose(resize(image.transpose(1, 0, 2), 3, method="bilinear")[:, 1, 2], smaller, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.peer("tensorflow-cpu")
 @pytest.mark.parametrize("shape", [(375, 500), (90, 70), (1000, 301)])
 def test_is_tensorflows(shape: tuple[int, int]) -> None:
     tensorflow = pytest.importorskip("tensorflow")

@@ -158,7 +158,7 @@ def test_parity_with_the_original(golden: Callable[[str], Path]) -> None:
             assert image.filename == features["image/filename"]["value"]
 
 
-@pytest.mark.slow  # importing TensorFlow takes long
+@pytest.mark.peer("tensorflow-cpu")
 def test_tensorflow_reads_what_we_write() -> None:
     tf = pytest.importorskip("tensorflow")  # the same message names live in its descriptor pool
     features = {"a": [1, -2], "b": [b"x", b""], "c": [0.5], "d": [2**63 - 1]}

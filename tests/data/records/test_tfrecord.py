@@ -121,11 +121,15 @@ def test_parity_with_the_original(golden: Callable[[str], Path], tmp_path: Path)
         assert len(kept) == (damage["record"] if "file_length" in damage else len(rows) - 1)
 
 
-@pytest.mark.slow  # importing TensorFlow takes long
-def test_tensorflow_reads_what_we_write(tmp_path: Path) -> None:
+@pytest.mark.peer("tensorflow-cpu")
+def test_tensorflow_reads_what_we_write_and_writes_the_same(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     path = write(tmp_path / "shard", RECORDS)
     assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == RECORDS
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+        for record in RECORDS:
+            writer.write(record)
+    assert (tmp_path / "theirs").read_bytes() == Path(path).read_bytes()
 
 
 def test_nothing_appears_when_writing_fails(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def assert_same(one: Batch, other: Batch) -> None:
 # ------------------------------------------------------------------------------------------------ the same as TFRecords
 
 
-@pytest.fixture(params=["ours", "google"])
+@pytest.fixture(params=["ours", pytest.param("google", marks=pytest.mark.peer)])
 def any_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Our server, and Google's emulator where it is installed."""
     if request.param == "ours":
@@ -101,6 +101,7 @@ def any_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         port = free.getsockname()[1]
     with subprocess.Popen([program, "-host=127.0.0.1", f"-port={port}"], stdout=subprocess.DEVNULL) as emulator:
         monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", f"127.0.0.1:{port}")
+        request.node.user_properties.append(("peer", f"{Path(program).name} of Google"))
         yield
         emulator.kill()
 

@@ -24,6 +24,7 @@ def test_known_values(text: bytes, expected: int) -> None:
     assert fingerprint(text) == expected
 
 
+@pytest.mark.peer("tensorflow-cpu")
 def test_every_length_beside_tensorflow() -> None:
     strings = pytest.importorskip("tensorflow").strings
     rng, buckets = random.Random(0), 2**62 + 57
