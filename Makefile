@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
 OUT ?= demo
+DIST ?= dist
 SECONDS ?= 60
 RUNS ?=
 NEWEST_PYTHON ?= $(shell for found in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/bin/python; do \
@@ -15,7 +16,7 @@ LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-newest test-slow fuzz check-tpu release-check lint format docs bench lock clean
+.PHONY: demo test test-newest test-slow fuzz check-tpu wheels release-check lint format docs bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
@@ -41,7 +42,15 @@ fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SE
 check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile the real ResNet-50 for TPUs that are not here, and a small one with every libtpu that people get; minutes, and Linux on x86-64
 	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m tpu
 
-release-check: $(VENV)/installed  ## build wheel and sdist, install and run them on the Pythons that are here; minutes, and packages from the network
+# jaxlib, without which nothing runs, needs the same glibc. auditwheel refuses what would need a newer one.
+wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it a wheel for Linux on x86-64 that holds the libraries in C and libjpeg-turbo
+	rm -rf '$(DIST)'
+	$(BIN)/python -m build --outdir '$(DIST)/local' .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_27_x86_64 --only-plat --wheel-dir '$(DIST)' '$(DIST)'/local/*.whl
+	mv '$(DIST)'/local/*.tar.gz '$(DIST)'
+	rm -r '$(DIST)/local'
+
+release-check: $(VENV)/installed  ## make wheels, install and run what they are on the Pythons that are here; minutes, and packages from the network
 	$(BIN)/python -m pytest tests/test_release.py --verbose
 
 lint: $(VENV)/installed  ## format, lint, types
