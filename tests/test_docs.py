@@ -5,10 +5,11 @@ import functools
 import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import cv2
@@ -61,6 +62,11 @@ def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(("name", "page"), runpy.run_path(str(ROOT / "docs" / "pages.py"))["PAGES"].items())
+def test_pages_that_tell_what_the_code_says_are_up_to_date(name: str, page: Callable[[], str]) -> None:
+    assert (ROOT / "docs" / name).read_text() == page(), "run `make pages`"
 
 
 def draw_photos(folder: Path) -> None:
