@@ -40,9 +40,9 @@ def commands(page: Path, *kinds: str) -> list[list[str]]:
 
 @functools.cache
 def options_in_help(*verb: str) -> frozenset[str]:
-    """The options that `resnet-tpu VERB --help` shows."""
+    """The options that `resnet-tpu VERB --help-all` shows."""
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
-        cli.main([*verb, "--help"])
+        cli.main([*verb, "--help-all"])
     return frozenset(re.findall(r"--(\w+)", shown.getvalue()))
 
 

@@ -410,6 +410,15 @@ class Config:
             for field in dataclasses.fields(group)
         }
 
+    def changed(self) -> dict[str, Any]:
+        """The options that are not at their defaults, by name."""
+        return {name: value for name, value in self.flat().items() if value != OPTIONS[name].default}
+
+    def __repr__(self) -> str:
+        """An expression that gives it, with nothing but `changed`."""
+        lines = "".join(f"    {name}={value!r},\n" for name, value in self.changed().items())
+        return f"Config().replace(\n{lines})" if lines else "Config()"
+
     def replace(self, **options: Any) -> "Config":
         """A copy with some options, by their flat names, changed and checked.
 

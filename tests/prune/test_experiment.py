@@ -218,6 +218,8 @@ def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.main(words) == 0
     shown = capsys.readouterr().out
     assert "unpruned" in shown and "lr_rewinding" in shown and "50.00 %" in shown
+    export = f"Export it: resnet-tpu export {output}/seed_0/lr_rewinding/density_50 EXPORT_DIR\n"
+    assert shown.endswith(export) and Path(export.split()[-2], "checkpoints").is_dir()
     assert {path.name for path in output.iterdir()} == {
         "seed_0", "phases.csv", "results.csv", "layers.csv", "curve.png", "layers.png",
     }  # fmt: skip

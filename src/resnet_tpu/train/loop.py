@@ -41,7 +41,7 @@ from resnet_tpu.train.interrupt import Interruption
 from resnet_tpu.train.loop_reports import LoopReports
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.profiler import Profiler
-from resnet_tpu.train.run import check_classes, lengths_of, resolve
+from resnet_tpu.train.run import check_classes, describe_run, lengths_of, resolve
 from resnet_tpu.train.start import find_start, settle_start
 from resnet_tpu.train.step import EvalStep, TrainStep, make_eval_step, train_step_of
 from resnet_tpu.train.tune import describe, settle_kernels, step_of
@@ -83,11 +83,11 @@ def check_training(config: Config) -> None:
     """
     check(config)
     storage.check_writable(config.run.model_dir)
-    config, _, _, mesh = _open(config)
+    config, _, _, mesh = open_run(config)
     train_step_of(config, network_of(config, mesh), make_optimizer(config.optimizer), mesh)
 
 
-def _open(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
+def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     """The resolved options, the images to train on and those to evaluate on, if that is asked for, and the devices."""
     source = open_source(config.data, "train")
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
@@ -100,7 +100,7 @@ def _open(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
 
 
 def _train(config: Config, train_step: TrainStep | None) -> Summary:
-    config, source, validation, mesh = _open(config)
+    config, source, validation, mesh = open_run(config)
     agree_on(config, train=source, validation=validation)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(
@@ -193,12 +193,13 @@ class Trainer:
         if self._is_eval_due():  # the run was stopped between saving and evaluating
             self._evaluate(writer)
         if self.step >= total:
-            log.info("Nothing to train: %s is at step %d of %d.", model_dir, self.step, total)
+            advice = "Raise train_steps to go on, or give another model_dir."
+            log.info("Nothing to train: %s is at step %d of %d. %s", model_dir, self.step, total, advice)
             return Summary(self.step, self.evaluation)
         self._check_weights()
         if self._is_save_due():  # step 0: no other that is to be kept can be missing
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
-        self._log_start()
+        log.info("%s", describe_run(self.config, self.mesh, self.step, total))
         progress = stack.enter_context(TrainingProgress(self.step, total))
         profiler = stack.enter_context(
             Profiler(
@@ -335,13 +336,3 @@ class Trainer:
 
     def _meta(self) -> dict[str, Any]:
         return make_meta(self.config, self.class_names, self.position) | {"kernels": self._kernels}
-
-    def _log_start(self) -> None:
-        config, device = self.config, jax.devices()[0]
-        log.info(
-            "ResNet-%d, %d classes, %d px, %s; %d training images; batch %d on %d x %s; steps %d to %d (%.1f epochs)",
-            config.model.resnet_depth, config.data.num_label_classes, config.data.image_size, config.model.precision,
-            config.data.num_train_images, config.train.train_batch_size, self.mesh.devices.size, device.device_kind,
-            self.step, self.lengths.total,
-            self.lengths.total * config.train.train_batch_size / (config.data.num_train_images or 1),
-        )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from jax.sharding import Mesh
+
 from resnet_tpu.config import Config
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
@@ -46,6 +48,16 @@ def lengths_of(config: Config) -> Lengths:
         per_loop,
         count("save_checkpoints_steps", per_save),
         _kept_steps(train.lottery_checkpoint_iters),
+    )
+
+
+def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
+    """A line on the network, images, batch and devices of a run from `step` to `total`, whose options are resolved."""
+    images, batch, devices = config.data.num_train_images or 1, config.train.train_batch_size, mesh.devices
+    return (
+        f"ResNet-{config.model.resnet_depth}, {config.data.num_label_classes} classes, {config.data.image_size} px, "
+        f"{config.model.precision}; {images} training images; batch {batch} on {devices.size} x "
+        f"{devices.flat[0].device_kind}; steps {step} to {total} ({total * batch / images:.1f} epochs)"
     )
 
 
