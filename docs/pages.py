@@ -1,16 +1,15 @@
 """Writes options.md and recipes.md, which tell what the code says: python docs/pages.py."""
 
 import dataclasses
-import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.options import Option
-from resnet_tpu.recipes import RECIPES
+from resnet_tpu.recipes import RECIPES, text_of
 
 HERE = Path(__file__).parent
 WRITTEN_BY = "<!-- Written by `make pages` from {}: change that. -->\n"
@@ -28,9 +27,9 @@ options of one verb, [flags](flags.md) those of the original program.
 ABOUT_RECIPES = """
 # Every recipe
 
-A recipe is a set of [options](options.md) with a name: `resnet-tpu train --recipe=NAME`. Options after it change it.
-Without one, `train` [chooses](finetune.md#without-a-recipe) by the number of images and the device. What a recipe does
-not name is at its default.
+A recipe is a set of [options](options.md) with a name: `resnet-tpu train PHOTOS --recipe=NAME`. Options after it change
+it. Without one, `train` [chooses](finetune.md#without-a-recipe) by the number of images and the device. What a recipe
+does not name is at its default. `resnet-tpu recipes NAME` prints one as a file for `--config_file`.
 
 """
 
@@ -48,21 +47,12 @@ def options_page() -> str:
 
 def recipes_page() -> str:
     """Every recipe: what it is for, and its options that are not the defaults."""
-    families: dict[Callable[..., Config], dict[str, Mapping[str, Any]]] = {}
+    families: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, recipe in RECIPES.items():
-        function = recipe.func if isinstance(recipe, functools.partial) else recipe
-        families.setdefault(function, {})[name] = _changed(recipe())
-    overview = (
-        (_title(recipes), _about(function).partition(". ")[0].rstrip(".")) for function, recipes in families.items()
-    )
-    return "".join(
-        [
-            WRITTEN_BY.format("src/resnet_tpu/recipes/"),
-            ABOUT_RECIPES,
-            _table(("recipe", "what it is"), overview),
-            *(_family(function, recipes) for function, recipes in families.items()),
-        ]
-    )
+        families.setdefault(text_of(name), {})[name] = recipe().changed()
+    overview = ((_title(recipes), text.partition(". ")[0].rstrip(".")) for text, recipes in families.items())
+    parts = [WRITTEN_BY.format("src/resnet_tpu/recipes/"), ABOUT_RECIPES, _table(("recipe", "what it is"), overview)]
+    return "".join([*parts, *(_family(text, recipes) for text, recipes in families.items())])
 
 
 PAGES = {"options.md": options_page, "recipes.md": recipes_page}
@@ -78,14 +68,13 @@ def _option_row(option: Option) -> tuple[str, str, str]:
     return f"`{option.name}`", default[1] if default else _value(option.default), _as_markdown(text) + kind
 
 
-def _family(function: Callable[..., Config], recipes: Mapping[str, Mapping[str, Any]]) -> str:
-    """A recipe, or several that one function makes: the options that differ between them stand in a table."""
+def _family(text: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
+    """A recipe, or several of one kind: the options that differ between them stand in a table."""
     names = list(dict.fromkeys(name for changed in recipes.values() for name in changed))
     values = {name: [changed.get(name, OPTIONS[name].default) for changed in recipes.values()] for name in names}
     common = [name for name in names if all(value == values[name][0] for value in values[name])]
     others = [name for name in names if name not in common]
-    command = inspect.cleandoc(function.__doc__ or "").partition("\n")[0].strip("`.")
-    parts = [f"\n## {_title(recipes)}\n\n{_about(function)}\n\n```\n{command}\n```\n"]
+    parts = [f"\n## {_title(recipes)}\n\n{_as_markdown(text)}\n"]
     if common:
         parts.append(f"\n{', '.join(f'`{name}={_value(values[name][0])}`' for name in common)}\n")
     if others:
@@ -97,16 +86,6 @@ def _family(function: Callable[..., Config], recipes: Mapping[str, Mapping[str, 
 def _title(recipes: Mapping[str, Any]) -> str:
     first, *rest = recipes
     return f"{first} to {rest[-1]}" if rest else first
-
-
-def _about(function: Callable[..., Config]) -> str:
-    """What the function of a recipe says below the command."""
-    text = inspect.cleandoc(function.__doc__ or "").partition("\n\n")[2].partition("\nRaises ")[0]
-    return _as_markdown(" ".join(text.split()))
-
-
-def _changed(config: Config) -> Mapping[str, Any]:
-    return {name: value for name, value in config.flat().items() if value != OPTIONS[name].default}
 
 
 def _value(value: Any) -> str:
