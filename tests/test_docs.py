@@ -134,6 +134,12 @@ def test_commands_for_photos_run_as_they_are(tmp_path: Path) -> None:
     run(tmp_path, [*commands(ROOT / "README.md", "bash"), *commands(ROOT / "docs" / "photos.md", "bash")])
 
 
+@pytest.mark.slow
+def test_commands_after_the_demo_run_as_they_are(tmp_path: Path) -> None:
+    lines = [line for line in commands(ROOT / "README.md", "") if line[1] != "serve"]
+    run(tmp_path, [["resnet-tpu", "demo", "--output_dir=demo"], *lines])
+
+
 PREPARE = ["resnet-tpu", "prepare", "photos", "data"]
 TRAIN = ["resnet-tpu", "train", "--recipe=flowers_cpu", "--data_dir=data", "--model_dir=model", "--train_steps=1"]
 
