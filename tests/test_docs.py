@@ -128,7 +128,7 @@ def run(folder: Path, lines: Iterable[Sequence[str]]) -> None:
 
 
 def test_commands_for_photos_run_as_they_are(tmp_path: Path) -> None:
-    """The README's are among those of the page, but for one."""
+    """The README's are among those of the page."""
     draw_photos(tmp_path / "photos")
     (tmp_path / "photo.jpg").write_bytes((tmp_path / "photos" / "rose" / "1.jpg").read_bytes())
     run(tmp_path, [*commands(ROOT / "README.md", "bash"), *commands(ROOT / "docs" / "photos.md", "bash")])
