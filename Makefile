@@ -55,7 +55,7 @@ format: $(VENV)/installed
 docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; a link that leads nowhere fails it
 	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs site
 
-pages: $(VENV)/installed  ## docs/options.md and docs/recipes.md, which tell what the code says
+pages: $(VENV)/installed  ## docs/options.md, recipes.md and reference.md, which tell what the code says
 	$(BIN)/python docs/pages.py
 
 bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out

@@ -1,12 +1,15 @@
-"""Writes options.md and recipes.md, which tell what the code says: python docs/pages.py."""
+"""Writes options.md, recipes.md and reference.md, which tell what the code says: python docs/pages.py."""
 
+import ast
 import dataclasses
 import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from resnet_tpu import api
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.options import Option
 from resnet_tpu.recipes import RECIPES, text_of
@@ -19,9 +22,10 @@ ABOUT_OPTIONS = """
 
 What `train` takes, and in parts every verb that works on a run. An option has one name, on the command line
 (`--train_batch_size=64`), in a file (`--config_file=mine.yaml`, one `name: value` per line), in `config.json` of a
-`model_dir` and in [Python](api.md). The defaults are ImageNet's, as the original program has them; a
-[recipe](recipes.md) has others. *Steps or epochs* are written `500` or `15epochs`. `resnet-tpu VERB --help` has the
-options of one verb, [flags](flags.md) those of the original program.
+`model_dir` and in [Python](api.md). `--epochs=20` is short for `--train_steps=20epochs`, `--batch_size`, `--lr` and
+`--init_from` for `train_batch_size`, `base_learning_rate` and `resnet_checkpoint`. The defaults are ImageNet's, as the
+original program has them; a [recipe](recipes.md) has others. *Steps or epochs* are written `500` or `15epochs`.
+`resnet-tpu VERB --help-all` has the options of one verb, [flags](flags.md) those of the original program.
 """
 
 ABOUT_RECIPES = """
@@ -31,6 +35,12 @@ A recipe is a set of [options](options.md) with a name: `resnet-tpu train PHOTOS
 it. Without one, `train` [chooses](finetune.md#without-a-recipe) by the number of images and the device. What a recipe
 does not name is at its default. `resnet-tpu recipes NAME` prints one as a file for `--config_file`.
 
+"""
+
+ABOUT_API = """
+# Every function
+
+What `resnet_tpu.api` has, as its code says. [From Python](api.md) shows it at work.
 """
 
 
@@ -55,7 +65,19 @@ def recipes_page() -> str:
     return "".join([*parts, *(_family(text, recipes) for text, recipes in families.items())])
 
 
-PAGES = {"options.md": options_page, "recipes.md": recipes_page}
+def api_page() -> str:
+    """Every function and class of `resnet_tpu.api`, with the methods of its own that a class has."""
+    parts = [WRITTEN_BY.format("the docstrings of resnet_tpu.api"), ABOUT_API]
+    for name in api.__all__:
+        found = getattr(api, name)
+        parts.append(f"\n## {name}\n\n{_entry(name, found)}")
+        for method, function in vars(found).items() if inspect.isclass(found) else ():
+            if inspect.isfunction(function) and not method.startswith("_"):
+                parts.append(f"\n{_entry(f'{name}.{method}', function)}")
+    return "".join(parts)
+
+
+PAGES = {"options.md": options_page, "recipes.md": recipes_page, "reference.md": api_page}
 """What makes each page, by the name of its file."""
 
 
@@ -83,6 +105,17 @@ def _family(text: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
     return "".join(parts)
 
 
+def _entry(name: str, found: Any) -> str:
+    """The signature, of a function, and the docstring."""
+    about = _as_markdown(inspect.getdoc(found) or "")
+    if inspect.isclass(found):
+        return f"{about}\n"
+    (defined,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body
+    assert isinstance(defined, ast.FunctionDef)
+    returned = f" -> {ast.unparse(defined.returns)}" if defined.returns else ""
+    return f"```python\n{name}({ast.unparse(defined.args)}){returned}\n```\n\n{about}\n"
+
+
 def _title(recipes: Mapping[str, Any]) -> str:
     first, *rest = recipes
     return f"{first} to {rest[-1]}" if rest else first
@@ -98,7 +131,8 @@ def _value(value: Any) -> str:
 
 
 def _as_markdown(text: str) -> str:
-    return text.replace("<", "&lt;").replace("*", "\\*")
+    code_or_special = re.compile(r"(`[^`]*`)|([<*])")
+    return code_or_special.sub(lambda found: found[1] or {"<": "&lt;", "*": "\\*"}[found[2]], text)
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
