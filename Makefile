@@ -16,7 +16,7 @@ LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-newest test-slow fuzz check-tpu wheels release-check lint format docs bench lock clean
+.PHONY: demo test test-newest test-slow fuzz check-tpu wheels release-check lint format docs pages bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
@@ -64,6 +64,9 @@ format: $(VENV)/installed
 
 docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; a link that leads nowhere fails it
 	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs site
+
+pages: $(VENV)/installed  ## docs/options.md, recipes.md and reference.md, which tell what the code says
+	$(BIN)/python docs/pages.py
 
 bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
 	for name in flowers variants tf1_reader augment prepare bigtable gcs; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
