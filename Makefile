@@ -7,6 +7,7 @@ OUT ?= demo
 DIST ?= dist
 SECONDS ?= 60
 RUNS ?=
+ARGS ?=
 NEWEST_PYTHON ?= $(shell for found in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/bin/python; do \
 	$$found -c '' 2>/dev/null && echo $$found && break; done)
 NEWEST := .venv-newest
@@ -16,25 +17,28 @@ LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-newest test-slow fuzz check-tpu wheels release-check lint format docs pages bench lock clean
+.PHONY: demo test test-all test-newest test-slow fuzz check-tpu wheels release-check lint format docs pages bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
-test: $(VENV)/installed  ## all tests but the slow ones
-	$(BIN)/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=20
+test: $(VENV)/installed  ## all tests but the long and the slow ones, in minutes; a part of them: make test ARGS='-k words'
+	$(BIN)/python -m pytest -m 'not long and not slow and not tpu' $(PARALLEL) --durations=20 $(ARGS)
+
+test-all: $(VENV)/installed  ## the long ones too; without the others: make test-all ARGS=-mlong
+	$(BIN)/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=20 $(ARGS)
 
 test-newest:  ## the tests of what other versions may break, on Python 3.13 with the newest releases that the ranges allow
 ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: no Python 3.13, neither on the PATH nor among pyenv's"
 else
 	$(MAKE) $(NEWEST)/installed
-	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=10 \
+	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=10 $(ARGS) \
 		$(addprefix tests/,models kernels train recipes checkpoints export serve)
 endif
 
 test-slow: $(VENV)/installed  ## the slow ones
-	$(BIN)/python -m pytest -m slow $(PARALLEL)
+	$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
 
 fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each, or with RUNS inputs, the same every time
 	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py $(if $(RUNS),--runs $(RUNS),--seconds $(SECONDS))
