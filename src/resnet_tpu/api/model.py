@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import distributed
@@ -143,4 +144,4 @@ def _computing(network: Network, params: Arrays, batch_stats: Arrays) -> _Comput
     def compiled(stage: str) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
         return make_predict_step(network) if stage == _PROBABILITIES else make_output_step(network, stage)
 
-    return lambda stage, images: np.asarray(compiled(stage)(params, batch_stats, images))
+    return lambda stage, images: np.asarray(compiled(stage)(params, batch_stats, jnp.asarray(images)))

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from resnet_tpu.errors import UserError
 
-Columns = Mapping[str, Sequence[Any]]
+Columns = Mapping[str, Sequence[Any] | np.ndarray]
 """Values by the name of the column, all columns of the same length."""
 
 MOST_ROWS = 60
