@@ -80,6 +80,21 @@ class Network:
         logits = resnet(net, images, self.num_classes)
         return logits, net.batch_stats
 
+    def outputs(self, params: Arrays, batch_stats: Arrays, images: jax.Array) -> dict[str, jax.Array]:
+        """Normalised images [n, h, w, 3] -> what each part of the network gives in evaluation, float32, by `stages`.
+
+        Those of `stem` and groups are [n, h, w, c], `pooled` is [n, c], `logits` [n, num_classes].
+        """
+        net = Net(self.architecture, self._dtype, params, batch_stats)
+        logits = resnet(net, images, self.num_classes)
+        return {name: output.astype(jnp.float32) for name, output in (*net.outputs.items(), ("logits", logits))}
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of the parts of the network, from `stem` to `logits`."""
+        groups = range(1, len(self.architecture.blocks_per_group) + 1)
+        return ("stem", *(f"group{number}" for number in groups), "pooled", "logits")
+
     @property
     def _dtype(self) -> Any:
         return jnp.dtype(self.model.precision)
