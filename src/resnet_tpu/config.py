@@ -154,7 +154,7 @@ class ModelConfig:
     precision: Literal["bfloat16", "float32"] = option(
         "bfloat16", "Type of activations and of the arithmetic of convolutions. Parameters are always float32."
     )
-    kernels: Literal["auto", "plain", "cpu", "fused", "block"] = option(
+    kernels: Literal["auto", "plain", "cpu", "gpu", "fused", "block"] = option(
         "auto",
         "How training computes the layers. plain: one by one. cpu: by the library in C. fused: norms with the layer "
         "beside them. block: whole blocks, from depth 50; no TPU has run it, and libtpu before 0.0.46 would gather the "

@@ -11,11 +11,13 @@ from resnet_tpu.kernels import native
 from resnet_tpu.kernels.block import block_kernels
 from resnet_tpu.kernels.cpu import CPU
 from resnet_tpu.kernels.fused import FUSED
+from resnet_tpu.kernels.gpu import GPU
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 
 KERNELS: dict[str, Callable[[Mesh], Kernels]] = {
     "plain": lambda _: PLAIN,
     "cpu": lambda _: CPU,
+    "gpu": lambda _: GPU,
     "fused": lambda _: FUSED,
     "block": lambda mesh: block_kernels(mesh.devices.size),
 }
