@@ -94,7 +94,7 @@ def test_a_missing_compiler_names_the_extra(
 def test_a_missing_compiler_for_gpus_names_the_wheels(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("resnet_tpu.plan.compiler._CUDA_PLUGINS", ("no-such-plugin",))
+    monkeypatch.setattr("resnet_tpu.plan.compiler.CUDA_PLUGINS", ("no-such-plugin",))
     assert cli.main(["plan", "--topology=h200:8"]) == 2
     version = importlib.metadata.version("jaxlib")
     wheels = f"jax-cuda13-plugin=={version} jax-cuda13-pjrt=={version}"

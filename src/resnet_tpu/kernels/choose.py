@@ -37,10 +37,12 @@ def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
 
 def why_not(name: str, precision: str, mesh: Mesh) -> str:
     """Why the kernels `name` cannot compute a training on these devices; empty where they can."""
-    if name != "cpu":
+    if name not in ("cpu", "gpu"):
         return ""
-    if (platform := mesh.devices.flat[0].platform) != "cpu":
-        return f"It is for a CPU, and this is a {platform}"
+    if (platform := mesh.devices.flat[0].platform) != name:
+        return f"It is for a {name.upper()}, and this is a {platform}"
+    if name == "gpu":
+        return ""
     if mesh.devices.size > 1:  # the partitioner cannot cut the library's layers
         return f"It is for one device, and here are {mesh.devices.size}"
     if jnp.dtype(precision).name not in native.load():

@@ -59,7 +59,8 @@ def _expand_forward(
     expansion = Expansion.of(kernel, scale, mean_in, products - mean_in[:, :, None] * mean_in[:, None, :], x.dtype)
     scaled = (expansion.kernel * expansion.slope[:, None]).astype(x.dtype)
     offset = bias - (mean_in[:, :, None] * scaled).sum(1)  # by the kernel as it is rounded: the mean is bias
-    return (_multiply(x, scaled, offset), expansion.mean, expansion.var), (x, expansion)
+    y = _multiply(x, scaled) + broadcast(offset.astype(x.dtype))
+    return (y.reshape(*x.shape[:-1], -1), expansion.mean, expansion.var), (x, expansion)
 
 
 def _expand_backward(num_groups: int, residuals: Any, gradients: Normed) -> tuple[jax.Array, ...]:
@@ -68,22 +69,20 @@ def _expand_backward(num_groups: int, residuals: Any, gradients: Normed) -> tupl
     grouped = group(dy, num_groups)
     total = to_float32(dy, num_groups).sum(POSITIONS)
     parts = expansion.gradients(inner(group(x, num_groups), grouped), total, dy.size // total.size, x.dtype)
-    dx = _multiply(dy, parts.back, parts.constant) + _multiply(x, parts.again)
-    return dx, parts.kernel, parts.scale, total.sum(0)
+    products = _multiply(dy, parts.back), _multiply(x, parts.again)
+    dx = sum((each.astype(jnp.float32) for each in products), broadcast(parts.constant))
+    return dx.astype(x.dtype).reshape(x.shape), parts.kernel, parts.scale, total.sum(0)
 
 
 expand.defvjp(_expand_forward, _expand_backward)
 
 
-def _multiply(x: jax.Array, kernel: jax.Array, offset: jax.Array | None = None) -> jax.Array:
-    """[n, h, w, i], [g, i, o], [g, o] -> [n, h, w, o] of x's dtype; with one group by the library's convolution."""
+def _multiply(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """[n, h, w, i], [g, i, o] -> [g, n / g, h, w, o] of x's dtype; with one group by the library's convolution."""
     num_groups = kernel.shape[0]
     if num_groups == 1:
-        y = group(layers.conv(x, kernel[None]), 1)
-    else:
-        y = jnp.einsum("gnhwi,gio->gnhwo", group(x, num_groups), kernel)
-    y = y if offset is None else y + broadcast(offset.astype(x.dtype))
-    return y.reshape(*x.shape[:-1], -1)
+        return group(layers.conv(x, kernel[None]), 1)
+    return jnp.einsum("gnhwi,gio->gnhwo", group(x, num_groups), kernel)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -104,6 +103,7 @@ def _norm_act_forward(x: jax.Array, scale: jax.Array, bias: jax.Array, num_group
 
 def _norm_act_backward(num_groups: int, relu: bool, residuals: Any, gradients: Normed) -> tuple[jax.Array, ...]:
     x, mean, norm, norm_vjp = residuals
+    x = jax.lax.optimization_barrier(x)  # else what of it passed the ReLU is kept beside it, not computed again
     dy = to_float32(gradients[0], num_groups)
     dx, d_norm = norm.relu_vjp(x, dy) if relu else norm.linear_vjp(x, dy)
     *d_moments, d_scale, d_bias = norm_vjp(d_norm)

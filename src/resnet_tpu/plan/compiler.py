@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 FORMAT = 6
 """Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
 
+CUDA_PLUGINS = "jax-cuda13-pjrt", "jax-cuda12-pjrt"
+"""Packages, each of which brings XLA for CUDA."""
+
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server, which answers after minutes where there is none
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -42,8 +45,6 @@ _ENVIRONMENT = {
 _HURRIED = {"xla_jf_convolution_performance_target": "0"}
 """The first form at hand for each convolution: the same buffers in half the time or less, and no more growing with the
 batch; but it is another program, mostly smaller, and its cycles mean nothing."""
-
-_CUDA_PLUGINS = "jax-cuda13-pjrt", "jax-cuda12-pjrt"
 
 _PIN = re.compile(r"libtpu *== *([\d.]*\d)")
 _NEEDED = re.compile(r"(?:total memory required for [\w ]+ \(|Used )([\d.]+)([KMGT]?)")
@@ -72,6 +73,13 @@ class Estimate:
         return sum(operation.cycles or 0 for operation in self.operations)
 
 
+def installed_version(package: str) -> str | None:
+    """The version of a package, None where it is not installed."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
 def libtpu_version() -> str:
     """The version of the compiler that is installed."""
     return importlib.metadata.version("libtpu")
@@ -97,9 +105,9 @@ def compiler_of(topology: Topology) -> str:
         if importlib.util.find_spec("libtpu") is None:
             raise missing_extra("plan", "libtpu", "plan")
         return f"libtpu {libtpu_version()}"
-    for name in _CUDA_PLUGINS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return f"{name} {importlib.metadata.version(name)}"
+    for name in CUDA_PLUGINS:
+        if version := installed_version(name):
+            return f"{name} {version}"
     version = importlib.metadata.version("jaxlib")
     parts = " ".join(f"jax-cuda13-{part}=={version}" for part in ("plugin", "pjrt"))
     raise UserError("plan", "no compiler for CUDA", "JAX's plugin", f"pip install --no-deps {parts} # 400 MB, no GPU")
