@@ -52,7 +52,11 @@ def test_the_devices_choose_and_a_name_is_an_order(mesh: Mesh, options: dict[str
 @pytest.mark.parametrize(
     ("mesh", "name", "message"),
     [
-        (devices("gpu"), "cpu", r"^kernels: got cpu, expected .* It is for a CPU, and this is a gpu\. Change the value\.$"),
+        (
+            devices("gpu"),
+            "cpu",
+            r"^kernels: got cpu, expected .* It is for a CPU, and this is a gpu\. Change the value\.$",
+        ),
         (devices("tpu"), "gpu", r"It is for a GPU, and this is a tpu\."),
         (CPUS, "cpu", r"^kernels: got cpu, expected .* It is for one device, and here are 2\."),
     ],

@@ -160,9 +160,7 @@ def max_pool_moments(x: jax.Array, num_groups: int, pool: Callable[[jax.Array], 
     return _max_pool_forward(x, num_groups, pool)[0]
 
 
-def _max_pool_forward(
-    x: jax.Array, num_groups: int, pool: Callable[[jax.Array], jax.Array]
-) -> tuple[Normed, Any]:
+def _max_pool_forward(x: jax.Array, num_groups: int, pool: Callable[[jax.Array], jax.Array]) -> tuple[Normed, Any]:
     mean, var = moments(x, num_groups)
     pooled, pool_vjp = jax.vjp(pool, x)
     return (pooled, mean, var), (x, mean, pool_vjp)

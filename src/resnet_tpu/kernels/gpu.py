@@ -94,7 +94,9 @@ def norm_act(x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, r
     return _norm_act_forward(x, scale, bias, num_groups, relu)[0]
 
 
-def _norm_act_forward(x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, relu: bool) -> tuple[Normed, Any]:
+def _norm_act_forward(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, relu: bool
+) -> tuple[Normed, Any]:
     mean, var = moments(x, num_groups)
     norm, norm_vjp = jax.vjp(Norm.of, mean, var, scale, bias)
     y = norm.relu(x) if relu else norm.linear(x)
