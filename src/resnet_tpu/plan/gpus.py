@@ -6,7 +6,7 @@ COUNTS = (1, 2, 4, 8)
 """GPUs of one machine, which NVLink joins."""
 
 PREALLOCATED = 0.75
-"""Of a GPU's memory: what JAX takes when it starts, and gives to programs; XLA_PYTHON_CLIENT_MEM_FRACTION changes it."""
+"""Of a GPU's memory: what JAX takes when it starts, and gives to programs (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
 
 _TARGET = """
 gpu_device_info {{
