@@ -157,9 +157,9 @@ class ModelConfig:
     kernels: Literal["auto", "plain", "cpu", "gpu", "fused", "block"] = option(
         "auto",
         "How training computes the layers. plain: one by one. cpu: by the library in C. gpu: with fewer passes over "
-        "the memory; no GPU has run it. fused: norms with the layer beside them. block: whole blocks, from depth 50; no "
-        "TPU has run it, and libtpu before 0.0.46 would gather the batch on each device. auto: cpu on a CPU that has it, "
-        "fused on TPUs in bfloat16, else plain.",
+        "the memory; no GPU has run it. fused: norms with the layer beside them. block: whole blocks, from depth 50; "
+        "no TPU has run it, and libtpu before 0.0.46 would gather the batch on each device. auto: cpu on a CPU that "
+        "has it, fused on TPUs in bfloat16, else plain.",
     )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",

@@ -61,7 +61,7 @@ def test_the_devices_choose_and_a_name_is_an_order(mesh: Mesh, options: dict[str
         (CPUS, "cpu", r"^kernels: got cpu, expected .* It is for one device, and here are 2\."),
     ],
 )
-def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, name: str, message: str) -> None:
+def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, name: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         choose_kernels(ModelConfig(kernels=name), mesh)
 

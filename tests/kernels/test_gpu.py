@@ -48,7 +48,9 @@ def test_the_gradient_of_a_normalised_input_has_no_mean() -> None:
     """As of `fused`."""
     x = jnp.asarray(np.maximum(random(2, 112, 112, 16), 0) + 0.5, jnp.bfloat16)
     arrays = random(16, 64) / 4, random(64, seed=1), np.zeros(64, np.float32)
-    (y, *moments), vjp = jax.vjp(lambda x: gpu.expand(x, *map(jnp.asarray, arrays), 1), x)
+    normed: Any
+    normed, vjp = jax.vjp(lambda x: gpu.expand(x, *map(jnp.asarray, arrays), 1), x)
+    y, *moments = normed
     dy = jnp.asarray(random(*y.shape, seed=5), y.dtype)
     wide = np.asarray(vjp((dy, *map(jnp.zeros_like, moments)))[0], np.float64)
     assert (np.abs(wide.mean((0, 1, 2))) / np.sqrt(np.square(wide).mean((0, 1, 2)))).max() < 5e-4

@@ -44,9 +44,9 @@ def plan(arguments: Sequence[str]) -> None:
     """See whether a training fits a TPU slice or GPUs that are not here, how fast it is, how long, at what price."""
     parser = Parser(
         "resnet-tpu plan",
-        f"{plan.__doc__}\n\nAll figures are estimates of the compiler, for TPUs of pip install 'resnet-tpu[plan]', "
-        "for GPUs of JAX's plugin; there they are bounds. It takes some minutes for each step the first time. mode=train "
-        "or mode=eval leaves the other step out.",
+        f"{plan.__doc__}\n\nAll figures are estimates of the compiler, on GPUs bounds. For TPUs it comes with "
+        "pip install 'resnet-tpu[plan]', for GPUs with JAX's plugin. It takes some minutes for each step the first "
+        "time. mode=train or mode=eval leaves the other step out.",
         examples=(
             "resnet-tpu plan --recipe=v3-32",
             "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",

@@ -142,8 +142,8 @@ def _operations(operations: Sequence[Operation], top: int | None = None) -> Tabl
     for one in operations[:top]:
         cells = [str(one.count), f"{one.bytes / 1e9:.2f}"]
         if total:
-            known = one.cycles is not None
-            cells += [f"{one.cycles / 1e6:.2f}", f"{one.cycles / total:.1%}"] if known else ["", "no estimate"]
+            cycles = one.cycles
+            cells += ["", "no estimate"] if cycles is None else [f"{cycles / 1e6:.2f}", f"{cycles / total:.1%}"]
         table.add_row(one.kind, one.layer, one.direction, *cells)
     return table
 
