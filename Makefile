@@ -14,26 +14,28 @@ NEWEST := .venv-newest
 NATIVE := $(shell find src -path '*/native/*.[ch]')
 # The TPU compilers that people get: those that jax 0.12.0, 0.11.2 and 0.10.2 pin. The first compiles the real steps.
 LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
+# The compiler for NVIDIA's GPUs, of the release that is installed, and nothing of what running on one needs.
+CUDA := $(VENV)/cuda
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all test-newest test-slow fuzz check-tpu wheels release-check lint format docs pages bench lock clean
+.PHONY: demo test test-all test-newest test-slow fuzz check-tpu check-gpu wheels release-check lint format docs pages bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
 test: $(VENV)/installed  ## all tests but the long and the slow ones, in minutes; a part of them: make test ARGS='-k words'
-	$(BIN)/python -m pytest -m 'not long and not slow and not tpu' $(PARALLEL) --durations=20 $(ARGS)
+	$(BIN)/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
 test-all: $(VENV)/installed  ## the long ones too; without the others: make test-all ARGS=-mlong
-	$(BIN)/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=20 $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
 test-newest:  ## the tests of what other versions may break, on Python 3.13 with the newest releases that the ranges allow
 ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: no Python 3.13, neither on the PATH nor among pyenv's"
 else
 	$(MAKE) $(NEWEST)/installed
-	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=10 $(ARGS) \
+	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=10 $(ARGS) \
 		$(addprefix tests/,models kernels train recipes checkpoints export serve)
 endif
 
@@ -45,6 +47,9 @@ fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SE
 
 check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile the real ResNet-50 for TPUs that are not here, and a small one with every libtpu that people get; minutes, and Linux on x86-64
 	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m tpu
+
+check-gpu: $(VENV)/installed $(CUDA)/installed  ## compile the real ResNet-50 for GPUs that are not here; minutes, and Linux on x86-64
+	PYTHONPATH=$(CURDIR)/$(CUDA) $(BIN)/python -m pytest -m gpu
 
 # jaxlib, without which nothing runs, needs the same glibc. auditwheel refuses what would need a newer one.
 wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it a wheel for Linux on x86-64 that holds the libraries in C and libjpeg-turbo
@@ -111,4 +116,10 @@ $(NEWEST)/installed: pyproject.toml hatch_build.py $(NATIVE)
 $(VENV)/libtpus/%: $(VENV)/installed
 	rm -rf $@
 	$(BIN)/python -m pip install --quiet --no-deps --target $@ libtpu==$*
+	touch $@
+
+$(CUDA)/installed: $(VENV)/installed
+	rm -rf $(CUDA)
+	$(BIN)/python -c 'import jaxlib; print(*(f"jax-cuda13-{part}=={jaxlib.__version__}" for part in ("plugin", "pjrt")))' \
+		| xargs $(BIN)/python -m pip install --quiet --no-deps --target $(CUDA)
 	touch $@
