@@ -98,6 +98,7 @@ def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatc
     assert not any((mask & ~before[name]).any() for name, mask in after.items())
 
 
+@pytest.mark.long
 def test_learning_rate_rewinding_and_fine_tuning(dense: Path, tmp_path: Path) -> None:
     methods = ("lr_rewinding", "fine_tuning", "low_lr_rewinding", "reinit")
     found = {

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,10 @@ BEST_METRIC = "top_1_accuracy"
 """The best checkpoint, which is always kept, is the one with the highest."""
 
 
+OnStep = Callable[[int, dict[str, float]], object]
+"""(updates before a step, its metrics) -> nothing that counts."""
+
+
 @dataclass(frozen=True)
 class Summary:
     """How a training ended: the optimizer steps done in all, and the last evaluation if there was one."""
@@ -61,11 +65,13 @@ class Summary:
     evaluation: dict[str, float] | None
 
 
-def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
+def train(config: Config, *, on_step: OnStep | None = None, train_step: TrainStep | None = None) -> Summary:
     """Trains to `train_steps` and, in mode train_and_eval, evaluates every `steps_per_eval` steps and at the end.
 
     Goes on from the newest checkpoint in `model_dir`. Ctrl-C and SIGTERM save first. Raises UserError for options, data
     or checkpoints that do not fit, before anything is computed; NonFiniteError when a loss or a weight is not finite.
+    on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
+    every step, in order, once it has ended on the devices; what it raises ends the training.
     train_step: takes the place of the network's own, to measure what is around it.
     """
     config.run.require_model_dir()
@@ -73,7 +79,7 @@ def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
     storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
-        return _train(config, train_step)
+        return _train(config, on_step, train_step)
 
 
 def check_training(config: Config) -> None:
@@ -99,7 +105,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     return resolve(config, source), source, validation, mesh
 
 
-def _train(config: Config, train_step: TrainStep | None) -> Summary:
+def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None) -> Summary:
     config, source, validation, mesh = open_run(config)
     agree_on(config, train=source, validation=validation)
     with contextlib.ExitStack() as stack:
@@ -111,7 +117,7 @@ def _train(config: Config, train_step: TrainStep | None) -> Summary:
             )
         )
         config, weights = settle_start(config, checkpoints)
-        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, train_step)
+        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, on_step, train_step)
         summary = trainer.run(stack)
     if hosts.is_first():
         draw_report(config.run.model_dir)
@@ -151,9 +157,10 @@ class Trainer:
         mesh: Mesh,
         checkpoints: CheckpointStore,
         weights: Weights | None,
+        on_step: OnStep | None,
         train_step: TrainStep | None,
     ) -> None:
-        """config: resolved. weights: what a new training starts from; None: random ones. train_step: see `train`.
+        """config: resolved. weights: what a new training starts from; None: random ones. The last two: see `train`.
 
         Raises UserError when the checkpoint to go on from is of another network or other classes.
         """
@@ -167,6 +174,7 @@ class Trainer:
         self._is_basic = config.data.input_pipeline == "basic"  # nothing at the same time
         self.input_wait = InputWait()
         self._flight = StepsInFlight()
+        self._on_step = on_step
         start = find_start(config, network, optimizer, checkpoints, source.class_names, weights, mesh)
         self.state, self.step, self.position, self.class_names = (
             start.state,
@@ -304,6 +312,8 @@ class Trainer:
         for step, row in self._flight.land(keep):
             self._check_finite("Loss", step, row["loss"])
             reports.add(step, row)
+            if self._on_step:
+                self._on_step(step, {name: float(value) for name, value in row.items()})
         reports.report(self.step - len(self._flight))
 
     def _check_weights(self) -> None:
