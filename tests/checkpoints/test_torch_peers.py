@@ -128,14 +128,16 @@ def test_reads_what_torch_load_reads(zipped: bool, tmp_path: Path) -> None:
 
 
 def test_torch_reads_what_is_converted_to_it(tmp_path: Path) -> None:
-    network = Network.create(ModelConfig(resnet_depth=18, stem="imagenet"), num_classes=3, image_size=64)
+    network = Network.create(
+        ModelConfig(resnet_depth=18, stem="imagenet", project_first_group=False), num_classes=3, image_size=64
+    )
     arrays = network.init(0)
     weights.write_safetensors(str(tmp_path / "w.safetensors"), network, *arrays)
     theirs = safetensors_torch.load_file(tmp_path / "w.safetensors")
     torch.save(theirs, tmp_path / "w.pth")
     ours, again = (weights.read_state_dict(str(tmp_path / name)) for name in ("w.safetensors", "w.pth"))
     named = weights.torch_names(network)
-    assert theirs.keys() == ours.keys() == again.keys() > named.keys()
+    assert theirs.keys() == ours.keys() == again.keys() == named.keys()
     for name, tensor in theirs.items():
         np.testing.assert_array_equal(tensor.numpy(), ours[name])
         np.testing.assert_array_equal(tensor.numpy(), again[name])
