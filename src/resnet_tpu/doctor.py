@@ -97,7 +97,7 @@ def _layers() -> Iterator[Finding]:
         yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
         return
     do = (
-        "Install what oneDNN needs, in Debian libgomp1."
+        "Install oneDNN, or what it needs: in Debian libdnnl3, libgomp1."
         if LIBRARY.exists()
         else "Install a C compiler, then the package anew."
     )
