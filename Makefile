@@ -4,43 +4,62 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
 OUT ?= demo
+DIST ?= dist
 SECONDS ?= 60
+RUNS ?=
+ARGS ?=
 NEWEST_PYTHON ?= $(shell for found in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/bin/python; do \
 	$$found -c '' 2>/dev/null && echo $$found && break; done)
 NEWEST := .venv-newest
 NATIVE := $(shell find src -path '*/native/*.[ch]')
 # The TPU compilers that people get: those that jax 0.12.0, 0.11.2 and 0.10.2 pin. The first compiles the real steps.
 LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
+# The compiler for NVIDIA's GPUs, of the release that is installed, and nothing of what running on one needs.
+CUDA := $(VENV)/cuda
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-newest test-slow fuzz check-tpu release-check lint format docs bench lock clean
+.PHONY: demo test test-all test-newest test-slow fuzz check-tpu check-gpu wheels release-check lint format docs pages bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
-test: $(VENV)/installed  ## all tests but the slow ones
-	$(BIN)/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=20
+test: $(VENV)/installed  ## all tests but the long and the slow ones, in minutes; a part of them: make test ARGS='-k words'
+	$(BIN)/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
+
+test-all: $(VENV)/installed  ## the long ones too; without the others: make test-all ARGS=-mlong
+	$(BIN)/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
 test-newest:  ## the tests of what other versions may break, on Python 3.13 with the newest releases that the ranges allow
 ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: no Python 3.13, neither on the PATH nor among pyenv's"
 else
 	$(MAKE) $(NEWEST)/installed
-	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu' $(PARALLEL) --durations=10 \
+	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=10 $(ARGS) \
 		$(addprefix tests/,models kernels train recipes checkpoints export serve)
 endif
 
 test-slow: $(VENV)/installed  ## the slow ones
-	$(BIN)/python -m pytest -m slow $(PARALLEL)
+	$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
 
-fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each: make fuzz SECONDS=600
-	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py --seconds $(SECONDS)
+fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each, or with RUNS inputs, the same every time
+	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py $(if $(RUNS),--runs $(RUNS),--seconds $(SECONDS))
 
 check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile the real ResNet-50 for TPUs that are not here, and a small one with every libtpu that people get; minutes, and Linux on x86-64
 	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m tpu
 
-release-check: $(VENV)/installed  ## build wheel and sdist, install and run them on the Pythons that are here; minutes, and packages from the network
+check-gpu: $(VENV)/installed $(CUDA)/installed  ## compile the real ResNet-50 for GPUs that are not here; minutes, and Linux on x86-64
+	PYTHONPATH=$(CURDIR)/$(CUDA) $(BIN)/python -m pytest -m gpu
+
+# jaxlib, without which nothing runs, needs the same glibc. auditwheel refuses what would need a newer one.
+wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it a wheel for Linux on x86-64 that holds the libraries in C and libjpeg-turbo
+	rm -rf '$(DIST)'
+	$(BIN)/python -m build --outdir '$(DIST)/local' .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_27_x86_64 --only-plat --wheel-dir '$(DIST)' '$(DIST)'/local/*.whl
+	mv '$(DIST)'/local/*.tar.gz '$(DIST)'
+	rm -r '$(DIST)/local'
+
+release-check: $(VENV)/installed  ## make wheels, install and run what they are on the Pythons that are here; minutes, and packages from the network
 	$(BIN)/python -m pytest tests/test_release.py --verbose
 
 lint: $(VENV)/installed  ## format, lint, types
@@ -54,6 +73,9 @@ format: $(VENV)/installed
 
 docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; a link that leads nowhere fails it
 	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs site
+
+pages: $(VENV)/installed  ## docs/options.md, recipes.md and reference.md, which tell what the code says
+	$(BIN)/python docs/pages.py
 
 bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
 	for name in flowers variants tf1_reader augment prepare bigtable gcs; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
@@ -94,4 +116,10 @@ $(NEWEST)/installed: pyproject.toml hatch_build.py $(NATIVE)
 $(VENV)/libtpus/%: $(VENV)/installed
 	rm -rf $@
 	$(BIN)/python -m pip install --quiet --no-deps --target $@ libtpu==$*
+	touch $@
+
+$(CUDA)/installed: $(VENV)/installed
+	rm -rf $(CUDA)
+	$(BIN)/python -c 'import jaxlib; print(*(f"jax-cuda13-{part}=={jaxlib.__version__}" for part in ("plugin", "pjrt")))' \
+		| xargs $(BIN)/python -m pip install --quiet --no-deps --target $(CUDA)
 	touch $@

@@ -35,9 +35,10 @@ def run() -> None:
     names = options.recipes or (["v2-8", "v5e-8", "v3-512"] if options.quick else known)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    from resnet_tpu.plan.compiler import check_installed
+    from resnet_tpu.plan.compiler import compiler_of
+    from resnet_tpu.plan.topology import find_topology
 
-    check_installed()
+    compiler_of(find_topology(options.slice))
     rows = [plan_recipe(name, options.slice, full=options.full) for name in names]
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     lines += [f"| {' | '.join(str(row[column]) for column in COLUMNS)} |" for row in rows]

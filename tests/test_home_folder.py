@@ -54,6 +54,13 @@ def test_a_home_folder_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> Non
         expand_home("~/a")
 
 
+@pytest.mark.parametrize("path", ["a\0b", "~\0", "a\ud800b"])
+def test_what_no_path_can_be(path: str) -> None:
+    for reads in (expand_home, read_yaml, parse_overrides, open_bundle):
+        with pytest.raises(UserError, match=r"^Path: got '.+', expected text without zero bytes and halves of char"):
+            reads(path)
+
+
 def test_every_option_that_is_called_like_a_path_is_one() -> None:
     options = {(verb, name): found for verb, options in _leaves().items() for name, found in options.items()}
     options |= {("", name): found for name, found in OPTIONS.items()}

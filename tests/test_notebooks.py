@@ -46,7 +46,11 @@ def draw_photos(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["photos", pytest.param("scale", marks=pytest.mark.slow), pytest.param("rewinding", marks=pytest.mark.slow)]
+    "name",
+    [
+        pytest.param("photos", marks=pytest.mark.long),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("scale", "rewinding")),
+    ],
 )
 def test_every_cell_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_photos(tmp_path / "photos", 80 if name == "rewinding" else 20)

@@ -107,10 +107,14 @@ def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("soon", [0.05, 0.0])  # 0: it comes again before the hook for it is left
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(number: signal.Signals, code: int) -> None:
+def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
+    number: signal.Signals, code: int, soon: float
+) -> None:
     script = (
-        "import gc, os, sys, time; from resnet_tpu.program import exit_code\n"
+        "import gc, os, sys, time; from resnet_tpu import program; from resnet_tpu.program import exit_code\n"
+        f"program._SOON_SECS = {soon}\n"
         "def work(_):\n"
         "    gc.callbacks.append(lambda *_: gc.callbacks.clear() or os.kill(os.getpid(), int(sys.argv[1])) or [0])\n"
         "    gc.collect()\n"

@@ -1,14 +1,15 @@
-"""What would be published: the sdist, the wheel made of it, and its commands in clean environments of several Pythons.
+"""What would be published (`make wheels`), and its commands in clean environments of several Pythons.
 
-Packages come from where pip gets them. `make release-check` runs this and says which Pythons worked.
+They have no compiler in reach, and no cache of ours. Packages come from where pip gets them. `make release-check` runs
+this and says which Pythons worked.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from resnet_tpu import __version__
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
 COMMANDS = (
-    "doctor",
+    "doctor --format=json",
     "prepare photos data",
     "train --config_file=small.yaml --data_dir=data --model_dir=model",
     "eval model",
@@ -36,6 +37,16 @@ image_size: 32
 precision: float32
 train_batch_size: 8
 train_steps: 2
+"""
+PIXELS = """
+import hashlib, pathlib
+import numpy as np
+from resnet_tpu.data.pixels import native
+from resnet_tpu.data.pixels.decode import train_image
+out = np.empty((16, 32, 32, 3), np.uint8)
+for number, image in enumerate(out):
+    train_image(pathlib.Path(f"photos/rose/{number}.jpg").read_bytes(), 32, np.random.default_rng(number), image)
+print(native.load() is not None, hashlib.sha256(out).hexdigest())
 """
 
 pytestmark = pytest.mark.slow
@@ -73,33 +84,43 @@ def write_inputs(folder: Path) -> None:
             cv2.imwrite(str(folder / "photos" / name / f"{number}.jpg"), photo.astype(np.uint8))
 
 
-def build_wheel(sdist: Path, folder: Path, python: str, **environment: str) -> Path:
+def build_wheel(sdist: Path, folder: Path, **environment: str) -> Path:
     """The wheel that pip makes of the sdist."""
-    run(folder, python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, sdist, **environment)
+    run(
+        folder,
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        folder,
+        sdist,
+        **environment,
+    )
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """That of a clean environment with nothing but hatchling."""
-    folder = tmp_path_factory.mktemp("builder")
-    venv.create(folder, with_pip=True)
-    run(folder, folder / "bin" / "python", "-m", "pip", "install", "--quiet", "hatchling")
-    return str(folder / "bin" / "python")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what is published."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(ROOT, "make", "wheels", f"DIST={folder}")
+    return folder
 
 
 @pytest.fixture(scope="module")
-def sdist(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sdist")
-    run(ROOT, python, "-m", "hatchling", "build", "-t", "sdist", "-d", folder)
-    (sdist,) = folder.glob("*.tar.gz")
+def sdist(dist: Path) -> Path:
+    (sdist,) = dist.glob("*.tar.gz")
     return sdist
 
 
 @pytest.fixture(scope="module")
-def wheel(python: str, sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(sdist, tmp_path_factory.mktemp("wheel"), python)
+def wheel(dist: Path) -> Path:
+    (wheel,) = dist.glob("*.whl")
+    return wheel
 
 
 def test_sdist_has_what_is_tracked(sdist: Path) -> None:
@@ -112,14 +133,15 @@ def test_sdist_has_what_is_tracked(sdist: Path) -> None:
     assert not [name for name in files if name.endswith((".so", ".pyc"))]
 
 
-def test_wheel_is_for_this_system_where_it_holds_libraries(wheel: Path) -> None:
+def test_wheel_is_for_every_python_and_holds_the_libraries_and_the_licences(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = archive.namelist()
-    libraries = [name for name in files if name.endswith(".so")]
-    assert wheel.name.startswith(f"resnet_tpu-{__version__}-py3-none-")
-    assert wheel.name.endswith("-any.whl") == (not libraries)
-    assert "resnet_tpu/py.typed" in files
-    assert {name.partition("/")[0] for name in files} == {"resnet_tpu", f"resnet_tpu-{__version__}.dist-info"}
+    assert wheel.name == f"resnet_tpu-{__version__}-py3-none-manylinux_2_27_x86_64.whl"
+    libraries = [name for name in files if ".so" in name]
+    assert [Path(name).name.partition("-")[0] for name in sorted(libraries)] == ["libjpeg", "crop.so", "layers.so"]
+    about = f"resnet_tpu-{__version__}.dist-info"
+    assert {"resnet_tpu/py.typed", f"{about}/licenses/licenses/libjpeg-turbo.txt"} <= set(files)
+    assert {name.partition("/")[0] for name in files} == {"resnet_tpu", "resnet_tpu.libs", about}
 
 
 @pytest.mark.parametrize("version", PYTHONS)
@@ -129,17 +151,26 @@ def test_installs_and_runs(version: str, wheel: Path, tmp_path: Path) -> None:
         pytest.skip(f"no Python {version} here")
     run(tmp_path, interpreter, "-m", "venv", "env")
     run(tmp_path, "env/bin/python", "-m", "pip", "install", "--quiet", wheel)
-    command = tmp_path / "env" / "bin" / "resnet-tpu"
-    assert run(tmp_path, command, "--version") == f"resnet-tpu {__version__}\n"
     write_inputs(tmp_path)
-    shown = [run(tmp_path, command, *line.split()) for line in COMMANDS]
-    assert version in shown[0]
+    (tmp_path / "home").mkdir()
+    bare = {"PATH": str(tmp_path / "env" / "bin"), "HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": ""}
+    assert not any(shutil.which(compiler, path=bare["PATH"]) for compiler in ("cc", "gcc", "clang"))
+    command = tmp_path / "env" / "bin" / "resnet-tpu"
+    assert run(tmp_path, command, "--version", **bare) == f"resnet-tpu {__version__}\n"
+    shown = [run(tmp_path, command, *line.split(), **bare) for line in COMMANDS]
+    found = {each["name"]: each for each in json.loads(shown[0])}
+    assert found["Python"]["found"].startswith(version)
+    for library in ("window decoder in C", "layers in C with oneDNN"):
+        assert found[library]["state"] == "ok"
     assert shown[-3] == shown[-1].replace("exported", "model"), "the bundle says what the checkpoint says"
+    pixels = [run(tmp_path, "env/bin/python", "-c", PIXELS, **bare, RESNET_TPU_NATIVE=on) for on in "10"]
+    assert pixels[0].partition(" ")[2] == pixels[1].partition(" ")[2]
+    assert [each.partition(" ")[0] for each in pixels] == ["True", "False"]
 
 
 @pytest.mark.timeout(1800)
-def test_without_a_compiler_it_is_for_any_system_and_runs(sdist: Path, python: str, tmp_path: Path) -> None:
-    wheel = build_wheel(sdist, tmp_path, python, CC="false")
+def test_made_without_a_compiler_it_is_for_any_system_and_runs(sdist: Path, tmp_path: Path) -> None:
+    wheel = build_wheel(sdist, tmp_path, CC="false")
     assert wheel.name.endswith("-py3-none-any.whl")
     run(tmp_path, sys.executable, "-m", "venv", "env")
     run(tmp_path, "env/bin/python", "-m", "pip", "install", "--quiet", wheel)

@@ -125,6 +125,7 @@ def left_by(model_dir: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_rewinding_procedures_one_after_the_other(tmp_path: Path) -> None:
     """Fine-tuning reuses the directory of learning-rate rewinding, as printed; each is what it is in a fresh one."""
     initial, weights, learning_rate, fine_tuning = rewinding_sections()

@@ -154,11 +154,12 @@ class ModelConfig:
     precision: Literal["bfloat16", "float32"] = option(
         "bfloat16", "Type of activations and of the arithmetic of convolutions. Parameters are always float32."
     )
-    kernels: Literal["auto", "plain", "cpu", "fused", "block"] = option(
+    kernels: Literal["auto", "plain", "cpu", "gpu", "fused", "block"] = option(
         "auto",
-        "How training computes the layers. plain: one by one. cpu: by the library in C. fused: norms with the layer "
-        "beside them. block: whole blocks, from depth 50; no TPU has run it, and libtpu before 0.0.46 would gather the "
-        "batch on each device. auto: cpu on a CPU that has the library, fused on TPUs in bfloat16, else plain.",
+        "How training computes the layers. plain: one by one. cpu: by the library in C. gpu: with fewer passes over "
+        "the memory; no GPU has run it. fused: norms with the layer beside them. block: whole blocks, from depth 50; "
+        "no TPU has run it, and libtpu before 0.0.46 would gather the batch on each device. auto: cpu on a CPU that "
+        "has it, fused on TPUs in bfloat16, else plain.",
     )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",
@@ -409,6 +410,15 @@ class Config:
             for group in (getattr(self, group.name) for group in dataclasses.fields(self))
             for field in dataclasses.fields(group)
         }
+
+    def changed(self) -> dict[str, Any]:
+        """The options that are not at their defaults, by name."""
+        return {name: value for name, value in self.flat().items() if value != OPTIONS[name].default}
+
+    def __repr__(self) -> str:
+        """An expression that gives it, with nothing but `changed`."""
+        lines = "".join(f"    {name}={value!r},\n" for name, value in self.changed().items())
+        return f"Config().replace(\n{lines})" if lines else "Config()"
 
     def replace(self, **options: Any) -> "Config":
         """A copy with some options, by their flat names, changed and checked.

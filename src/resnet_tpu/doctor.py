@@ -96,7 +96,11 @@ def _layers() -> Iterator[Finding]:
     if able:
         yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
         return
-    do = "Install oneDNN 3, in Debian libdnnl3." if LIBRARY.exists() else "Install a C compiler, then the package anew."
+    do = (
+        "Install what oneDNN needs, in Debian libgomp1."
+        if LIBRARY.exists()
+        else "Install a C compiler, then the package anew."
+    )
     off = c_libraries.are_off()
     found = f"turned off by {c_libraries.SWITCH}=0" if off else ""
     yield Finding("training on a CPU", "layers in C with oneDNN", "missing", found, "" if off else do)

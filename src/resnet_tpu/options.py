@@ -29,8 +29,12 @@ def expand_home(path: str) -> str:
     """The path with the home folder in place of a `~` or `~user` that it begins with, as a shell reads it.
 
     What is called `~...` itself is `./~...`, which becomes absolute, so that nothing takes it for a home folder later.
-    Raises UserError for `~` where the home folder is not known.
+    Raises UserError for `~` where the home folder is not known, and for text that no path can be.
     """
+    try:
+        _check_text(path)
+    except ValueError:
+        raise UserError("Path", repr(path), "text without zero bytes and halves of characters", "Correct it.") from None
     expanded = os.path.expanduser(path)  # noqa: PTH111 - pathlib drops a slash at the end, and the `./` of `./~`
     if expanded == path and path.split("/", 1)[0] == "~":
         do = "Set HOME or write the whole path; ./~ is a folder of that name."
@@ -134,13 +138,18 @@ def _parse_float(value: Any) -> float:
     return float(value)
 
 
+def _check_text(text: str) -> None:
+    """Raises ValueError for text that the system takes neither as a name nor as an argument."""
+    os.fsencode(text)  # ValueError for halves of characters
+    if "\0" in text:
+        raise ValueError(text)
+
+
 def _parse_str(value: Any) -> str:
     if isinstance(value, dict | list):
         raise TypeError(value)
     text = str(value)
-    os.fsencode(text)  # ValueError for halves of characters
-    if "\0" in text:
-        raise ValueError(value)
+    _check_text(text)
     return text
 
 

@@ -58,6 +58,12 @@ def read_yaml(path: str) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "version"}
 
 
+def to_yaml(config: Config) -> str:
+    """The options that are not at their defaults as text that `read_yaml` reads; those of one start are left out."""
+    values = {name: value for name, value in config.changed().items() if name not in OF_ONE_START}
+    return plain_yaml.dump({name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
+
+
 def read_run(path: str) -> Layer | None:
     """The options of a run but for those of one start; `path`: its `model_dir`, or a checkpoint. None where neither is.
 

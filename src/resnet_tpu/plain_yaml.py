@@ -1,5 +1,7 @@
 """The part of YAML that options need: scalars, lists and mappings, each as large as it is written."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -28,6 +30,11 @@ def parse(text: str) -> Any:
     # what PyYAML's own constructors raise for `!!int x`, `!!bool x` and their like
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         raise ValueError(f"text that is not YAML of options: {first_line(error)}") from None
+
+
+def dump(values: Mapping[str, Any]) -> str:
+    """The mapping as text that `parse` reads, a line for each name."""
+    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=math.inf)
 
 
 class _Loader(yaml.SafeLoader):

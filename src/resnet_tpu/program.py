@@ -130,10 +130,17 @@ class _SignalAgain:
 
     def __call__(self, found: "sys.UnraisableHookArgs") -> None:
         numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
-        if number := numbers.get(found.exc_type):
-            threading.Timer(_SOON_SECS, os.kill, (os.getpid(), number)).start()  # now it would be raised in here
-        else:
+        number = numbers.get(found.exc_type)
+        if number is None:
             self._otherwise(found)
+            return
+        delay = _SOON_SECS  # now it would be raised in here
+        while True:
+            try:
+                threading.Timer(delay, os.kill, (os.getpid(), number)).start()
+                return
+            except (KeyboardInterrupt, SystemExit):  # and it was: on a busy machine this takes longer
+                delay += 0.05
 
 
 class _StderrHandler(logging.Handler):

@@ -174,8 +174,7 @@ def _file_layer(name: str, path: str) -> Layer:
     recipe = path.rsplit("/", 1)[-1].removesuffix(".yaml")
     if recipe in FILES and not storage.exists(path):
         log.info("%s: %s is not here, its values are those of the recipe %s.", name, path, recipe)
-        values = FILES[recipe]().flat()
-        return Layer(f"recipe {recipe}", {key: value for key, value in values.items() if value != OPTIONS[key].default})
+        return Layer(f"recipe {recipe}", FILES[recipe]().changed())
     return Layer(path, read_yaml(path))
 
 

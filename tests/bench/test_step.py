@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from resnet_tpu import cli
+from resnet_tpu import cli, distributed
 from resnet_tpu.bench.compare import KEEP_HEAP
-from resnet_tpu.bench.step import CASES, measure, run_alone
+from resnet_tpu.bench.step import CASES, check_devices, measure, run_alone
 from resnet_tpu.bench.step_programs import OURS, PROGRAMS, Case
 from resnet_tpu.errors import UserError
 
@@ -53,6 +53,19 @@ def test_every_step_is_counted_and_as_many_as_the_time_asks_for() -> None:
 def test_wrong_choices_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "step", "--peers=none", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_gpu_is_not_compared_with_a_cpu() -> None:
+    check_devices({"resnet-tpu": "gpu", "PyTorch": "gpu"})
+    with pytest.raises(UserError, match="got resnet-tpu on a gpu, PyTorch on a cpu, expected all on the same"):
+        check_devices({"resnet-tpu": "gpu", "PyTorch": "cpu"})
+
+
+def test_a_peer_for_gpus_is_none_of_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for here, other in ((False, "torch_compiled"), (True, "torch_kept")):
+        monkeypatch.setattr(distributed, "has_gpu", lambda here=here: here)
+        assert cli.main(["bench", "step", f"--peers={other}"]) == 2
+        assert f"got {other}, expected some of torch, " in capsys.readouterr().err
 
 
 def test_alone_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from resnet_tpu.errors import UserError
 
 ARRAYS = {"params": {"dense": {"kernel": jnp.arange(6.0).reshape(2, 3)}}, "step": jnp.int32(5)}
 OPTIONS = (
-    "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=18,resnet_width=4,"
+    "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=8,resnet_width=16,"
     "precision=float32,train_batch_size=4,iterations_per_loop=2,learning_rate_schedule=constant,num_cores=1,mode=train"
 )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from resnet_tpu.cli.arguments import Parser, describe, metavar, split_arguments
+from resnet_tpu.cli.arguments import OtherName, Parser, describe, metavar, split_arguments
 from resnet_tpu.config import OPTIONS
 from resnet_tpu.errors import UserError
 
@@ -24,7 +24,10 @@ def split(*arguments: str, single_dash: bool = False) -> list[tuple[str | None, 
         (["--train_steps="], [("train_steps", "")]),
         (["--use_tpu"], [("use_tpu", "true")]),
         (["--nouse_tpu"], [("use_tpu", "false")]),
-        (["--no-use-tpu"], None),
+        (["--no-use-tpu"], [("use_tpu", "false")]),
+        (["--no_use_tpu", "x"], [("use_tpu", "false"), (None, "x")]),
+        (["--no-use-tpu=true"], None),
+        (["--no-train-steps"], None),
         (["--use_tpu=False"], [("use_tpu", "False")]),
         (["--use_tpu", "False", "x"], [("use_tpu", "False"), (None, "x")]),
         (["--use_tpu", "folder"], [("use_tpu", "true"), (None, "folder")]),
@@ -72,11 +75,14 @@ def test_parse_gives_text_of_what_was_given_only() -> None:
 
 def test_other_names_mean_the_option_and_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     parser = Parser("prog verb", "About it.", examples=())
-    options = [OPTIONS["seed"], OPTIONS["use_tpu"]]
-    parser.add_options("some", options, other_names={"start": "seed", "with_tpu": "use_tpu", "absent": "momentum"})
+    options = [OPTIONS["seed"], OPTIONS["use_tpu"], OPTIONS["train_steps"]]
+    means = {"start": "seed", "with_tpu": "use_tpu", "absent": "momentum"}
+    names = {name: OtherName(option) for name, option in means.items()}
+    parser.add_options("some", options, other_names=names | {"epochs": OtherName("train_steps", unit="epochs")})
     assert parser.parse(["--start=1"]) == parser.parse(["--seed=1"]) == {"seed": "1"}
     assert parser.parse(["--seed=1", "--start", "2", "--nowith_tpu"]) == {"seed": "2", "use_tpu": "false"}
-    with pytest.raises(UserError, match=r"Did you mean --start\?"):
+    assert parser.parse(["--epochs", "0.5"]) == {"train_steps": "0.5epochs"}
+    with pytest.raises(UserError, match=r"Did you mean --start[?,]"):
         parser.parse(["--strat=1"])
     with pytest.raises(UserError, match="got --absent"):
         parser.parse(["--absent=1"])
@@ -84,6 +90,26 @@ def test_other_names_mean_the_option_and_are_in_the_help(capsys: pytest.CaptureF
         parser.parse(["--help"])
     words = " ".join(capsys.readouterr().out.split())
     assert f"--seed N {describe(OPTIONS['seed'])} Also --start." in words
+    assert "Also --epochs=20 for 20epochs." in words
+
+
+def test_the_short_help_shows_what_is_common_and_the_whole_one_all(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(argument: str) -> str:
+        parser = Parser("prog verb", "About it.", examples=())
+        parser.add_options("some", [OPTIONS["seed"], OPTIONS["momentum"]], common={"seed"})
+        parser.add_options("others", [OPTIONS["use_tpu"]], common=())
+        with pytest.raises(SystemExit) as ended:
+            parser.parse([argument, "--seed=1"])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    short = shown("--help")
+    assert "--seed N" in short
+    assert not {"--momentum", "--use_tpu", "others:"} & set(short.split())
+    assert "prog verb --help-all shows 2 more options." in short
+    whole = shown("--help-all").split()
+    assert {"--seed", "--momentum", "--use_tpu", "others:"} <= set(whole)
+    assert "--help-all" not in whole
 
 
 @pytest.mark.parametrize(("arguments", "got"), [([], "no IN"), (["a", "b"], "also b")])

@@ -33,6 +33,9 @@ TYPED = {
     "train --recipe=flowers_c\t": ["train", "--recipe=flowers_cpu"],
     "train --precision fl\t": ["train", "--precision", "float32"],
     "train --random_flip=f\t": ["train", "--random_flip=false"],
+    "train --epo\t 3": ["train", "--epochs", "3"],
+    "recipes finet\t": ["recipes", "finetune"],
+    "help predi\t": ["help", "predict"],
     "train --random_flip --nest\t": ["train", "--random_flip", "--nesterov"],
     "train --data_dir=some\t": ["train", "--data_dir=some_photos"],
     "predict some\t": ["predict", "some_photos"],
@@ -107,6 +110,8 @@ def test_scripts_hold_every_verb_option_and_recipe(scripts: dict[str, str]) -> N
     options = {name for name, option in OPTIONS.items() if option.group != "lottery"}
     assert {f"--{name}" for name in options} <= words["bash"]
     assert options <= words["fish"]
+    assert {"--epochs", "--batch_size", "--lr", "--help-all", "--dry_run", "-V"} <= words["bash"]
+    assert {"epochs", "batch_size", "lr", "help-all", "dry_run", "V"} <= words["fish"]
 
 
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

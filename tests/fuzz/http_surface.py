@@ -1,8 +1,9 @@
 """Fuzzes a server over HTTP: `python -m tests.fuzz.http_surface --seconds 60`, from the checkout.
 
 For half of the time Schemathesis sends what the server's own `/openapi.json` allows and what it forbids. The other half
-goes to requests with accidents in their bytes. The server may refuse what it likes, with a status and a body that the
-page names; it may not fail, grow, stop or answer nobody. The exit code is 0 when all went well.
+goes to requests with accidents in their bytes. With `--runs` both send a number of requests, the same every time. The
+server may refuse what it likes, with a status and a body that the page names; it may not fail, grow, stop or answer
+nobody. The exit code is 0 when all went well.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,13 +35,15 @@ HOOKS = "tests.fuzz.http_hooks"
 def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=None)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=float, default=60.0)
+    length.add_argument("--runs", type=int, help="Requests with accidents; a hundredth of them for each operation.")
+    parser.add_argument("--seed", type=int, help="Default: a random one, with --runs 1.")
     asked = parser.parse_args()
     if importlib.util.find_spec("schemathesis") is None:
         print("http_surface: schemathesis is not installed: pip install --group fuzz", file=sys.stderr)
         return 2
-    seed = random.randrange(2**32) if asked.seed is None else asked.seed
+    seed = asked.seed or (1 if asked.runs else random.randrange(2**32))
     print(f"http_surface: seed {seed}", flush=True)
     images = make_images()
     with tempfile.TemporaryDirectory() as place:
@@ -50,10 +54,12 @@ def main() -> int:
         with run_server(folder, folder, "--request_timeout=10") as server:
             check(server, images)
             before = server.memory_mb()
-            code = run_schemathesis(server, asked.seconds / 2, seed)
+            half = f"--max-time={max(1, round(asked.seconds / 2))}"
+            code = run_schemathesis(server, f"--max-examples={1 + asked.runs // 100}" if asked.runs else half, seed)
             end = time.monotonic() + asked.seconds / 2
+            rounds = range(asked.runs // CLIENTS) if asked.runs else iter(lambda: time.monotonic() < end, False)
             with ThreadPoolExecutor(CLIENTS) as pool:
-                found = pool.map(lambda number: send_accidents(server, images, end, seed + number), range(CLIENTS))
+                found = pool.map(lambda number: send_accidents(server, images, rounds, seed + number), range(CLIENTS))
                 answers = sum(found, Counter[str]())
             print("http_surface: accidents in bytes:", ", ".join(f"{n} x {code}" for code, n in answers.most_common()))
             check(server, images)
@@ -79,11 +85,11 @@ def counts(server: Server) -> list[str]:
     return [line for line in lines if line.startswith("resnet_tpu_requests_total")]
 
 
-def run_schemathesis(server: Server, seconds: float, seed: int) -> int:
+def run_schemathesis(server: Server, length: str, seed: int) -> int:
     """Its exit code. It prints what it finds, with the command that repeats it."""
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json",
-        f"--max-time={max(1, round(seconds))}", f"--seed={seed}", "--request-timeout=30", "--no-color",
+        length, f"--seed={seed}", "--request-timeout=30", "--no-color",
         # not all base64 that the schema allows is an image
         "--checks=all", "--exclude-checks=positive_data_acceptance",
     ]  # fmt: skip
@@ -130,11 +136,11 @@ def accident(rng: random.Random, content: bytes, others: list[bytes]) -> bytes:
     return bytes(changed)
 
 
-def send_accidents(server: Server, images: list[bytes], end: float, seed: int) -> Counter[str]:
-    """Statuses of the answers to such requests, up to three on a connection, until this time."""
+def send_accidents(server: Server, images: list[bytes], rounds: Iterable[object], seed: int) -> Counter[str]:
+    """Statuses of the answers to such requests, up to three in each round, which has a connection of its own."""
     rng, whole = random.Random(seed), seeds(images)
     statuses: Counter[str] = Counter()
-    while time.monotonic() < end:
+    for _ in rounds:
         sent = b"".join(accident(rng, rng.choice(whole), whole) for _ in range(rng.randint(1, 3)))
         received = b""
         with server.connect() as connection, contextlib.suppress(ConnectionError, TimeoutError):

@@ -28,7 +28,9 @@ _DO = "Install what is missing: apt-get install clang libclang-rt-dev libjpeg-de
 def main() -> int:
     """Builds and runs it; the exit code of libFuzzer, which is 0 when nothing was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=int, default=60)
+    length.add_argument("--runs", type=int, help="Inputs, always the same, in place of a time.")
     parser.add_argument("--corpus", type=Path, help="Where inputs that reach new code are kept. Default: nowhere.")
     options = parser.parse_args()
     if not shutil.which("clang"):
@@ -43,7 +45,8 @@ def main() -> int:
             sys.exit(f"jpeg_decoder: clang cannot build it. {_DO}")
         corpus = options.corpus or Path(folder) / "corpus"
         corpus.mkdir(parents=True, exist_ok=True)
-        limits = (f"-max_total_time={options.seconds}", "-timeout=20", "-max_len=65536", f"-artifact_prefix={found}/")
+        length = (f"-runs={options.runs}", "-seed=1") if options.runs else (f"-max_total_time={options.seconds}",)
+        limits = (*length, "-timeout=20", "-max_len=65536", f"-artifact_prefix={found}/")
         return subprocess.run(
             [program, *limits, "-print_final_stats=1", corpus, FOLDER / "seeds" / "image", found]
         ).returncode

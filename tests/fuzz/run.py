@@ -1,9 +1,12 @@
 """`make fuzz SECONDS=60`: every target in `targets/` for so long, guided by the coverage of our code; needs atheris.
 
+`make fuzz RUNS=1000` gives each target so many inputs instead, from the seeds alone and always the same: what it finds,
+it finds again, so it is what CI runs.
+
 A target is a module with `one_input(data: bytes) -> None`, which returns for any bytes. What ends otherwise, takes
 longer than a minute or more than 3 GB is a finding: its input is kept in `found/`, where `test_found.py` replays it
 from then on, and the exit code is 1. What was reached stays in `.fuzz/`, and the next run goes on from it. Programs of
-this folder that fuzz something else (`PROGRAMS`) are run for the same time.
+this folder that fuzz something else (`PROGRAMS`) are run for the same time or as often.
 """
 
 import argparse
@@ -21,7 +24,7 @@ from typing import Any, NamedTuple
 FOLDER = Path(__file__).resolve().parent
 CORPORA = FOLDER.parents[1] / ".fuzz"
 PROGRAMS = ("jpeg_decoder.py", "http_surface.py")
-"""Each takes `--seconds N`, and ends with exit code 1 when it found something."""
+"""Each takes `--seconds N` or `--runs N`, and ends with exit code 1 when it found something."""
 
 INSTRUMENTED = ("resnet_tpu", "yaml")
 MEMORY = "/dev/shm"  # where no write waits for a disk
@@ -41,7 +44,9 @@ class Outcome(NamedTuple):
 def main() -> int:
     """The program. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="of each target")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=int, default=60, help="of each target")
+    length.add_argument("--runs", type=int, help="inputs of each target, always the same, in place of a time")
     parser.add_argument("--only", nargs="*", default=[], help="names of targets and programs; default: all")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options, rest = parser.parse_known_args()
@@ -58,11 +63,12 @@ def main() -> int:
     print(f"{'target':16} {'executions':>12} {'coverage':>9}  findings", flush=True)
     for name in targets:
         if not options.only or name in options.only:
-            failed |= show(run(name, options.seconds))
+            failed |= show(run(name, options.seconds, options.runs))
     for name in programs:
         if not options.only or name in options.only:
             print(f"\n{name}", flush=True)
-            program = [sys.executable, "-m", f"tests.fuzz.{name.removesuffix('.py')}", f"--seconds={options.seconds}"]
+            length = f"--runs={options.runs}" if options.runs else f"--seconds={options.seconds}"
+            program = [sys.executable, "-m", f"tests.fuzz.{name.removesuffix('.py')}", length]
             failed |= bool(subprocess.run(program, cwd=FOLDER.parents[1]).returncode)
     return int(failed)
 
@@ -81,18 +87,21 @@ def fuzz(name: str, arguments: list[str]) -> int:
     return 0
 
 
-def run(name: str, seconds: int) -> Outcome:
-    """Fuzzes the target for so long in a process of its own."""
-    corpus, found = CORPORA / name, FOLDER / "found" / name
-    corpus.mkdir(parents=True, exist_ok=True)
+def run(name: str, seconds: int, runs: int | None) -> Outcome:
+    """Fuzzes the target in a process of its own for so long, or with so many inputs that are the same every time."""
+    found = FOLDER / "found" / name
     known = [str(folder) for folder in (FOLDER / "seeds" / name, found) if folder.is_dir()]
     with tempfile.TemporaryDirectory(dir=MEMORY if Path(MEMORY).is_dir() else None) as temporary:
+        corpus = Path(temporary) / "corpus" if runs else CORPORA / name
+        corpus.mkdir(parents=True, exist_ok=True)
+        length = [f"-runs={runs}", "-seed=1"] if runs else [f"-max_total_time={seconds}"]
         command = [
-            sys.executable, str(Path(__file__)), f"--inside={name}", str(corpus), *known, f"-max_total_time={seconds}",
+            sys.executable, str(Path(__file__)), f"--inside={name}", str(corpus), *known, *length,
             f"-timeout={SECONDS_AN_INPUT}", f"-rss_limit_mb={MEGABYTES}", f"-max_len={LONGEST}",
             f"-artifact_prefix={temporary}/",
         ]  # fmt: skip
         environment = {"PYTHONPATH": str(FOLDER.parents[1] / "src"), "TMPDIR": temporary, "XDG_CACHE_HOME": temporary}
+        environment |= {"PYTHONHASHSEED": "1"} if runs else {}
         done = subprocess.run(
             command, env=os.environ | environment, stderr=subprocess.PIPE, text=True, errors="replace"
         )

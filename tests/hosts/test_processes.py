@@ -223,6 +223,7 @@ def test_a_checkpoint_of_two_processes_is_evaluated_and_predicted_by_two(
     assert "noise" in told and "noise" not in silent
 
 
+@pytest.mark.long
 def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_rest(
     started: Started, tmp_path: Path
 ) -> None:

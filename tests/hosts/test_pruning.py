@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from resnet_tpu.checkpoints import store
 from resnet_tpu.config import Config
@@ -20,6 +21,7 @@ LAST, EARLY = 4, 2
 LEVELS = ("level_01", "level_02")
 
 
+@pytest.mark.long
 def test_two_processes_prune_as_one_with_two_devices(
     started: Callable[..., AbstractContextManager[list[Any]]], tmp_path: Path
 ) -> None:

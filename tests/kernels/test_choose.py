@@ -39,6 +39,7 @@ def devices(platform: str, count: int = 1) -> Mesh:
         (CPUS, {"precision": "float32"}, "plain"),
         (devices("tpu", 4), {"kernels": "block"}, "block"),
         (devices("gpu"), {"kernels": "fused"}, "fused"),
+        (devices("gpu", 8), {"kernels": "gpu"}, "gpu"),
         (CPU, {"kernels": "plain"}, "plain"),
         pytest.param(CPU, {"precision": "float32"}, "cpu", marks=has_library),
         pytest.param(CPU, {"precision": "float32", "kernels": "cpu"}, "cpu", marks=has_library),
@@ -49,15 +50,20 @@ def test_the_devices_choose_and_a_name_is_an_order(mesh: Mesh, options: dict[str
 
 
 @pytest.mark.parametrize(
-    ("mesh", "message"),
+    ("mesh", "name", "message"),
     [
-        (devices("gpu"), r"^kernels: got cpu, expected .* It is for a CPU, and this is a gpu\. Change the value\.$"),
-        (CPUS, r"^kernels: got cpu, expected .* It is for one device, and here are 2\."),
+        (
+            devices("gpu"),
+            "cpu",
+            r"^kernels: got cpu, expected .* It is for a CPU, and this is a gpu\. Change the value\.$",
+        ),
+        (devices("tpu"), "gpu", r"It is for a GPU, and this is a tpu\."),
+        (CPUS, "cpu", r"^kernels: got cpu, expected .* It is for one device, and here are 2\."),
     ],
 )
-def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, message: str) -> None:
+def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, name: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        choose_kernels(ModelConfig(kernels="cpu"), mesh)
+        choose_kernels(ModelConfig(kernels=name), mesh)
 
 
 def test_without_the_library_a_cpu_is_plain_and_says_why_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

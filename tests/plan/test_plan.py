@@ -1,3 +1,4 @@
+import importlib.metadata
 import importlib.util
 
 import pytest
@@ -61,12 +62,14 @@ def test_what_is_no_price_is_refused(text: str) -> None:
 def test_mistakes_are_named_before_anything_is_compiled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("resnet_tpu.plan.compiler.check_installed", lambda: None)
+    monkeypatch.setattr("resnet_tpu.plan.compiler.compiler_of", lambda topology: "one")
     mistakes = {
         ("--topology=v5e:2x3",): "expected one of v5e:1x1",
         ("--topology=v9:2x2",): "a slice of v2, v3",
         (): "Give --topology=v5e:2x4",
         ("--recipe=resnetrs50_i160",): "recipe resnetrs50_i160 is for no slice in particular",
+        ("--topology=h200:3",): "Did you mean h200:",
+        ("--topology=h100:8", "--train_batch_size=1001"): "a multiple of the 8 devices",
         ("--topology=v5e:2x2", "--price_per_chip_hour=much"): "Write 1.20 or",
         ("--topolgy=v5e:2x2",): "Did you mean --topology",
         ("--topology=v5e:2x4", "--train_batch_size=1001"): "a multiple of the 8 devices. Use 1000 or 1008.",
@@ -87,3 +90,13 @@ def test_a_missing_compiler_names_the_extra(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert cli.main(["plan", "--topology=v5e:2x4"]) == 2
     assert "pip install 'resnet-tpu[plan]'" in capsys.readouterr().err
+
+
+def test_a_missing_compiler_for_gpus_names_the_wheels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("resnet_tpu.plan.compiler.CUDA_PLUGINS", ("no-such-plugin",))
+    assert cli.main(["plan", "--topology=h200:8"]) == 2
+    version = importlib.metadata.version("jaxlib")
+    wheels = f"jax-cuda13-plugin=={version} jax-cuda13-pjrt=={version}"
+    assert f"pip install --no-deps {wheels}" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import json
 from rich.console import Console
 
 from resnet_tpu.plan.advice import advise
-from resnet_tpu.plan.table import LABEL, render, to_json
+from resnet_tpu.plan.table import BOUND, LABEL, render, to_json
 
 from .conftest import MEMORY, make_plan
 
@@ -53,10 +53,18 @@ def test_advice_is_given_where_there_is_something_to_say() -> None:
 def test_json_holds_the_plan_with_the_operations_asked_for() -> None:
     first, second = json.loads(to_json([make_plan("v2:2x2"), make_plan("v5e:2x2", fits=False)], top=1))
     assert first["label"] == LABEL
-    assert (first["topology"], first["libtpu"]) == ("v2:2x2", "0.0.42.1")
+    assert (first["topology"], first["compiler"]) == ("v2:2x2", "libtpu 0.0.42.1")
     assert first["train"]["memory"]["activations"] == MEMORY.activations
     assert len(first["train"]["operations"]) == 1
     assert first["hours"] > 0
     assert second["fits"] is False
     assert second["train"]["memory"] is None
     assert second["advice"]
+
+
+def test_of_gpus_the_bytes_are_shown_and_that_the_time_is_a_bound() -> None:
+    plan = make_plan("h200:8")
+    text = show(plan)
+    assert text.count(BOUND) == 3
+    assert "bytes moved, training" in text
+    assert json.loads(to_json([plan], top=1))[0]["label"] == BOUND

@@ -26,3 +26,9 @@ def test_an_all_reduce_sends_all_but_its_own_part_twice(name: str, share: float)
     assert time.network == pytest.approx(share * 10**9 / topology.generation.network_bandwidth)
     gathered = time_step([operation("all-gather", None, 10**9)], topology)
     assert gathered.network == pytest.approx(time.network / 2)
+
+
+def test_no_step_is_faster_than_the_matrix_units() -> None:
+    time = time_step([operation("convolution", None, 48 * 10**9)], find_topology("h200:1"), flops=989e12 / 50)
+    assert (time.memory, time.peak) == pytest.approx((0.010, 0.020))
+    assert time.total == time.peak

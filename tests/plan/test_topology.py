@@ -17,6 +17,7 @@ from resnet_tpu.recipes.slices import topologies, topology_of
         ("v5litepod-16", "v5e:4x4", 16, 16),
         ("v5p:4x4x4", "v5p:4x4x4", 64, 64),
         ("v6e-1", "v6e:1x1", 1, 1),
+        ("h200:8", "h200:8", 8, 8),
     ],
 )
 def test_slices_go_by_the_compilers_name_and_by_googles(name: str, found: str, chips: int, devices: int) -> None:
@@ -40,6 +41,7 @@ def test_devices_share_the_chip(name: str) -> None:
         ("v5e:3x3", "one of v5e:1x1, v5e:2x2"),
         ("v3-31", "one of v3:2x2"),
         ("v7x:2x2x1", "a slice of v2, v3, v4, v5e, v5p, v6e"),
+        ("a100:16", "one of a100:1, a100:2, a100:4, a100:8"),
         ("tpu", "such as v5e:2x4 or v3-32"),
         ("", "such as v5e:2x4 or v3-32"),
     ],
@@ -49,7 +51,7 @@ def test_a_slice_that_does_not_exist_is_refused_with_those_that_do(name: str, hi
         find_topology(name)
 
 
-@pytest.mark.parametrize("name", ["v3:16x16", "v5p:8x8x8", "v5e:2x2"])
+@pytest.mark.parametrize("name", ["v3:16x16", "v5p:8x8x8", "v5e:2x2", "h100:8"])
 def test_the_smallest_slice_of_a_generation_exists(name: str) -> None:
     small = smallest_like(find_topology(name))
     assert find_topology(small.name) == small

@@ -98,6 +98,7 @@ def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatc
     assert not any((mask & ~before[name]).any() for name, mask in after.items())
 
 
+@pytest.mark.long
 def test_learning_rate_rewinding_and_fine_tuning(dense: Path, tmp_path: Path) -> None:
     methods = ("lr_rewinding", "fine_tuning", "low_lr_rewinding", "reinit")
     found = {
@@ -218,6 +219,8 @@ def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.main(words) == 0
     shown = capsys.readouterr().out
     assert "unpruned" in shown and "lr_rewinding" in shown and "50.00 %" in shown
+    export = f"Export it: resnet-tpu export {output}/seed_0/lr_rewinding/density_50 EXPORT_DIR\n"
+    assert shown.endswith(export) and Path(export.split()[-2], "checkpoints").is_dir()
     assert {path.name for path in output.iterdir()} == {
         "seed_0", "phases.csv", "results.csv", "layers.csv", "curve.png", "layers.png",
     }  # fmt: skip

@@ -19,7 +19,7 @@ from resnet_tpu.prune.phase import config_at
 LAST, EARLY = 6, 2
 METHOD = "prune_all_to_global_80.0"
 SMALL = [
-    "--resnet_width=4", "--image_size=16", "--num_label_classes=4", "--num_train_images=40", "--num_eval_images=20",
+    "--resnet_width=8", "--image_size=16", "--num_label_classes=4", "--num_train_images=40", "--num_eval_images=20",
     "--train_batch_size=16", "--eval_batch_size=20", "--precision=float32", "--num_cores=1", "--steps_per_eval=3",
     "--base_learning_rate=0.8", "--noskip_host_call",
 ]  # fmt: skip
@@ -31,7 +31,7 @@ def train(model_dir: Path, *flags: str) -> int:
         [
             "--hparams_file", "official/resnet/configs/cloud/v3-8.yaml",
             "--data_dir", "synthetic",
-            "--resnet_depth", "18",
+            "--resnet_depth", "8",
             "--model_dir", str(model_dir),
             "--lottery_results_dir", str(model_dir),
             "--tpu", "a-tpu",
@@ -263,7 +263,7 @@ def write_fork(before: Path, prefix: str, masks: dict[str, np.ndarray]) -> None:
 
 def test_checkpoints_of_the_fork_itself(before: Path, tmp_path: Path) -> None:
     """Its masks are where pruning begins, its weights what is trained on."""
-    mask = np.arange(3 * 3 * 4 * 4).reshape(3, 3, 4, 4) % 3 > 0
+    mask = np.arange(3 * 3 * 8 * 8).reshape(3, 3, 8, 8) % 3 > 0
     prefix = str(tmp_path / "fork" / "checkpoint_iter_final")
     (tmp_path / "fork").mkdir()
     write_fork(before, prefix, {"conv_2": mask})

@@ -149,7 +149,8 @@ def test_the_work_for_a_client_that_is_gone_is_dropped(client: httpx.Client, ser
 
 
 def test_the_log_stays_quiet(server: "Server") -> None:
-    assert server.log.read_text().splitlines()[1:] == [f"Serving at {server.url}"]
+    example = f"Open that, or: curl -F images=@photo.jpg {server.url}/v1/models/flowers:classify"
+    assert server.log.read_text().splitlines()[1:] == [f"Serving at {server.url}", example]
 
 
 def wait_until(is_so: Callable[[], object]) -> None:

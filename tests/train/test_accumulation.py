@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from resnet_tpu import distributed
 from resnet_tpu.config import Config
@@ -52,6 +53,7 @@ def test_parts_are_the_whole_batch_with_a_group_of_batch_norm_each() -> None:
     assert_same(one_step(parts=4), one_step(groups=4))
 
 
+@pytest.mark.long
 def test_parts_on_eight_devices_are_a_group_for_each_part_of_each() -> None:
     assert jax.device_count() == 8
     assert_same(one_step(parts=2, devices=8, groups=8), one_step(groups=16))
@@ -67,6 +69,7 @@ def test_parts_with_statistics_of_their_own_do_change_the_step() -> None:
     assert abs(loss - whole) > 1e-4  # rounding alone is about 1e-6
 
 
+@pytest.mark.long
 def test_parts_keep_the_mixture_of_the_whole_batch() -> None:
     assert_same(
         one_step(parts=4, freeze_batch_norm=True, mixup_alpha=0.4), one_step(freeze_batch_norm=True, mixup_alpha=0.4)

@@ -105,6 +105,7 @@ def test_a_run_that_kept_no_average_does_not_begin_one_midway(tiny: Tiny, averag
         train(tiny(tmp_path, train_steps=3, bn_momentum=0.0, moving_average_decay=0.6))
 
 
+@pytest.mark.long
 def test_an_average_that_is_no_longer_wanted_is_left(
     tiny: Tiny, averaged: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

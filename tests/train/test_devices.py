@@ -24,6 +24,7 @@ def train_on(tiny: Callable[..., Config], model_dir: Path, devices: int, steps: 
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_training_moves_from_8_devices_to_1_and_on_to_4(tiny: Callable[..., Config], tmp_path: Path) -> None:
     stays, moves = tmp_path / "stays", tmp_path / "moves"
     train_on(tiny, stays, 8, 6)

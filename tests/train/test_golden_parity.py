@@ -55,9 +55,9 @@ class Case:
         self.dtype = jnp.dtype(precision)
         self.meta = json.loads((self.folder / "meta.json").read_text())
         self.noise = json.loads(golden("model/noise.json").read_text())[name]
-        self.results = np.load(self.folder / "results.npz")
-        inputs = np.load(golden("model/inputs.npz"))
-        self.images, self.labels = inputs["images"], inputs["labels"]
+        with np.load(self.folder / "results.npz") as results, np.load(golden("model/inputs.npz")) as inputs:
+            self.results = dict(results)
+            self.images, self.labels = inputs["images"], inputs["labels"]
         settings = self.settings = self.meta["settings"]
         options = {name: settings[name] for name in ("momentum", "weight_decay", "label_smoothing", "bn_momentum")}
         options |= {"stem": "imagenet", "resnet_width": FULL_WIDTH // settings["width_div"], "precision": "float32"}

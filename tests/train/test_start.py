@@ -108,6 +108,7 @@ def test_what_weights_need_travels_with_them_and_stays(
     assert "other options" not in caplog.text or "pool_padding" not in caplog.text.split("other options")[1]
 
 
+@pytest.mark.long
 def test_source_and_licence_stay_with_weights_from_run_to_run(
     tiny: Tiny, torchvision_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_weights_of_the_original_give_the_predictions_they_gave(tiny: Tiny, whol
         predict(tiny(tmp_path / "original"))  # what the original left is no run of ours: convert makes one of it
 
 
+@pytest.mark.long
 def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, tiny: Tiny, tmp_path: Path) -> None:
     """TFRecords without a manifest tell them where their labels are counted, and not where the number is given."""
     data_dir, model_dir = tmp_path / "data", tmp_path / "run"

@@ -82,7 +82,9 @@ def assert_close(actual: Arrays, expected: Arrays, *, rtol: float) -> None:
         assert np.abs(one - other).max() <= rtol * max(np.abs(other).max(), 1e-3), jax.tree_util.keystr(path)
 
 
-@pytest.mark.parametrize("batch_norm_groups", [1, 8], ids=["global", "replica"])
+@pytest.mark.parametrize(
+    "batch_norm_groups", [pytest.param(1, id="global", marks=pytest.mark.long), pytest.param(8, id="replica")]
+)
 def test_eight_devices_do_what_one_does(batch_norm_groups: int) -> None:
     assert jax.device_count() == 8
     batches = [make_batch(0), make_batch(1)]

@@ -73,6 +73,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
     return only
 
 
+@pytest.mark.long
 def test_what_is_wrong_slow_or_does_not_compile_is_not_taken(kernels: Callable[..., None]) -> None:
     kernels(
         plain=PLAIN,

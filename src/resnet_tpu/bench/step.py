@@ -9,11 +9,12 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from resnet_tpu import distributed
 from resnet_tpu.bench import compare
 from resnet_tpu.bench.compare import Contender
 from resnet_tpu.bench.figures import Bar, Grid, show, write_bars
@@ -57,7 +58,8 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
         for case in chosen:
             check(case)
         return
-    peers = {name: program for name, program in PROGRAMS.items() if name != OURS}
+    here = "gpu" if distributed.has_gpu() else "cpu"
+    peers = {name: program for name, program in PROGRAMS.items() if name != OURS and program.only_on in ("", here)}
     chosen_peers, notes = compare.choose_peers(options.peers, peers)
     rows, records, bars = [], [], []
     for case in chosen:
@@ -93,7 +95,17 @@ def _measure_case(
         for name in names
     ]
     left_out = [PROGRAMS[name].title for name in names[1:]] if optional else ()
-    return compare.alternate(contenders, rounds=options.rounds, optional=left_out)
+    outputs = compare.alternate(contenders, rounds=options.rounds, optional=left_out)
+    check_devices({title: runs[0]["device"] for title, runs in outputs.items()})
+    return outputs
+
+
+def check_devices(devices: Mapping[str, str]) -> None:
+    """Raises UserError unless all programs, by their titles, ran on the same kind of device."""
+    if len(set(devices.values())) > 1:
+        got = ", ".join(f"{title} on a {device}" for title, device in devices.items())
+        do = "Install the peer's build for that device, or leave it out: --peers=none."
+        raise UserError("bench step", got, "all on the same kind of device", do)
 
 
 def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> list[str]:
@@ -103,7 +115,7 @@ def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> 
     return ["env", *kept, *command] if kept else command
 
 
-def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: float) -> dict[str, float]:
+def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: float) -> dict[str, Any]:
     """Images per second at the median and at the fastest of so many steps or more, and what came before them.
 
     `cpu_secs` is what the process's threads took together in the median step, which other programs change little.
@@ -130,6 +142,8 @@ def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: fl
 
 def _rows(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[tuple[str, ...]]:
     ours = PROGRAMS[OURS].title
+    first = outputs[ours][0]
+    share = first.get("mfu", 0) / first["images_per_sec"]
     rows = []
     for title, runs in outputs.items():
         comparison = compare.compare(what, "images_per_sec", ours, title, outputs)
@@ -142,7 +156,7 @@ def _rows(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[tuple[str
                 f"{statistics.median(ratios):.2f}",
                 f"{min(ratios):.2f} to {max(ratios):.2f}",
                 f"{1000 * statistics.median(run['cpu_secs'] for run in runs):.0f}",
-                f"{runs[0]['mfu']:.1%}" if "mfu" in runs[0] else "",
+                f"{share * comparison.medians()[1]:.1%}" if share else "",
             )
         )
     return rows
@@ -160,8 +174,12 @@ def check(case: Case) -> None:
     Raises UserError when they differ.
     """
     compare.require("PyTorch", "torch", "torch")
+    import jax
+
     from resnet_tpu.bench import torch_resnet
 
+    jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
+    torch_resnet.compute_exactly()
     params, step = make_ours(case, "float32")
     model, peer_step = make_torch(case, "float32")
     torch_resnet.copy_weights(model, params)
@@ -200,6 +218,7 @@ def _run(arguments: Sequence[str]) -> None:
     case = Case.parse(text)
     _, step = PROGRAMS[name].make(case, precision)
     figures = measure(step, case.batch_size, warmup=int(warmup), steps=int(steps), seconds=float(seconds))
+    figures["device"] = PROGRAMS[name].device()
     if name == OURS:
         figures |= _utilisation(case, precision, figures["images_per_sec"])
     print(json.dumps(figures), flush=True)

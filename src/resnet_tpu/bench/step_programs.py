@@ -1,5 +1,6 @@
 """The training steps that `bench step` compares: what they train, and how each is made."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -101,8 +102,11 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     return params, step
 
 
-def make_torch(case: Case, precision: str) -> tuple[Any, Step]:
-    """(the network, a step whose loss lacks the L2 term) of PyTorch: eager, channels_last, bfloat16 by autocast."""
+def make_torch(case: Case, precision: str, *, compiled: bool = False) -> tuple[Any, Step]:
+    """(the network, a step whose loss lacks the L2 term) of PyTorch: channels_last, bfloat16 by autocast.
+
+    compiled: by torch.compile, on a GPU with CUDA graphs; else eager.
+    """
     from resnet_tpu.bench import torch_resnet
 
     config = case.config(precision)
@@ -112,11 +116,11 @@ def make_torch(case: Case, precision: str) -> tuple[Any, Step]:
         model, momentum=options.momentum, nesterov=options.nesterov, weight_decay=options.weight_decay
     )
     train_step = torch_resnet.make_train_step(
-        model, optimizer, label_smoothing=options.label_smoothing, precision=precision
+        model, optimizer, label_smoothing=options.label_smoothing, precision=precision, compiled=compiled
     )
-    batch = case.batch()
+    images, labels = (torch_resnet.put(case.batch()[name]) for name in ("image", "label"))
     rate = options.base_learning_rate * case.batch_size / 256
-    return model, lambda: train_step(batch["image"], batch["label"], rate)
+    return model, lambda: train_step(images, labels, rate)
 
 
 def make_flax(case: Case, precision: str) -> tuple[Any, Step]:
@@ -165,6 +169,24 @@ def make_keras(case: Case, precision: str) -> tuple[Any, Step]:
     return model, lambda: float(model.train_on_batch(images, labels))
 
 
+def _device_of_jax() -> str:
+    import jax
+
+    return jax.devices()[0].platform
+
+
+def _device_of_torch() -> str:
+    import torch
+
+    return "gpu" if torch.cuda.is_available() else "cpu"
+
+
+def _device_of_tensorflow() -> str:
+    import tensorflow as tf
+
+    return "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
+
+
 @dataclass(frozen=True)
 class Program:
     """A contender: its name for people, how to make its step, and the module and package that it needs."""
@@ -176,13 +198,25 @@ class Program:
     keeps_memory: bool = False
     """Whether it runs with settings of the C library that keep freed memory, as ours does by itself."""
     depths: tuple[int, ...] = DEPTHS
+    device: Callable[[], str] = _device_of_jax
+    """On what it computes when it runs: cpu, gpu or tpu."""
+    only_on: str = ""
+    """The one kind of device that it is for."""
 
 
 OURS = "ours"
 PROGRAMS = {
     OURS: Program("resnet-tpu", make_ours),
-    "torch": Program("PyTorch", make_torch, "torch", "torch"),
-    "torch_kept": Program("PyTorch, memory kept", make_torch, "torch", "torch", keeps_memory=True),
+    "torch": Program("PyTorch", make_torch, "torch", "torch", device=_device_of_torch),
+    "torch_kept": Program(
+        "PyTorch, memory kept", make_torch, "torch", "torch", keeps_memory=True, device=_device_of_torch, only_on="cpu"
+    ),
+    "torch_compiled": Program(
+        "PyTorch, compiled", functools.partial(make_torch, compiled=True), "torch", "torch", device=_device_of_torch,
+        only_on="gpu",
+    ),
     "flax": Program("flax, layer by layer", make_flax, "flax", "flax", depths=(18, 34, 50)),
-    "keras": Program("Keras", make_keras, "tensorflow", "tensorflow-cpu", depths=(50,)),
-}
+    "keras": Program(
+        "Keras", make_keras, "tensorflow", "tensorflow-cpu", depths=(50,), device=_device_of_tensorflow
+    ),
+}  # fmt: skip

@@ -4,7 +4,8 @@ It computes what `resnet_tpu.models` computes (`resnet-tpu bench step --check` c
 blocks with the stride in the 3x3 convolution, a projection in the first block of every group, the last batch norm of
 every branch starting at 0, no bias in convolutions, the same distributions of initial weights.
 
-Idioms that make PyTorch fast on a CPU are used: channels_last memory, in-place ReLU, the fused optimizer.
+Idioms that make PyTorch fast are used: channels_last memory, in-place ReLU, the fused optimizer; on a GPU, where there
+is one, also `torch.compile` with CUDA graphs, if asked for.
 """
 
 import math
@@ -20,6 +21,8 @@ BLOCKS_PER_GROUP = {18: (2, 2, 2, 2), 20: (3, 3, 3), 34: (3, 4, 6, 3), 50: (3, 4
 CIFAR_DEPTH = 20
 MEAN_RGB = (123.675, 116.28, 103.53)
 STDDEV_RGB = (58.395, 57.12, 57.375)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""Where networks are made: on a GPU that this PyTorch can use."""
 
 
 class ConvNorm(nn.Module):
@@ -84,7 +87,7 @@ class ResNet(nn.Module):
             even = x.shape[-1] % 2 == 0
             x = functional.max_pool2d(x, 3, 2, padding=0 if even else 1, ceil_mode=even)
         x = self.groups(x).mean((2, 3), dtype=torch.float32)
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(DEVICE.type, enabled=False):
             return self.dense(x)
 
 
@@ -103,7 +106,7 @@ def build(depth: int, num_classes: int, *, seed: int) -> ResNet:
     torch.manual_seed(seed)
     # torch's own stubs leave the memory format out of Module.to
     model: Any = ResNet(depth, num_classes)
-    return model.to(memory_format=torch.channels_last)
+    return model.to(device=DEVICE, memory_format=torch.channels_last)
 
 
 def make_optimizer(model: ResNet, *, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.SGD:
@@ -116,21 +119,26 @@ def make_optimizer(model: ResNet, *, momentum: float, nesterov: bool, weight_dec
 
 
 def make_train_step(
-    model: ResNet, optimizer: torch.optim.SGD, *, label_smoothing: float, precision: str
-) -> Callable[[np.ndarray, np.ndarray, float], float]:
+    model: ResNet, optimizer: torch.optim.SGD, *, label_smoothing: float, precision: str, compiled: bool = False
+) -> Callable[[np.ndarray | torch.Tensor, np.ndarray | torch.Tensor, float], float]:
     """(images uint8 [n, s, s, 3], labels int [n], learning rate) -> cross-entropy before the update.
 
     precision: float32, or bfloat16 for autocast, in which parameters stay float32.
+    compiled: by torch.compile, on a GPU with CUDA graphs.
     """
 
-    def step(images: np.ndarray, labels: np.ndarray, rate: float) -> float:
+    def loss_of(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            logits = model(normalize(images))
+        return functional.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+
+    compute: Any = torch.compile(loss_of, mode="reduce-overhead") if compiled else loss_of
+
+    def step(images: np.ndarray | torch.Tensor, labels: np.ndarray | torch.Tensor, rate: float) -> float:
         model.train()
         for group in optimizer.param_groups:
             group["lr"] = rate
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
-            logits = model(normalize(images))
-        targets = torch.from_numpy(labels).long()
-        loss = functional.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+        loss = compute(put(images), put(labels).long())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -143,14 +151,24 @@ def count_correct(model: ResNet, images: np.ndarray, labels: np.ndarray, weights
     """(how many images of weight 1 the network gets right, how many there are)."""
     model.eval()
     with torch.inference_mode():
-        right = model(normalize(images)).argmax(1).numpy() == labels
+        right = model(normalize(put(images))).argmax(1).cpu().numpy() == labels
     return int((right * weights).sum()), int(weights.sum())
 
 
-def normalize(images: np.ndarray) -> torch.Tensor:
+def put(array: np.ndarray | torch.Tensor) -> torch.Tensor:
+    """The array on `DEVICE`; what lies there stays where it is."""
+    return torch.as_tensor(array, device=DEVICE)
+
+
+def normalize(images: torch.Tensor) -> torch.Tensor:
     """uint8 [n, s, s, 3] -> float32 [n, 3, s, s] in channels_last memory, of mean 0 and deviation 1 over ImageNet."""
-    wide = torch.from_numpy(images).float()
-    return wide.sub_(torch.tensor(MEAN_RGB)).div_(torch.tensor(STDDEV_RGB)).permute(0, 3, 1, 2)
+    mean, deviation = (torch.tensor(colours, device=images.device) for colours in (MEAN_RGB, STDDEV_RGB))
+    return images.float().sub_(mean).div_(deviation).permute(0, 3, 1, 2)
+
+
+def compute_exactly() -> None:
+    """Keeps a GPU's matrix units from rounding float32 to TF32."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def sum_of_squares(model: ResNet) -> float:

@@ -99,6 +99,17 @@ def _check_fit(to: Form, **options: Any) -> None:
             raise UserError(name, value, f"no {name} with --to={to}, which has no place for it", "Leave it out.")
 
 
+def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:
+    """The options, arrays and class names of the weights that `source` means, which are not ours.
+
+    Where there are moving averages, the arrays are these. Raises UserError as `convert`.
+    """
+    weights = open_weights(source)
+    config = _configure(weights, None, {})
+    arrays = _arrays(weights, network_of(config))
+    return config, arrays.get("ema", arrays), weights.class_names
+
+
 def check_target(target: str, to: Form) -> None:
     """Raises UserError when there is something at `target` already, or its name does not fit."""
     if to == "safetensors":

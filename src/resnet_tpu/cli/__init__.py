@@ -21,13 +21,14 @@ from resnet_tpu.cli import (
     prepare,
     profile,
     prune,
+    recipes,
     results,
     serve,
     submit,
     train,
     tune,
 )
-from resnet_tpu.cli.arguments import entries
+from resnet_tpu.cli.arguments import ASKING_FOR_HELP, entries
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.program import exit_code
 
@@ -39,6 +40,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "prune": prune.prune,
     "compact": compact.compact,
     "results": results.results,
+    "recipes": recipes.recipes,
     "models": models.models,
     "convert": convert.convert,
     "export": export.export,
@@ -60,13 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: Sequence[str]) -> None:
-    verb = arguments[0] if arguments else "--help"
-    if verb in ("--help", "-h", "help"):
+    verb, *others = arguments or ["--help"]
+    if verb == "help" and others:
+        verb, *others = *others, "--help"
+    if verb in ASKING_FOR_HELP:
         print(_overview())
-    elif verb == "--version":
+    elif verb in ("--version", "-V"):
         print(f"resnet-tpu {__version__}")
     elif verb in VERBS:
-        VERBS[verb](arguments[1:])
+        VERBS[verb](others)
     else:
         raise UserError("Verb", verb, f"one of {', '.join(VERBS)}", f"See resnet-tpu --help.{nearest(verb, VERBS)}")
 
@@ -76,8 +80,8 @@ def _overview() -> str:
     return (
         "usage: resnet-tpu VERB [options]\n\nImage classification with ResNets on TPU, GPU and CPU.\n\n"
         f"verbs:\n{verbs}\n\nexamples:\n  resnet-tpu demo\n"
-        "  resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers\n"
-        "  resnet-tpu predict runs/flowers rose.jpg\n\n"
-        "`resnet-tpu VERB --help` lists the options of a verb. The flags of the original program work with\n"
+        "  resnet-tpu train my_photos                       # a folder of photos per class\n"
+        "  resnet-tpu predict runs/my_photos photo.jpg\n\n"
+        "`resnet-tpu help VERB` says how each is used. The flags of the original program work with\n"
         "`python -m resnet_tpu.resnet_main`."
     )

@@ -4,7 +4,7 @@ import argparse
 import functools
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options import FilePath, Option, Rgb, options_of
@@ -14,11 +14,25 @@ T = TypeVar("T")
 Flags = Mapping[str, bool]
 """Names of options, with whether each is a bool, which needs no value."""
 
+ASKING_FOR_HELP = ("--help", "-h", "--help-all", "help")
+"""What, in place of a verb or a part of one, asks what there is."""
+
 _WIDTH = 110
 _wrap = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False, break_long_words=False)
 _SPELLINGS = (
-    "Also --some-name VALUE for --some_name=VALUE; and of a BOOL --some_name for true, --nosome_name for false."
+    "Also --some-name VALUE for --some_name=VALUE; and of a BOOL --some_name for true, --no-some-name for false."
 )
+
+
+class OtherName(NamedTuple):
+    """What another name of an option means: which one, and what is added to the value: `epochs` to that of --epochs."""
+
+    option: str
+    unit: str = ""
+
+    def describe(self, name: str) -> str:
+        """For the help, of the option."""
+        return f"Also --{name}=20 for 20{self.unit}." if self.unit else f"Also --{name}."
 
 
 def split_arguments(
@@ -26,8 +40,8 @@ def split_arguments(
 ) -> Iterator[tuple[str | None, str]]:
     """(name, value) of each option and (None, text) of everything else, in order.
 
-    Spellings: `--name=value`, `--name value`, `--na-me`, and for a bool `--name`, `--noname`, `--name false`; with
-    `single_dash` also `-name`. After `--` nothing is an option.
+    Spellings: `--name=value`, `--name value`, `--na-me`, and for a bool `--name`, `--no-name`, `--noname`,
+    `--name false`; with `single_dash` also `-name`. After `--` nothing is an option.
     Raises UserError for an unknown option, with the nearest of `flags`, and for a value left out.
     """
     rest = list(arguments)
@@ -41,8 +55,9 @@ def split_arguments(
             continue
         written, equals, value = argument.partition("=")
         name = written.lstrip("-").replace("-", "_")
-        if name not in flags and flags.get(name.removeprefix("no"), False) and not equals:
-            yield name.removeprefix("no"), "false"
+        negated = name.removeprefix("no").removeprefix("_")
+        if name not in flags and name.startswith("no") and flags.get(negated, False) and not equals:
+            yield negated, "false"
             continue
         if name not in flags:
             hint = nearest(written, [f"--{known}" for known in flags])
@@ -71,10 +86,13 @@ class Parser(argparse.ArgumentParser):
             usage=f"{program} {usage}",
             description="\n".join(_wrap(line) for line in about.split("\n")),
             epilog="\n".join(["examples:", *(f"  {example}" for example in examples), "", _SPELLINGS]),
+            add_help=False,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=_WIDTH),
             allow_abbrev=False,
         )
         self._options: dict[str, Option] = {}  # by all their names
+        self._other_names: dict[str, OtherName] = {}
+        self._rare: list[argparse.Action] = []
 
     def add_options(
         self,
@@ -82,25 +100,30 @@ class Parser(argparse.ArgumentParser):
         options: Iterable[Option],
         *,
         repeatable: Collection[str] = (),
-        other_names: Mapping[str, str] | None = None,
+        other_names: Mapping[str, OtherName] | None = None,
+        common: Collection[str] | None = None,
     ) -> None:
         """Adds options under a heading of the help. In what `parse` returns they are text, and absent when not given.
 
         repeatable: names of those that may be given several times and become a list of text; of others the last counts.
-        other_names: names that also mean an option, with the option's own.
+        other_names: what other names mean. common: names of those that --help shows; the others are for --help-all.
+        None: all.
         """
         group = self.add_argument_group(title)
         for option in options:
-            others = [other for other, name in (other_names or {}).items() if name == option.name]
+            others = {name: other for name, other in (other_names or {}).items() if other.option == option.name}
+            self._other_names |= others
             self._options |= dict.fromkeys((option.name, *others), option)
-            text = " ".join([describe(option), *(f"Also --{other}." for other in others)])
-            group.add_argument(
+            text = " ".join([describe(option), *(other.describe(name) for name, other in others.items())])
+            action = group.add_argument(
                 f"--{option.name}",
                 metavar=metavar(option),
                 help=text.replace("%", "%%"),
                 default=argparse.SUPPRESS,
                 action="append" if option.name in repeatable else "store",
             )
+            if common is not None and option.name not in common:
+                self._rare.append(action)
 
     def has(self, argument: str) -> bool:
         """Whether an argument is one of the options, with its value or without."""
@@ -109,24 +132,33 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """The positional arguments and the given options by name, the paths of these by `expand_home`.
 
-        `--help` prints the help and exits.
+        `--help` and `--help-all` print the help and exit.
         """
         if list(arguments) == _QUESTION:
             raise _Answer(self._options)
-        flags = {"help": True} | {name: bool in option.kinds for name, option in self._options.items()}
+        flags = dict.fromkeys(_HELPS, True) | {name: bool in option.kinds for name, option in self._options.items()}
         options: list[str] = []
         others: list[str] = []
         arguments = ["--help" if argument == "-h" else argument for argument in arguments]
         for name, value in split_arguments(arguments, flags, program=self.prog):
-            if name == "help":
-                options.append("--help")
+            if name in _HELPS:
+                self._show_help(whole=name == "help_all")
             elif name is None:
                 others.append(value)
             else:
-                option = self._options[name]
-                options.append(f"--{option.name}={option.convert(value) if option.is_path else value}")
+                option, unit = self._options[name], self._other_names.get(name, OtherName(name)).unit
+                options.append(f"--{option.name}={option.convert(value) if option.is_path else value + unit}")
         separator = ["--"] if any(other.startswith("-") for other in others) else []
         return vars(self.parse_args([*options, *separator, *others]))
+
+    def _show_help(self, *, whole: bool) -> NoReturn:
+        """Prints the help, with the options that are not common only when it is to be the whole one, and exits."""
+        if self._rare and not whole:
+            for action in self._rare:
+                action.help = argparse.SUPPRESS
+            self.epilog = f"{self.prog} --help-all shows {len(self._rare)} more options.\n\n{self.epilog}"
+        self.print_help()
+        self.exit()
 
     def error(self, message: str) -> NoReturn:
         """What argparse calls when positional arguments are missing or too many."""
@@ -134,6 +166,8 @@ class Parser(argparse.ArgumentParser):
         usage = self.format_usage().removeprefix("usage: ").strip()
         raise UserError(self.prog, got, usage, f"See {self.prog} --help.")
 
+
+_HELPS = ("help", "help_all")
 
 _QUESTION = ["\0"]
 """Arguments that no command line can hold: `Parser.parse` answers with its options."""
@@ -201,7 +235,7 @@ def dispatch(
 ) -> None:
     """Calls the one of `whats` that the first argument names with the others; without any, shows what there is."""
     what, *others = arguments or ["--help"]
-    if what in ("--help", "-h", "help"):
+    if what in ASKING_FOR_HELP:
         lines = entries({name: function.__doc__ or "" for name, function in whats.items()})
         shown = "\n".join(f"  {example}" for example in examples)
         print(f"usage: resnet-tpu {verb} WHAT [options]\n\n{about}\n\nwhat:\n{lines}\n\nexamples:\n{shown}\n")

@@ -74,25 +74,27 @@ def completion(arguments: Sequence[str]) -> None:
 
 def bash() -> str:
     """The script for bash, which zsh understands as well."""
-    found = {"": [*_verbs(), "--help", "--version"]}
+    found = {"": [*_verbs(), "help", "--help", "--version", "-V"]}
     for verb, options in _leaves().items():
-        found[verb] = [*(f"--{name}" for name in options), "--help"]
+        found[verb] = [*(f"--{name}" for name in options), "--help", "--help-all"]
         found |= {f"{verb} __{name}": _values(option) for name, option in options.items()}
-    parted = {verb: list(parts) for verb, parts in _parted().items()}
+    after = _words_after()
     keys: dict[str, list[str]] = {}
-    for key, words in {**found, **parted}.items():
+    for key, words in {**found, **after}.items():
         if words:
             keys.setdefault(" ".join(words), []).append(f'"{key}"')
     words = "\n".join(f"        {'|'.join(same)}) echo '{words}' ;;" for words, same in keys.items())
-    return _BASH.format(version=__version__, words=words, parted="|".join(parted))
+    return _BASH.format(version=__version__, words=words, parted="|".join(after))
 
 
 def fish() -> str:
     """The script for fish, with what verbs and options are for."""
     lines = [_fish("", verb, "-a", function.__doc__) for verb, function in _verbs().items()]
-    for verb, parts in _parted().items():
-        lines += [_fish(verb, part, "-f -a", function.__doc__) for part, function in parts.items()]
+    lines += [_fish("", "help", "-a", "How a verb is used"), _fish("", "V", "-s", "The version")]
+    for verb, words in _words_after().items():
+        lines += [_fish(verb, word, "-f -a", about) for word, about in words.items()]
     for verb, options in _leaves().items():
+        lines.append(_fish(verb, "help-all", "-l", "Show all options"))
         for name, option in options.items():
             values = " ".join(_values(option))
             takes = "" if bool in option.kinds else f"-x -a '{values}'" if values else "-r"
@@ -121,6 +123,15 @@ def _parted() -> dict[str, Mapping[str, Verb]]:
     """The verbs of several parts, with these."""
     modules = {name: sys.modules[verb.__module__] for name, verb in _verbs().items()}
     return {name: module.WHATS for name, module in modules.items() if hasattr(module, "WHATS")}
+
+
+def _words_after() -> dict[str, dict[str, str | None]]:
+    """The words that may follow some verbs, with what they are for: their parts, or what they are about."""
+    from resnet_tpu.recipes import RECIPES, text_of
+
+    parts = {verb: {part: function.__doc__ for part, function in found.items()} for verb, found in _parted().items()}
+    verbs = {name: verb.__doc__ for name, verb in _verbs().items()}
+    return {**parts, "help": verbs, "recipes": {name: text_of(name) for name in RECIPES}}
 
 
 def _leaves() -> dict[str, Mapping[str, Option]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.arguments import OtherName, Parser, fill
 from resnet_tpu.cli.run_options import IN_TRAINING, add_run_options, configure
 from resnet_tpu.options import expand_home, option, options_of
 from resnet_tpu.overrides import read_run
@@ -56,7 +56,7 @@ def export(arguments: Sequence[str]) -> None:
     )
     own = options_of("export", ExportOptions)
     parser.add_options("what to do", own.values())
-    other_names = {"forms": "export_forms", "name": "model_name"}
+    other_names = {"forms": OtherName("export_forms"), "name": OtherName("model_name")}
     unheeded = IN_TRAINING | {"export_dir", "eval_timeout"}
     add_run_options(parser, "data", "eval", "run", without=unheeded, other_names=other_names)
     given = parser.parse(arguments)

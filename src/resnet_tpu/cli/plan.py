@@ -41,16 +41,18 @@ class PlanOptions:
 
 
 def plan(arguments: Sequence[str]) -> None:
-    """See whether a training fits a TPU slice, how fast it is there, how long and at what price: without a TPU."""
+    """See whether a training fits a TPU slice or GPUs that are not here, how fast it is, how long, at what price."""
     parser = Parser(
         "resnet-tpu plan",
-        f"{plan.__doc__}\n\nAll figures are estimates of the TPU compiler (pip install 'resnet-tpu[plan]'), which "
-        "takes some minutes for each step the first time. mode=train or mode=eval leaves the other step out.",
+        f"{plan.__doc__}\n\nAll figures are estimates of the compiler, on GPUs bounds. For TPUs it comes with "
+        "pip install 'resnet-tpu[plan]', for GPUs with JAX's plugin. It takes some minutes for each step the first "
+        "time. mode=train or mode=eval leaves the other step out.",
         examples=(
             "resnet-tpu plan --recipe=v3-32",
             "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",
             "resnet-tpu plan --recipe=resnetrs50_i160 --topology=v3:8x8 --mode=train --picture=plan.png",
             "resnet-tpu plan --topology=v5e:2x2 --resnet_depth=152 --largest_batch",
+            "resnet-tpu plan --topology=h200:8,a100:8 --train_batch_size=2048 --mode=train --kernels=gpu",
         ),
     )
     own = options_of("plan", PlanOptions)
@@ -60,25 +62,26 @@ def plan(arguments: Sequence[str]) -> None:
     options = fill(PlanOptions, {name: given.pop(name) for name in own if name in given})
     config = configure_training(given)
 
-    os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU that is here is left to those who train on it
+    os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU or GPU that is here is left to those who train on it
 
-    from resnet_tpu.plan.compiler import check_installed, warn_of_another
+    from resnet_tpu.plan.compiler import compiler_of, warn_of_another
     from resnet_tpu.plan.plan import check_plan
     from resnet_tpu.plan.plan import plan as plan_run
     from resnet_tpu.plan.prices import price_of, read_prices
     from resnet_tpu.plan.topology import find_topology, slice_for
 
-    check_installed()
     prices = read_prices(options.price_per_chip_hour)
     recipe = given.get("recipe", "")
     names = options.topology or slice_for(recipe, config.run.num_cores)
     if not names:
         got = f"nothing, and recipe {recipe} is for no slice in particular" if recipe else "nothing"
-        raise UserError("--topology", got, "one or several TPU slices", "Give --topology=v5e:2x4 or the like.")
+        raise UserError("--topology", got, "TPU slices or GPUs", "Give --topology=v5e:2x4 or the like.")
     slices = [find_topology(name) for name in names.split(",")]
     for found in slices:  # a mistake in the last shows before the first is compiled
+        compiler_of(found)
         check_plan(config, found)
-    warn_of_another()
+    if not all(found.is_gpu for found in slices):
+        warn_of_another()
     plans = [
         plan_run(
             config, found, price_per_chip_hour=price_of(prices, found.generation.name), search=options.largest_batch,

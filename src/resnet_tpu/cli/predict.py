@@ -59,7 +59,10 @@ def predict(arguments: Sequence[str]) -> None:
     given = parser.parse(arguments)
     checkpoint, images = given.pop("checkpoint"), given.pop("images")
     options = fill(PredictOptions, {name: given.pop(name) for name in own if name in given})
-    if bundle_path := _find_bundle(checkpoint):
+
+    from resnet_tpu.export.bundle import find_bundle
+
+    if bundle_path := find_bundle(checkpoint):
         _predict_with_bundle(bundle_path, images, options, given)
         return
     if options.form:
@@ -71,16 +74,6 @@ def predict(arguments: Sequence[str]) -> None:
     from resnet_tpu.train.predict import predict as predict_images
 
     predict_images(config, images, **_how(options))
-
-
-def _find_bundle(path: str) -> str | None:
-    """The bundle that `path` means; None when it means none, as a checkpoint."""
-    from resnet_tpu.export.bundle import newest_bundle
-
-    try:
-        return newest_bundle(path)
-    except UserError:
-        return None
 
 
 def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptions, given: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """`resnet-tpu prepare`: photos to TFRecords, and these to a table of Bigtable."""
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,9 +69,9 @@ def prepare(arguments: Sequence[str]) -> None:
 
         check_access(table)  # not after hours of preparing
     if out_dir:
-        make_console().print(
-            render_report(prepare_images(raw_dir, out_dir, options, beam=for_beam if how.beam else None))
-        )
+        console = make_console()
+        console.print(render_report(prepare_images(raw_dir, out_dir, options, beam=for_beam if how.beam else None)))
+        console.print(f"Train on them: resnet-tpu train {shlex.quote(out_dir)}", markup=False, soft_wrap=True)
     if table.bigtable_instance:
         from resnet_tpu.data.prepare.bigtable_writer import write_table
 

@@ -1,5 +1,6 @@
 """`resnet-tpu prune`: pruning and re-training."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -73,6 +74,9 @@ def prune(arguments: Sequence[str]) -> None:
     outcomes = prune_run(folders[0], output_dir, asked, devices=devices)
     if hosts.is_first():
         report_experiment(outcomes, output_dir, shown.paper_network)
+        sparsest = shlex.quote(min(outcomes, key=lambda outcome: outcome.density).model_dir)
+        print(f"Predict with the sparsest: resnet-tpu predict {sparsest} IMAGE")
+        print(f"Export it: resnet-tpu export {sparsest} EXPORT_DIR")
 
 
 def _check_combining(others: Sequence[str], output_dir: str) -> None:

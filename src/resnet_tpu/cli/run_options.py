@@ -1,11 +1,10 @@
 """The options of a run on the command lines of verbs, singly and in bulk, and how what was given becomes a config."""
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu.cli.arguments import Parser
+from resnet_tpu.cli.arguments import OtherName, Parser
 from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import FilePath, Option, option, options_of
@@ -30,32 +29,48 @@ IN_TRAINING = frozenset({
 IN_EXPORT = frozenset({"export_dir", "export_forms", "model_name", "inference_batch_sizes", "add_warmup_requests"})
 """Options of evaluation, prediction and export that only the last heeds."""
 
-_OTHER_NAMES = {"init_from": "resnet_checkpoint"}
-"""Names that also mean an option of a training."""
+COMMON_IN_TRAINING = frozenset({
+    "recipe", "config_file", "data_dir", "image_size", "resnet_depth", "precision", "base_learning_rate",
+    "train_batch_size", "train_steps", "resnet_checkpoint", "seed", "model_dir",
+})  # fmt: skip
+"""What most people want to say of a training; --help-all shows the rest."""
+
+COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
+"""The same for what is done with one that is there."""
+
+OTHER_NAMES = {
+    "init_from": OtherName("resnet_checkpoint"),
+    "epochs": OtherName("train_steps", unit="epochs"),
+    "batch_size": OtherName("train_batch_size"),
+    "lr": OtherName("base_learning_rate"),
+}
+"""What other names mean on the command line of a training; files and strings of options have the options' own."""
 
 
 @dataclass(frozen=True)
 class BulkOptions:
     """Where many options come from at once."""
 
-    recipe: str = option("", "Start from the options of a recipe: {}.")
+    recipe: str = option(
+        "", "Start from the options of a recipe, such as finetune, imagenet or v5e-8; see `resnet-tpu recipes`."
+    )
     config_file: FilePath = option("", "YAML file of options, one `name: value` per line.")
     params_override: str = option("", "Options in one string: a=1,b=2; or a YAML mapping; or a YAML file.")
 
 
 def add_run_options(
-    parser: Parser, *concerns: str, without: Collection[str] = (), other_names: Mapping[str, str] | None = None
+    parser: Parser, *concerns: str, without: Collection[str] = (), other_names: Mapping[str, OtherName] | None = None
 ) -> None:
     """Adds the options for working on a run that is there; its model_dir and the mode are the verb's to say.
 
-    without: names of those that the verb would not heed. other_names: names that also mean an option, with its own.
+    without: names of those that the verb would not heed. other_names: what other names mean.
     """
     bulk = options_of("bulk", BulkOptions)
     del bulk["recipe"]
-    parser.add_options("options in bulk", bulk.values(), repeatable=bulk)
+    parser.add_options("options in bulk", bulk.values(), repeatable=bulk, common=COMMON_AFTERWARDS)
     for concern in concerns:
         heeded = [found for name, found in options_about(concern).items() if name not in without]
-        parser.add_options(CONCERNS[concern], heeded, other_names=other_names)
+        parser.add_options(CONCERNS[concern], heeded, other_names=other_names, common=COMMON_AFTERWARDS)
 
 
 def options_about(concern: str) -> dict[str, Option]:
@@ -66,15 +81,12 @@ def options_about(concern: str) -> dict[str, Option]:
 
 def add_training_options(parser: Parser) -> None:
     """Adds the recipe, options in bulk, and every option of a training."""
-    from resnet_tpu.recipes import RECIPES
-
     bulk = options_of("bulk", BulkOptions)
-    recipe = bulk.pop("recipe")
-    named = dataclasses.replace(recipe, help=recipe.help.format(", ".join(RECIPES)))
-    parser.add_options("options in bulk", [named, *bulk.values()], repeatable=bulk)
+    repeatable = bulk.keys() - {"recipe"}
+    parser.add_options("options in bulk", bulk.values(), repeatable=repeatable, common=COMMON_IN_TRAINING)
     for concern, title in CONCERNS.items():
         options = [found for found in OPTIONS.values() if found.group == concern]
-        parser.add_options(title, options, other_names=_OTHER_NAMES)
+        parser.add_options(title, options, other_names=OTHER_NAMES, common=COMMON_IN_TRAINING)
 
 
 def configure_training(given: Mapping[str, Any], below: Sequence[Layer] = ()) -> Config:

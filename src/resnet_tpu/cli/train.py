@@ -1,16 +1,31 @@
 """`resnet-tpu train`, and what `mode` says for it and for the original's flags."""
 
 import logging
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from resnet_tpu.cli.arguments import Parser
+from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training, layers_of
 from resnet_tpu.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.overrides import Layer, read_run
+from resnet_tpu.options import expand_home, option, options_of
+from resnet_tpu.overrides import Layer, read_run, to_yaml
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _OnlyOptions:
+    """What `train` does in place of a training."""
+
+    print_config: bool = option(
+        False, "Print the options that this comes to, for --config_file, and do not train. Defaults are left out."
+    )
+    dry_run: bool = option(False, "Check options, data and weights, say what would be trained, and write nothing.")
 
 
 def train(arguments: Sequence[str]) -> None:
@@ -19,26 +34,76 @@ def train(arguments: Sequence[str]) -> None:
         "resnet-tpu train",
         f"{train.__doc__}\n\nOptions add up, later over earlier: defaults, --recipe, --config_file, "
         "--params_override, single options. Without a recipe and a file of options, the recipe follows from the "
-        "number of images and the device; one line says which. A run that is there keeps its options.",
-        usage="--data_dir=FOLDER --model_dir=FOLDER [options]",
+        "number of images and the device; one line says which. A run that is there keeps its options. The defaults "
+        "below are ImageNet's, recipes have others.",
+        usage="PHOTOS [options]",
         examples=(
-            "resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers",
-            "resnet-tpu train --recipe=flowers --data_dir=data/flowers --model_dir=runs/flowers --train_steps=90epochs",
-            "resnet-tpu train --recipe=finetune --data_dir=flower_photos --model_dir=runs/tuned",
-            "resnet-tpu train --init_from=hf:timm/resnet50.a1_in1k --data_dir=flower_photos --model_dir=runs/tuned",
+            "resnet-tpu train my_photos",
+            "resnet-tpu train my_photos --recipe=finetune --model_dir=runs/tuned",
+            "resnet-tpu train my_photos --recipe=flowers --epochs=30 --batch_size=64 --no-random-flip",
+            "resnet-tpu train my_photos --init_from=hf:timm/resnet50.a1_in1k --model_dir=runs/tuned",
             "resnet-tpu train --config_file=mine.yaml --params_override=train_batch_size=256,seed=1",
             "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
         ),
     )
+    parser.add_argument(
+        "photos",
+        type=expand_home,
+        metavar="PHOTOS",
+        nargs="?",
+        help="A folder of images per class, or of TFRecords: the same as --data_dir. The model goes to runs/PHOTOS, "
+        "unless --model_dir says otherwise.",
+    )
+    only_options = options_of("only", _OnlyOptions)
+    parser.add_options("in place of a training", only_options.values())
     add_training_options(parser)
     given = parser.parse(arguments)
+    only = fill(_OnlyOptions, {name: given.pop(name) for name in only_options if name in given})
+    _place_photos(given)
     config = configure_training(given)
     if config.run.mode not in ("train", "train_and_eval"):
         raise UserError("mode", config.run.mode, "train or train_and_eval", f"See resnet-tpu {config.run.mode} --help.")
-    config.run.require_model_dir()
+    if not config.run.model_dir and (model_dir := _model_dir_for(config)):
+        log.info("No --model_dir: %s", model_dir)
+        given["model_dir"] = model_dir
+        config = configure_training(given)
+    if only.print_config:
+        sys.stdout.write(to_yaml(_complete(config, given)))
+        return
+    if config.data.place:
+        config.run.require_model_dir()
     config = _complete(config, given)
     check_data(config, without="to measure speed without images")
+    if only.dry_run:
+        from resnet_tpu.train.rehearsal import rehearse
+
+        print(rehearse(config))
+        return
     run(config)
+    log.info("Predict with it: resnet-tpu predict %s IMAGE", shlex.quote(config.run.model_dir))
+
+
+def _place_photos(given: dict[str, Any]) -> None:
+    """Gives the folder on the command line its name, `data_dir`. Raises UserError when there are two of them."""
+    photos = given.pop("photos")
+    if photos and "data_dir" in given:
+        got = f"{photos} and --data_dir={given['data_dir']}"
+        raise UserError("resnet-tpu train", got, "one folder of images", "Leave one out.")
+    if photos:
+        given["data_dir"] = photos
+
+
+def _model_dir_for(config: Config) -> str:
+    """Where the model of a folder of images goes if nobody says: `runs/` and the folder's name.
+
+    Nothing for images in buckets and tables, which more than one machine may read, and for made-up ones.
+    """
+    from resnet_tpu import storage
+
+    data_dir = config.data.data_dir
+    if data_dir in ("", "null", "synthetic") or config.data.bigtable_instance or storage.is_remote(data_dir):
+        return ""
+    return storage.join("runs", Path(data_dir).absolute().name)
 
 
 def _complete(config: Config, given: Mapping[str, Any]) -> Config:
@@ -53,7 +118,7 @@ def _complete(config: Config, given: Mapping[str, Any]) -> Config:
     from resnet_tpu.recipes.choice import follow
 
     model_dir = config.run.model_dir
-    own = read_run(model_dir) if folders.steps_in(storage.join(model_dir, store.FOLDER)) else None
+    own = read_run(model_dir) if model_dir and folders.steps_in(storage.join(model_dir, store.FOLDER)) else None
     if not given.get("recipe") and not given.get("config_file"):
         below = _kept(own, given) if own else _chosen(config)
         config = configure_training(given, [below] if below else [])
@@ -101,6 +166,8 @@ def _chosen(config: Config) -> Layer | None:
     choice = choose(num_images, device=device, has_weights=bool(config.train.resnet_checkpoint))
     changed = "".join(f" with {name}={value}" for name, value in choice.changes.items())
     log.info("No --recipe: as for %s images on a %s, %s%s", f"{num_images:,}", device.upper(), choice.recipe, changed)
+    if choice.recipe.startswith("flowers"):
+        log.info("--recipe=finetune would start from a trained network, which is as a rule better.")
     return Layer(f"recipe {choice.recipe}", choice.values)
 
 

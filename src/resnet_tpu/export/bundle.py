@@ -107,6 +107,14 @@ def newest_bundle(folder: str) -> str:
     raise _no_bundle(folder)
 
 
+def find_bundle(path: str) -> str | None:
+    """The bundle that `path` means; None when it means none, as a checkpoint."""
+    try:
+        return newest_bundle(path)
+    except UserError:
+        return None
+
+
 def _no_bundle(path: str) -> UserError:
     """The error for a path that is no bundle: with the commands that make one, where there are weights."""
     from resnet_tpu.checkpoints import missing, store  # JAX, which a server with ONNX Runtime does without

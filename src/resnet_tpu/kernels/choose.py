@@ -11,11 +11,13 @@ from resnet_tpu.kernels import native
 from resnet_tpu.kernels.block import block_kernels
 from resnet_tpu.kernels.cpu import CPU
 from resnet_tpu.kernels.fused import FUSED
+from resnet_tpu.kernels.gpu import GPU
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 
 KERNELS: dict[str, Callable[[Mesh], Kernels]] = {
     "plain": lambda _: PLAIN,
     "cpu": lambda _: CPU,
+    "gpu": lambda _: GPU,
     "fused": lambda _: FUSED,
     "block": lambda mesh: block_kernels(mesh.devices.size),
 }
@@ -35,10 +37,12 @@ def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
 
 def why_not(name: str, precision: str, mesh: Mesh) -> str:
     """Why the kernels `name` cannot compute a training on these devices; empty where they can."""
-    if name != "cpu":
+    if name not in ("cpu", "gpu"):
         return ""
-    if (platform := mesh.devices.flat[0].platform) != "cpu":
-        return f"It is for a CPU, and this is a {platform}"
+    if (platform := mesh.devices.flat[0].platform) != name:
+        return f"It is for a {name.upper()}, and this is a {platform}"
+    if name == "gpu":
+        return ""
     if mesh.devices.size > 1:  # the partitioner cannot cut the library's layers
         return f"It is for one device, and here are {mesh.devices.size}"
     if jnp.dtype(precision).name not in native.load():

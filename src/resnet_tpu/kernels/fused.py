@@ -5,6 +5,7 @@ the plain layers give but for rounding. All statistics are float32.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +31,7 @@ def conv_norm(
     if layer.frozen is not None:
         return None
     if pool is not None and relu:
-        return _conv_norm_pool(x, layer, stride, num_groups, pool)
+        return conv_norm_pool(x, layer, stride, num_groups, functools.partial(max_pool, padding=pool))
     size, _, before, after = layer.kernel.shape
     if relu or pool or (size, stride) != (1, 1) or before > after:
         return None
@@ -39,13 +40,14 @@ def conv_norm(
     return y, Statistics(mean, var, x.size // before // num_groups)
 
 
-def _conv_norm_pool(
-    x: jax.Array, layer: ConvNorm, stride: int, num_groups: int, padding: PoolPadding
+def conv_norm_pool(
+    x: jax.Array, layer: ConvNorm, stride: int, num_groups: int, pool: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, Statistics]:
+    """A convolution, its batch norm, the ReLU and `pool`, by which the largest of a window remains."""
     # a channel with a negative scale is turned over, and its kernel with it
     sign = jax.lax.stop_gradient(jnp.where(layer.scale < 0, -1.0, 1.0))
     y = layers.conv(x, layer.kernel * sign, stride)
-    pooled: Any = max_pool_moments(y, num_groups, padding)
+    pooled: Any = max_pool_moments(y, num_groups, pool)
     largest, mean, var = pooled
     norm = Norm.of(mean, var, sign * layer.scale, layer.bias)
     return materialize(largest, norm), Statistics(sign * mean, var, y.size // y.shape[-1] // num_groups)
@@ -149,25 +151,26 @@ expand.defvjp(_expand_forward, _expand_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def max_pool_moments(x: jax.Array, num_groups: int, padding: PoolPadding) -> Normed:
-    """`max_pool` of x, with mean and variance of x itself: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c].
+def max_pool_moments(x: jax.Array, num_groups: int, pool: Callable[[jax.Array], jax.Array]) -> Normed:
+    """`pool` of x, with mean and variance of x itself: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c].
 
     By a norm that turns no channel over, the largest of a window is the largest before it is normalised too: a quarter
     of the values is left to normalise. Mean and variance have gradients.
     """
-    return _max_pool_forward(x, num_groups, padding)[0]
+    return _max_pool_forward(x, num_groups, pool)[0]
 
 
-def _max_pool_forward(x: jax.Array, num_groups: int, padding: PoolPadding) -> tuple[Normed, Any]:
+def _max_pool_forward(x: jax.Array, num_groups: int, pool: Callable[[jax.Array], jax.Array]) -> tuple[Normed, Any]:
     mean, var = moments(x, num_groups)
-    return (max_pool(x, padding), mean, var), (x, mean)
+    pooled, pool_vjp = jax.vjp(pool, x)
+    return (pooled, mean, var), (x, mean, pool_vjp)
 
 
-def _max_pool_backward(num_groups: int, padding: PoolPadding, residuals: Any, gradients: Normed) -> tuple[jax.Array]:
-    del num_groups
-    x, mean = residuals
+def _max_pool_backward(num_groups: int, pool: Any, residuals: Any, gradients: Normed) -> tuple[jax.Array]:
+    del num_groups, pool
+    x, mean, pool_vjp = residuals
     d_pooled, *d_moments = gradients
-    (own,) = jax.vjp(lambda x: max_pool(x, padding), x)[1](d_pooled)
+    (own,) = pool_vjp(d_pooled)
     return (add_gradients(own, x, *moments_vjp(mean, d_moments, x.size // mean.size)),)
 
 

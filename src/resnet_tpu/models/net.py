@@ -49,6 +49,8 @@ class Net:
         self.training = training
         self.params: Arrays = jax.tree.map(lambda leaf: leaf, params)
         self.batch_stats: Arrays = jax.tree.map(lambda leaf: leaf, batch_stats)
+        self.outputs: dict[str, jax.Array] = {}
+        """What the parts of the network gave, by name, in order."""
         self._kernels = kernels
         self._make = make
         self._scope: Path = ()

@@ -1,6 +1,7 @@
 """A network as a pure function of its arrays."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,17 +54,11 @@ class Network:
     def init(self, seed: int) -> tuple[Arrays, Arrays]:
         """Initial (params, batch_stats), float32, drawn from `seed`: the same on any device."""
         rng = np.random.default_rng(seed)
-        return jax.tree.map(jnp.array, self._make(lambda draw, shape: draw(rng, shape)))
+        return jax.tree.map(jnp.array, _make(self._structure, lambda draw, shape: draw(rng, shape)))
 
     def shapes(self) -> tuple[Arrays, Arrays]:
         """(params, batch_stats) as `jax.ShapeDtypeStruct`s."""
-        return self._make(lambda _, shape: jax.ShapeDtypeStruct(shape, np.float32))
-
-    def _make(self, make: Callable[[Draw, tuple[int, ...]], Any]) -> tuple[Arrays, Arrays]:
-        net = Net(self.architecture, self._dtype, {}, {}, make=make)
-        images = jax.ShapeDtypeStruct((1, self.image_size, self.image_size, 3), jnp.float32)
-        jax.eval_shape(lambda images: resnet(net, images, self.num_classes), images)
-        return net.params, net.batch_stats
+        return jax.tree.map(lambda shape: shape, _shapes(self._structure))  # in dictionaries of the caller's own
 
     def apply(
         self,
@@ -85,9 +80,45 @@ class Network:
         logits = resnet(net, images, self.num_classes)
         return logits, net.batch_stats
 
+    def outputs(self, params: Arrays, batch_stats: Arrays, images: jax.Array) -> dict[str, jax.Array]:
+        """Normalised images [n, h, w, 3] -> what each part of the network gives in evaluation, float32, by `stages`.
+
+        Those of `stem` and groups are [n, h, w, c], `pooled` is [n, c], `logits` [n, num_classes].
+        """
+        net = Net(self.architecture, self._dtype, params, batch_stats)
+        logits = resnet(net, images, self.num_classes)
+        return {name: output.astype(jnp.float32) for name, output in (*net.outputs.items(), ("logits", logits))}
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of the parts of the network, from `stem` to `logits`."""
+        groups = range(1, len(self.architecture.blocks_per_group) + 1)
+        return ("stem", *(f"group{number}" for number in groups), "pooled", "logits")
+
     @property
     def _dtype(self) -> Any:
         return jnp.dtype(self.model.precision)
+
+    @property
+    def _structure(self) -> "_Structure":
+        return self.architecture, self.num_classes, self.image_size
+
+
+_Structure = tuple[Architecture, int, int]
+"""What decides which arrays a network has: the architecture, the classes, the size of an image."""
+
+
+def _make(structure: _Structure, make: Callable[[Draw, tuple[int, ...]], Any]) -> tuple[Arrays, Arrays]:
+    architecture, num_classes, image_size = structure
+    net = Net(architecture, jnp.float32, {}, {}, make=make)
+    images = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
+    jax.eval_shape(lambda images: resnet(net, images, num_classes), images)
+    return net.params, net.batch_stats
+
+
+@functools.lru_cache(maxsize=32)  # a deep network takes a second to trace, and a conversion asks many times
+def _shapes(structure: _Structure) -> tuple[Arrays, Arrays]:
+    return _make(structure, lambda _, shape: jax.ShapeDtypeStruct(shape, np.float32))
 
 
 def network_of(config: Config, mesh: Mesh | None = None) -> Network:

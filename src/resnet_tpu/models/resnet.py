@@ -11,14 +11,16 @@ from resnet_tpu.models.net import Net
 
 def resnet(net: Net, images: jax.Array, num_classes: int) -> jax.Array:
     """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]."""
-    x = stem(net, images)
+    x = net.outputs["stem"] = stem(net, images)
     for group, blocks in enumerate(net.architecture.blocks_per_group, start=1):
         for block in range(1, blocks + 1):
             with net.scope(f"group{group}/block{block}"):
                 x = residual_block(net, x, group, block)
+        net.outputs[f"group{group}"] = x
     if net.architecture.pre_activation:
         x = net.norm_act("norm_out", x)
-    return net.dense("dense", net.dropout(global_average(x)), num_classes)
+    x = net.outputs["pooled"] = global_average(x)
+    return net.dense("dense", net.dropout(x), num_classes)
 
 
 def stem(net: Net, x: jax.Array) -> jax.Array:

@@ -1,5 +1,6 @@
-"""The TPU compiler, without a TPU: compiles a lowered step and says what it estimates."""
+"""The compilers for TPUs and for NVIDIA's GPUs, without either: what they make of a lowered step, and estimate."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -19,7 +20,7 @@ import jax
 from jax.experimental import topologies
 
 from resnet_tpu import checked_json, storage
-from resnet_tpu.errors import missing_extra
+from resnet_tpu.errors import UserError, missing_extra
 from resnet_tpu.plan.hlo import parse_module
 from resnet_tpu.plan.memory import Memory, count_memory
 from resnet_tpu.plan.operations import Operation, list_operations
@@ -28,8 +29,11 @@ from resnet_tpu.train.compiler_options import accepted_options, compiler_options
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 """Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
+
+CUDA_PLUGINS = "jax-cuda13-pjrt", "jax-cuda12-pjrt"
+"""Packages, each of which brings XLA for CUDA."""
 
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server, which answers after minutes where there is none
@@ -69,6 +73,13 @@ class Estimate:
         return sum(operation.cycles or 0 for operation in self.operations)
 
 
+def installed_version(package: str) -> str | None:
+    """The version of a package, None where it is not installed."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
 def libtpu_version() -> str:
     """The version of the compiler that is installed."""
     return importlib.metadata.version("libtpu")
@@ -85,10 +96,21 @@ def is_of_series(version: str, series: str) -> bool:
     return f"{version}.".startswith(f"{series}.")
 
 
-def check_installed() -> None:
-    """Raises UserError, naming the extra, when the compiler is not installed."""
-    if importlib.util.find_spec("libtpu") is None:
-        raise missing_extra("plan", "libtpu", "plan")
+def compiler_of(topology: Topology) -> str:
+    """The compiler's name and version, such as `libtpu 0.0.42.1` or `jax-cuda13-pjrt 0.10.2`.
+
+    Raises UserError, naming what to install, when it is not installed.
+    """
+    if not topology.is_gpu:
+        if importlib.util.find_spec("libtpu") is None:
+            raise missing_extra("plan", "libtpu", "plan")
+        return f"libtpu {libtpu_version()}"
+    for name in CUDA_PLUGINS:
+        if version := installed_version(name):
+            return f"{name} {version}"
+    version = importlib.metadata.version("jaxlib")
+    parts = " ".join(f"jax-cuda13-{part}=={version}" for part in ("plugin", "pjrt"))
+    raise UserError("plan", "no compiler for CUDA", "JAX's plugin", f"pip install --no-deps {parts} # 400 MB, no GPU")
 
 
 def warn_of_another() -> None:
@@ -108,13 +130,16 @@ def devices_of(topology: Topology) -> tuple[Any, ...]:
 
     Raises UserError when the compiler is not installed.
     """
-    check_installed()
+    compiler_of(topology)
+    if topology.is_gpu:
+        settings = {"topology": f"1x1x{topology.chips}", "target_config": topology.generation.target}
+        return tuple(topologies.get_topology_desc(platform="cuda", topology_name="", **settings).devices)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    settings: dict[str, Any] = {"chip_config_name": topology.generation.chip_config}
+    bounds: dict[str, Any] = {"chip_config_name": topology.generation.chip_config}
     if topology.chips == 1:  # a host has four otherwise; libtpu before 0.0.50 does not see that one has to do
-        settings["chips_per_host_bounds"] = (1, 1, 1)
-    found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **settings)
+        bounds["chips_per_host_bounds"] = (1, 1, 1)
+    found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **bounds)
     return tuple(found.devices)
 
 
@@ -133,17 +158,20 @@ def compile_step(
     What was compiled once is read from the user's cache: the same program for the same slice and compiler.
     Raises OutOfMemory when it does not fit.
     """
-    every = accepted_options(devices_of(topology)[0], {**(options or {}), **(_HURRIED if hurry else {})})
+    hurried = _HURRIED if hurry and not topology.is_gpu else {}
+    every = accepted_options(devices_of(topology)[0], {**(options or {}), **hurried})
     path = _cache_file(lowered, topology, every)
     if not use_cache or (found := _read(path)) is None:
-        found = _compile(lowered, every, hurry)
+        found = _compile(lowered, every, topology.device_memory, hurry)
         _write(path, found)
     if isinstance(found, Estimate):
         return found
     raise found
 
 
-def _compile(lowered: jax.stages.Lowered, options: Mapping[str, str], hurry: bool) -> Estimate | OutOfMemory:
+def _compile(
+    lowered: jax.stages.Lowered, options: Mapping[str, str], available: float, hurry: bool
+) -> Estimate | OutOfMemory:
     start = time.monotonic()
     try:
         compiled = lowered.compile(dict(options) or None)
@@ -153,6 +181,8 @@ def _compile(lowered: jax.stages.Lowered, options: Mapping[str, str], hurry: boo
         return OutOfMemory(_needed(str(error)))
     module = parse_module(compiled.as_text() or "")
     memory = count_memory(module.entry, compiled.memory_analysis())
+    if memory.total > available:  # XLA for GPUs does not refuse it
+        return OutOfMemory(memory.total)
     return Estimate(memory, () if hurry else list_operations(module), time.monotonic() - start)
 
 
@@ -164,7 +194,7 @@ def _needed(message: str) -> int | None:
 
 def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str]) -> Path:
     jitted = compiler_options_for(devices_of(topology)[0])  # which the program's text does not tell
-    key = "\n".join([str(FORMAT), libtpu_version(), topology.name, f"{jitted} {options}", lowered.as_text()])
+    key = "\n".join([str(FORMAT), compiler_of(topology), topology.name, f"{jitted} {options}", lowered.as_text()])
     return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

@@ -7,7 +7,7 @@ GB, GIB = 1e9, 2**30
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation. All rates and sizes are of a chip, peaks those of bfloat16."""
+    """One generation of TPU, or a GPU. All rates and sizes are of a chip, peaks those of bfloat16."""
 
     name: str
     devices: int  # that JAX sees in a chip: the cores of v2 and v3, on v4 and later the chip
@@ -18,6 +18,7 @@ class Generation:
     memory_bandwidth: float  # bytes/s
     network_bandwidth: float  # bytes/s to other chips of the slice, in one direction, over all links
     chip_config: str  # how the compiler is told that a device is what JAX sees
+    target: str = ""  # of a GPU: what XLA has to know of it; empty for a TPU
 
 
 _TABLE = (

@@ -1,4 +1,4 @@
-"""What the text of a compiled TPU program says: its operations, with the cycles that the compiler estimates."""
+"""What the text of a compiled program says: its operations, for a TPU with the cycles that the compiler estimates."""
 
 import math
 import re

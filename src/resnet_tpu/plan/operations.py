@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from resnet_tpu.plan.hlo import Computation, Instruction, Module, array_bytes, bytes_moved
+from resnet_tpu.plan.hlo import COLLECTIVES, Computation, Instruction, Module, array_bytes, bytes_moved
 
 _TRANSFORM = re.compile(r"(?:transpose|jvp|vmap)\(|\)")
 _NO_LAYER = re.compile(r"jit\([^)]*\)|while|body|cond|closed_call|checkpoint|rematted_computation|shard_map|branch_\w+")
@@ -53,6 +53,11 @@ def list_operations(module: Module) -> tuple[Operation, ...]:
     )
 
 
+def bytes_of(operations: Iterable[Operation]) -> int:
+    """Bytes that a device reads from its memory and writes to it in all of them."""
+    return sum(operation.bytes for operation in operations if operation.kind not in COLLECTIVES)
+
+
 def by_kind(operations: Iterable[Operation]) -> list[Operation]:
     """One operation per kind and direction, of all layers; see `by_layer`."""
     return by_layer(dataclasses.replace(one, layer="") for one in operations)
@@ -96,9 +101,8 @@ def _kind(instruction: Instruction, body: Computation) -> str:
     for opcode, kind in _BY_OPCODE.items():
         if opcode in opcodes:
             return kind
-    if target := _TARGET.search(instruction.text):
-        named = [kind for part, kind in _BY_TARGET.items() if part in target[1].lower()]
-        return named[0] if named else "library call"
+    if instruction.opcode == "custom-call":
+        return _library_kind(instruction) or "library call"
     if primitive in _BY_PRIMITIVE:
         return _BY_PRIMITIVE[primitive]
     if "norm" in layer_of(instruction.op_name):
@@ -106,6 +110,12 @@ def _kind(instruction: Instruction, body: Computation) -> str:
     if opcodes <= {"copy", "transpose", "bitcast", "parameter", "fusion", "reshape"}:
         return "layout"
     return "reduction" if "reduce" in opcodes else "elementwise"
+
+
+def _library_kind(instruction: Instruction) -> str:
+    """What a library's function computes by its name, as on GPUs; empty for other calls."""
+    target = _TARGET.search(instruction.text)
+    return next((kind for part, kind in _BY_TARGET.items() if target and part in target[1].lower()), "")
 
 
 def _direction(op_name: str, *, trains: bool) -> str:
@@ -117,6 +127,6 @@ def _direction(op_name: str, *, trains: bool) -> str:
 def _bytes(instruction: Instruction, computation: Computation) -> int:
     if instruction.collective:
         return array_bytes(instruction.shape, padded=False)
-    if instruction.opcode == "custom-call":  # on a TPU these give memory that is there another shape
-        return 0
+    if instruction.opcode == "custom-call" and not _library_kind(instruction):
+        return 0  # on a TPU these give memory that is there another shape
     return bytes_moved(instruction, computation)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from resnet_tpu.errors import UserError
 from resnet_tpu.plan.generations import GIB
 from resnet_tpu.plan.plan import Plan, Step
+from resnet_tpu.plan.table import label_of
 from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
 
 _KINDS = ("parameters", "optimizer", "statistics", "batch", "activations", "program", "other")
@@ -38,7 +39,7 @@ def draw_plans(plans: Sequence[Plan]) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.set_title(title)
     what = "Training" if plans[0].train else "Evaluation"
-    add_title(figure, f"{what} on TPU slices (compiler estimate)")
+    add_title(figure, f"{what} ({', '.join(dict.fromkeys(map(label_of, plans)))})")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""What a run would be like on a TPU slice: does it fit, how fast, how long, at what price. Compiler estimates."""
+"""What a run would be like on a TPU slice or on GPUs: does it fit, how fast, how long, at what price. Estimates."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import TRAINING, forward_flops
-from resnet_tpu.plan.compiler import Estimate, OutOfMemory, compile_step, devices_of, libtpu_version
+from resnet_tpu.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
 from resnet_tpu.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
 from resnet_tpu.plan.memory import Memory
 from resnet_tpu.plan.operations import Operation, by_layer
@@ -66,7 +66,7 @@ class Plan:
     price_per_chip_hour: float | None
     largest_batch: int | None  # that fits, of the whole slice; None when it was not looked for, or nothing fits
     compiled_for: str  # the slice that the compiler was given
-    libtpu: str  # the version of the compiler
+    compiler: str  # its name and version
 
     @property
     def fits(self) -> bool:
@@ -127,7 +127,7 @@ def plan(
         price_per_chip_hour,
         planner.largest_batch(train) if search else None,
         compiled_for.name,
-        libtpu_version(),
+        compiler_of(topology),
     )
 
 
@@ -192,11 +192,11 @@ class _Planner:
             estimate = self._compile(what, option, batch_size)
         except OutOfMemory as error:
             return Step(batch_size, per_device, False, error.needed, None, None, (), None)
-        time = time_step(estimate.operations, self._topology)
         flops = self._flops * per_device * (TRAINING if what == "train" else 1)
+        time = time_step(estimate.operations, self._topology, flops)
         return Step(
             batch_size, per_device, True, estimate.memory.total, estimate.memory, time,
-            tuple(by_layer(estimate.operations)), flops / time.total / self._topology.device_flops,
+            tuple(by_layer(estimate.operations)), time.peak / time.total,
         )  # fmt: skip
 
     def _compile(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.plan.generations import GENERATIONS
+from resnet_tpu.plan.gpus import GPUS
 
 
 def read_prices(text: str) -> dict[str, float]:
@@ -18,8 +19,8 @@ def read_prices(text: str) -> dict[str, float]:
             price = float(number)
         except ValueError:
             price = -1.0
-        if not 0 <= price < float("inf") or generation not in ("", *GENERATIONS):
-            expected = f"a number, or numbers by generation ({', '.join(GENERATIONS)})"
+        if not 0 <= price < float("inf") or generation not in ("", *GENERATIONS, *GPUS):
+            expected = f"a number, or numbers by generation ({', '.join([*GENERATIONS, *GPUS])})"
             raise UserError("--price_per_chip_hour", part, expected, "Write 1.20 or v5e=1.20,v3=2.20.")
         prices[generation] = price
     return prices

@@ -12,25 +12,31 @@ from rich.table import Table
 from resnet_tpu.plan.advice import advise
 from resnet_tpu.plan.generations import GIB
 from resnet_tpu.plan.memory import Memory
-from resnet_tpu.plan.operations import Operation, by_kind
+from resnet_tpu.plan.operations import Operation, by_kind, bytes_of
 from resnet_tpu.plan.plan import Plan, Step
 
 LABEL = "compiler estimate"
+BOUND = "estimated bound: no step is faster"
 NOT_COUNTED = "reading and decoding images, checkpoints, compiling and the start of the slice"
 
 
 def render(plans: Sequence[Plan], *, top: int) -> RenderableType:
     """What to rent, where the memory of a device goes, and the `top` groups of operations of each step."""
-    versions = ", ".join(sorted({plan.libtpu for plan in plans}))
-    parts: list[RenderableType] = [f"Plan ({LABEL}, libtpu {versions})", _overview(plans), *_remarks(plans)]
+    labels = dict.fromkeys(f"{label_of(plan)}, {plan.compiler}" for plan in plans)
+    parts: list[RenderableType] = [f"Plan ({'; '.join(labels)})", _overview(plans), *_remarks(plans)]
     steps = [(plan, what, step) for plan in plans for what, step in _steps(plan) if step.memory]
     if steps:
         parts += ["", f"Memory of a device in MiB ({LABEL})", _memory(steps)]
     for plan, what, step in steps if top else ():
-        parts += ["", f"Operations of a step of {what} on {plan.topology.name} ({LABEL}), by kind"]
+        parts += ["", f"Operations of a step of {what} on {plan.topology.name} ({label_of(plan)}), by kind"]
         parts += [_operations(by_kind(step.operations)), f"The {top} that take longest, by layer"]
         parts.append(_operations(step.operations, top))
     return Group(*parts)
+
+
+def label_of(plan: Plan) -> str:
+    """What the figures of a plan are. Of a step on GPUs the compiler tells the bytes, and no time."""
+    return BOUND if plan.topology.is_gpu else LABEL
 
 
 def _steps(plan: Plan) -> list[tuple[str, Step]]:
@@ -75,6 +81,10 @@ def _used(plan: Plan, step: Step) -> str:
     return f"{step.needed / GIB:.2f} of {plan.topology.device_memory / GIB:.2f} GiB"
 
 
+def _of_compiler(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if seconds else ""
+
+
 _ROWS: dict[str, Any] = {
     "chips": lambda plan: f"{plan.topology.chips:,}",
     "devices used": lambda plan: f"{plan.devices:,}",
@@ -85,9 +95,11 @@ _ROWS: dict[str, Any] = {
     "largest train batch that fits": lambda plan: f"{plan.largest_batch:,}" if plan.largest_batch else "",
     "memory per device, training": lambda plan: _used(plan, plan.train) if plan.train else "",
     "train step": lambda plan: _train(plan, lambda step: f"{1000 * step.time.total:.1f} ms"),
-    "  by the compiler": lambda plan: _train(plan, lambda step: f"{1000 * step.time.compiler:.1f} ms"),
-    "  memory, added": lambda plan: _train(plan, lambda step: f"{1000 * step.time.memory:.1f} ms"),
-    "  network, added": lambda plan: _train(plan, lambda step: f"{1000 * step.time.network:.1f} ms"),
+    "  by the compiler": lambda plan: _train(plan, lambda step: _of_compiler(step.time.compiler)),
+    "  bytes at the memory's rate": lambda plan: _train(plan, lambda step: f"{1000 * step.time.memory:.1f} ms"),
+    "  bytes at the network's rate": lambda plan: _train(plan, lambda step: f"{1000 * step.time.network:.1f} ms"),
+    "  arithmetic at the peak": lambda plan: _train(plan, lambda step: f"{1000 * step.time.peak:.1f} ms"),
+    "bytes moved, training": lambda plan: _train(plan, lambda step: f"{bytes_of(step.operations) / 1e9:.1f} GB"),
     "train images/s": lambda plan: _train(plan, lambda step: f"{step.images_per_second:,.0f}"),
     "matrix units used": lambda plan: _train(plan, lambda step: f"{step.utilisation:.0%}"),
     "eval step": lambda plan: _eval(plan, lambda step: f"{1000 * step.time.total:.1f} ms"),
@@ -124,12 +136,15 @@ def _mib(size: float) -> str:
 
 def _operations(operations: Sequence[Operation], top: int | None = None) -> Table:
     table = Table("kind", "layer", "direction", box=box.SIMPLE)
-    for column in ("operations", "Mcycles", "share"):
+    total = sum(one.cycles or 0 for one in operations)
+    for column in ("operations", "GB", *(("Mcycles", "share") if total else ())):
         table.add_column(column, justify="right")
-    total = sum(one.cycles or 0 for one in operations) or 1
     for one in operations[:top]:
-        cells = ("", "no estimate") if one.cycles is None else (f"{one.cycles / 1e6:.2f}", f"{one.cycles / total:.1%}")
-        table.add_row(one.kind, one.layer, one.direction, str(one.count), *cells)
+        cells = [str(one.count), f"{one.bytes / 1e9:.2f}"]
+        if total:
+            cycles = one.cycles
+            cells += ["", "no estimate"] if cycles is None else [f"{cycles / 1e6:.2f}", f"{cycles / total:.1%}"]
+        table.add_row(one.kind, one.layer, one.direction, *cells)
     return table
 
 
@@ -141,7 +156,7 @@ def to_json(plans: Sequence[Plan], *, top: int) -> str:
 def _record(plan: Plan, top: int) -> dict[str, Any]:
     record = dataclasses.asdict(plan)
     record |= {
-        "label": LABEL,
+        "label": label_of(plan),
         "topology": plan.topology.name,
         "chips": plan.topology.chips,
         "device_memory": int(plan.topology.device_memory),
@@ -156,4 +171,5 @@ def _record(plan: Plan, top: int) -> dict[str, Any]:
             record[name]["kinds"] = [dataclasses.asdict(one) for one in by_kind(step.operations)]
             record[name]["operations"] = record[name]["operations"][:top]
             record[name]["images_per_second"] = step.images_per_second
+            record[name]["bytes_moved"] = bytes_of(step.operations)
     return record

@@ -1,4 +1,4 @@
-"""How long a step takes, by the compiler's estimate and what has to be added to it."""
+"""How long a step takes: on TPUs by the compiler's estimate and what has to be added to it, on GPUs at least."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,20 +10,21 @@ from resnet_tpu.plan.topology import Topology
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one step, one operation after the other."""
+    """Seconds of one step, one operation after the other. On GPUs the compiler says nothing: the rest is a bound."""
 
     compiler: float  # cycles of the compiler, over the clock
     memory: float  # operations for which the compiler gives no cycles: their bytes at the memory's full rate
     network: float  # transfers between chips, likewise: their bytes at the network's full rate
+    peak: float  # the network's multiplications and additions at the peak of the matrix units
 
     @property
     def total(self) -> float:
-        """All of it."""
-        return self.compiler + self.memory + self.network
+        """All of it, and not less than the matrix units need."""
+        return max(self.compiler + self.memory + self.network, self.peak)
 
 
-def time_step(operations: Iterable[Operation], topology: Topology) -> Timing:
-    """The time of these operations on a device of the slice."""
+def time_step(operations: Iterable[Operation], topology: Topology, flops: float = 0.0) -> Timing:
+    """The time of these operations, `flops` of the network's among them, on a device of the slice."""
     cycles, moved, sent = 0, 0, 0.0
     for operation in operations:
         if operation.cycles is not None:
@@ -34,7 +35,8 @@ def time_step(operations: Iterable[Operation], topology: Topology) -> Timing:
             moved += operation.bytes
     generation = topology.generation
     return Timing(
-        cycles / generation.clock, moved / topology.device_bandwidth, sent / generation.network_bandwidth
+        cycles / generation.clock, moved / topology.device_bandwidth, sent / generation.network_bandwidth,
+        flops / topology.device_flops,
     )  # fmt: skip
 
 

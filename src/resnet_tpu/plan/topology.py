@@ -1,4 +1,4 @@
-"""Slices of TPU chips, by the names that the compiler and that Google Cloud give them."""
+"""Slices of TPU chips, by the names that the compiler and that Google Cloud give them; and GPUs of one machine."""
 
 import math
 import re
@@ -6,20 +6,26 @@ from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.plan.generations import GENERATIONS, Generation
+from resnet_tpu.plan.gpus import COUNTS, GPUS
 from resnet_tpu.recipes.slices import topologies, topology_of
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A slice: a grid of chips of one generation."""
+    """A slice: a grid of chips of one generation. Of GPUs a row."""
 
     generation: Generation
     shape: tuple[int, ...]
 
     @property
     def name(self) -> str:
-        """The compiler's name, such as `v5e:2x4`."""
+        """The compiler's name, such as `v5e:2x4`; of GPUs `h200:8`."""
         return f"{self.generation.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether these are GPUs."""
+        return bool(self.generation.target)
 
     @property
     def chips(self) -> int:
@@ -48,17 +54,17 @@ class Topology:
 
 
 def find_topology(name: str) -> Topology:
-    """The slice called `name`: `v5e:2x4` as the compiler says, or `v3-32` as Google Cloud.
+    """The slice called `name`: `v5e:2x4` as the compiler says, or `v3-32` as Google Cloud; or GPUs: `h200:8`.
 
     Raises UserError with those that there are.
     """
-    known = topologies()
+    known = [*topologies(), *(f"{gpu}:{count}" for gpu in GPUS for count in COUNTS)]
     found = topology_of(name.replace("v5litepod", "v5e")) or name
     if found in known:
         return _parse(found)
     generation = re.split("[:-]", name)[0]
-    if generation not in GENERATIONS:
-        expected = f"a slice of {', '.join(GENERATIONS)} such as v5e:2x4 or v3-32"
+    if generation not in GENERATIONS | GPUS:
+        expected = f"a slice of {', '.join(GENERATIONS)} such as v5e:2x4 or v3-32, or {', '.join(GPUS)} such as h200:8"
         raise UserError("--topology", name, expected, f"Choose one.{nearest(name, known)}")
     own = ", ".join(other for other in known if other.startswith(f"{generation}:"))
     raise UserError("--topology", name, f"one of {own}", f"Choose one.{nearest(name, known, count=1)}")
@@ -71,9 +77,9 @@ def slice_for(recipe: str, num_cores: int | None) -> str | None:
 
 def smallest_like(topology: Topology) -> Topology:
     """A slice of four chips of the same generation."""
-    return Topology(topology.generation, (2, 2) if len(topology.shape) == 2 else (2, 2, 1))
+    return Topology(topology.generation, {1: (4,), 2: (2, 2), 3: (2, 2, 1)}[len(topology.shape)])
 
 
 def _parse(name: str) -> Topology:
     generation, _, shape = name.partition(":")
-    return Topology(GENERATIONS[generation], tuple(int(side) for side in shape.split("x")))
+    return Topology((GENERATIONS | GPUS)[generation], tuple(int(side) for side in shape.split("x")))

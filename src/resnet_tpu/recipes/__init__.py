@@ -1,6 +1,7 @@
 """Recipes: functions that return every option of a training, looked up by name: `resnet-tpu train --recipe=NAME`."""
 
 import functools
+import inspect
 from collections.abc import Callable
 
 from resnet_tpu.config import Config
@@ -37,3 +38,11 @@ RECIPES: dict[str, Callable[[], Config]] = {
 def find_recipe(name: str) -> Config:
     """The options of the recipe called `name`. Raises UserError with the nearest names when there is none."""
     return look_up("Recipe", name, RECIPES)()
+
+
+def text_of(name: str) -> str:
+    """What the recipe is for and does: what its function says below the command. `name` must be of `RECIPES`."""
+    recipe = RECIPES[name]
+    function = recipe.func if isinstance(recipe, functools.partial) else recipe
+    paragraph = inspect.cleandoc(function.__doc__ or "").split("\n\n")[1]
+    return " ".join(line for line in paragraph.splitlines() if not line.startswith("Raises "))

@@ -9,8 +9,8 @@ NUM_TRAIN_IMAGES = 1281167
 def imagenet() -> Config:
     """`resnet-tpu train --recipe=imagenet --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
 
-    ResNet-50, 90 epochs at batch 1024. The original reports above 76 % top-1 in about 17 hours on a v2-8 with these
-    options. They are the defaults.
+    ResNet-50 on ImageNet, 90 epochs at batch 1024. The original reports above 76 % top-1 in about 17 hours on a v2-8
+    with these options. They are the defaults.
     """
     return Config()
 
@@ -51,8 +51,8 @@ def cloud(name: str) -> Config:
 def modern(name: str) -> Config:
     """`resnet-tpu train --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
 
-    ResNet-50 on ImageNet for a slice of a later generation, by the rule of `cloud`: batch, 91 epochs, learning rate
-    and LARS are those of the original's slice with as many cores. On v4 and v5p, where two cores are one device, batch
+    ResNet-50 on ImageNet for a TPU slice of a later generation: batch, 91 epochs, learning rate and LARS are those of
+    the original's slice with as many cores. On v4 and v5p, where two cores are one device, batch
     norm sees 256 images. An evaluation every five epochs; metrics every 100 steps, about ten seconds.
     Raises UserError for a slice that is not in `MODERN`.
     """

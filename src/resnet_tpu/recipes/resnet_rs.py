@@ -36,9 +36,9 @@ RESNET_RS = {
 def resnet_rs(name: str) -> Config:
     """`resnet-tpu train --recipe=resnetrs50_i160 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
 
-    350 epochs at batch 4096 with RandAugment, label smoothing, dropout and a moving average of the weights; a network
-    with squeeze-and-excite and ResNet-D's stem and shortcuts. Published: 78.8 % top-1 for the smallest, 84.4 % for the
-    largest.
+    ResNet-RS on ImageNet: 350 epochs at batch 4096 with RandAugment, label smoothing, dropout and a moving average of
+    the weights; a network with squeeze-and-excite and ResNet-D's stem and shortcuts. Published: 78.8 % top-1
+    for the smallest, 84.4 % for the largest.
     Raises UserError for a name that is not in `RESNET_RS`.
     """
     return imagenet().replace(

@@ -43,6 +43,13 @@ def predictions_table(predictions: Predictions, *, k: int = 3, limit: int = 50) 
     return table
 
 
+def prediction_text(predictions: Predictions, *, k: int = 5) -> str:
+    """The `k` most probable classes of the first image, one on a line with its probability."""
+    ranked = _rank(predictions, k)[0]
+    width = max(len(name) for name, _ in ranked)
+    return "".join(f"{name:<{width}}  {probability:6.1%}\n" for name, probability in ranked)
+
+
 def predictions_csv(predictions: Predictions, *, k: int = 5) -> str:
     """One line per image: `name`, `label`, `correct` (true, false, empty when unknown), then class and probability."""
     header = ["name", "label", "correct"]

@@ -2,17 +2,21 @@
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.reports import columns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 UNKNOWN = -1
 """The label of an image whose class is not known; it counts in no accuracy."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Predictions:
     """Probabilities for images, with or without labels.
 
@@ -42,10 +46,18 @@ class Predictions:
                 "Predictions", got, f"-1 to {shape[1] - 1}", "Use the classes that the model was trained on."
             )
 
+    def __len__(self) -> int:
+        return len(self.names)
+
     @functools.cached_property
     def predicted(self) -> np.ndarray:
         """int64 [n]: the most probable class of each image, the first of equals."""
         return self.probabilities.argmax(1)
+
+    @property
+    def classes(self) -> list[str]:
+        """The most probable class of each image, by name."""
+        return [self.class_names[i] for i in self.predicted]
 
     @functools.cached_property
     def labelled(self) -> np.ndarray:
@@ -59,6 +71,32 @@ class Predictions:
     def is_right(self, i: int) -> bool | None:
         """Whether image `i` is of the class predicted; None when its label is unknown."""
         return None if self.labels is None or self.labels[i] < 0 else bool(self.labels[i] == self.predicted[i])
+
+    def to_dataframe(self) -> Any:
+        """A `pandas.DataFrame`: `image`, where labels are known `label`, `predicted`, `probability`, and every class.
+
+        The column of a class, by its name, is its probability. Raises UserError where pandas is not installed.
+        """
+        every = {name: self.probabilities[:, i] for i, name in enumerate(self.class_names)}
+        return columns.to_dataframe({**self._columns(), **every})
+
+    def draw_confusion(self) -> "Figure":
+        """How many labelled images of each class were taken for which."""
+        from resnet_tpu.reports.pictures import draw_confusion  # matplotlib takes a while to load
+
+        return draw_confusion(confusion_matrix(self), self.class_names)
+
+    def __repr__(self) -> str:
+        return columns.to_text(self._columns(percent=True))
+
+    def _repr_html_(self) -> str:
+        return columns.to_html(self._columns(percent=True))
+
+    def _columns(self, *, percent: bool = False) -> dict[str, list[Any]]:
+        probabilities = self.probabilities.max(1, initial=0).tolist()
+        labels = {"label": [self.true_name(i) for i in range(len(self))]} if self.labelled.size else {}
+        shown = [f"{value:.1%}" for value in probabilities] if percent else probabilities
+        return {"image": self.names, **labels, "predicted": self.classes, "probability": shown}
 
 
 class Accuracy(NamedTuple):

@@ -46,7 +46,7 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
         for name, model in models.items():
             count = len(model.current.bundle.class_names)
             log.info("%s: version %d, %d classes, %s", name, model.current.bundle.version, count, model.current.form)
-        _Server(make_app(models, loader, state), listener, options, metrics, state).run([listener])
+        _Server(make_app(models, loader, state), listener, options, metrics, state, next(iter(models))).run([listener])
         decoders.shutdown(wait=False, cancel_futures=True)
     log.info("Stopped.")
 
@@ -84,8 +84,9 @@ class _Server(uvicorn.Server):
     """uvicorn with bounds on connections and a quiet end."""
 
     def __init__(
-        self, app: FastAPI, listener: socket.socket, options: ServeOptions, metrics: Metrics, state: State
+        self, app: FastAPI, listener: socket.socket, options: ServeOptions, metrics: Metrics, state: State, model: str
     ) -> None:
+        """model: the name of one that is served, for an example."""
         # not a line for each request that does not fit
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
@@ -105,7 +106,7 @@ class _Server(uvicorn.Server):
                 timeout_graceful_shutdown=round(options.stop_seconds),
             )
         )
-        self._options, self._state = options, state
+        self._options, self._state, self._model = options, state, model
         host, port = listener.getsockname()[:2]
         host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 (that is any address)
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -124,6 +125,7 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """Serves, and after the signal goes on for drain_seconds, so that clients and load balancers can leave."""
         log.info("Serving at %s", self._url)
+        log.info("Open that, or: curl -F images=@photo.jpg %s/v1/models/%s:classify", self._url, self._model)
         await super().main_loop()
         self._state.is_ready = False
         log.info("Stopping: answering what is under way")

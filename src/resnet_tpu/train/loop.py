@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ from resnet_tpu.train.interrupt import Interruption
 from resnet_tpu.train.loop_reports import LoopReports
 from resnet_tpu.train.optimizer import make_optimizer
 from resnet_tpu.train.profiler import Profiler
-from resnet_tpu.train.run import check_classes, lengths_of, resolve
+from resnet_tpu.train.run import check_classes, describe_run, lengths_of, resolve
 from resnet_tpu.train.start import find_start, settle_start
 from resnet_tpu.train.step import EvalStep, TrainStep, make_eval_step, train_step_of
 from resnet_tpu.train.tune import describe, settle_kernels, step_of
@@ -53,6 +53,10 @@ BEST_METRIC = "top_1_accuracy"
 """The best checkpoint, which is always kept, is the one with the highest."""
 
 
+OnStep = Callable[[int, dict[str, float]], object]
+"""(updates before a step, its metrics) -> nothing that counts."""
+
+
 @dataclass(frozen=True)
 class Summary:
     """How a training ended: the optimizer steps done in all, and the last evaluation if there was one."""
@@ -61,11 +65,13 @@ class Summary:
     evaluation: dict[str, float] | None
 
 
-def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
+def train(config: Config, *, on_step: OnStep | None = None, train_step: TrainStep | None = None) -> Summary:
     """Trains to `train_steps` and, in mode train_and_eval, evaluates every `steps_per_eval` steps and at the end.
 
     Goes on from the newest checkpoint in `model_dir`. Ctrl-C and SIGTERM save first. Raises UserError for options, data
     or checkpoints that do not fit, before anything is computed; NonFiniteError when a loss or a weight is not finite.
+    on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
+    every step, in order, once it has ended on the devices; what it raises ends the training.
     train_step: takes the place of the network's own, to measure what is around it.
     """
     config.run.require_model_dir()
@@ -73,7 +79,7 @@ def train(config: Config, *, train_step: TrainStep | None = None) -> Summary:
     storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
-        return _train(config, train_step)
+        return _train(config, on_step, train_step)
 
 
 def check_training(config: Config) -> None:
@@ -83,11 +89,11 @@ def check_training(config: Config) -> None:
     """
     check(config)
     storage.check_writable(config.run.model_dir)
-    config, _, _, mesh = _open(config)
+    config, _, _, mesh = open_run(config)
     train_step_of(config, network_of(config, mesh), make_optimizer(config.optimizer), mesh)
 
 
-def _open(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
+def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     """The resolved options, the images to train on and those to evaluate on, if that is asked for, and the devices."""
     source = open_source(config.data, "train")
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
@@ -99,8 +105,8 @@ def _open(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     return resolve(config, source), source, validation, mesh
 
 
-def _train(config: Config, train_step: TrainStep | None) -> Summary:
-    config, source, validation, mesh = _open(config)
+def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None) -> Summary:
+    config, source, validation, mesh = open_run(config)
     agree_on(config, train=source, validation=validation)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(
@@ -111,7 +117,7 @@ def _train(config: Config, train_step: TrainStep | None) -> Summary:
             )
         )
         config, weights = settle_start(config, checkpoints)
-        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, train_step)
+        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, on_step, train_step)
         summary = trainer.run(stack)
     if hosts.is_first():
         draw_report(config.run.model_dir)
@@ -151,9 +157,10 @@ class Trainer:
         mesh: Mesh,
         checkpoints: CheckpointStore,
         weights: Weights | None,
+        on_step: OnStep | None,
         train_step: TrainStep | None,
     ) -> None:
-        """config: resolved. weights: what a new training starts from; None: random ones. train_step: see `train`.
+        """config: resolved. weights: what a new training starts from; None: random ones. The last two: see `train`.
 
         Raises UserError when the checkpoint to go on from is of another network or other classes.
         """
@@ -167,6 +174,7 @@ class Trainer:
         self._is_basic = config.data.input_pipeline == "basic"  # nothing at the same time
         self.input_wait = InputWait()
         self._flight = StepsInFlight()
+        self._on_step = on_step
         start = find_start(config, network, optimizer, checkpoints, source.class_names, weights, mesh)
         self.state, self.step, self.position, self.class_names = (
             start.state,
@@ -193,12 +201,13 @@ class Trainer:
         if self._is_eval_due():  # the run was stopped between saving and evaluating
             self._evaluate(writer)
         if self.step >= total:
-            log.info("Nothing to train: %s is at step %d of %d.", model_dir, self.step, total)
+            advice = "Raise train_steps to go on, or give another model_dir."
+            log.info("Nothing to train: %s is at step %d of %d. %s", model_dir, self.step, total, advice)
             return Summary(self.step, self.evaluation)
         self._check_weights()
         if self._is_save_due():  # step 0: no other that is to be kept can be missing
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
-        self._log_start()
+        log.info("%s", describe_run(self.config, self.mesh, self.step, total))
         progress = stack.enter_context(TrainingProgress(self.step, total))
         profiler = stack.enter_context(
             Profiler(
@@ -303,6 +312,8 @@ class Trainer:
         for step, row in self._flight.land(keep):
             self._check_finite("Loss", step, row["loss"])
             reports.add(step, row)
+            if self._on_step:
+                self._on_step(step, {name: float(value) for name, value in row.items()})
         reports.report(self.step - len(self._flight))
 
     def _check_weights(self) -> None:
@@ -335,13 +346,3 @@ class Trainer:
 
     def _meta(self) -> dict[str, Any]:
         return make_meta(self.config, self.class_names, self.position) | {"kernels": self._kernels}
-
-    def _log_start(self) -> None:
-        config, device = self.config, jax.devices()[0]
-        log.info(
-            "ResNet-%d, %d classes, %d px, %s; %d training images; batch %d on %d x %s; steps %d to %d (%.1f epochs)",
-            config.model.resnet_depth, config.data.num_label_classes, config.data.image_size, config.model.precision,
-            config.data.num_train_images, config.train.train_batch_size, self.mesh.devices.size, device.device_kind,
-            self.step, self.lengths.total,
-            self.lengths.total * config.train.train_batch_size / (config.data.num_train_images or 1),
-        )  # fmt: skip

@@ -121,17 +121,19 @@ def predict_source(
 
 
 def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, list_all: bool) -> None:
-    """Prints predictions to stdout; as a table, many images are only listed with `list_all`."""
+    """Prints predictions to stdout, of a single image that was named nothing else; many are listed with `list_all`."""
     if output_format == "csv":
         sys.stdout.write(report.predictions_csv(predictions, k=top_k))
     elif output_format == "json":
         sys.stdout.write(report.predictions_json(predictions, k=top_k))
+    elif list_all and len(predictions.names) == 1:
+        sys.stdout.write(report.prediction_text(predictions, k=top_k))
     else:
         console = make_console()
-        if predictions.labelled.size:
-            console.print(report.class_table(predictions))
         if list_all or len(predictions.names) <= MOST_ROWS:
             console.print(report.predictions_table(predictions, k=top_k, limit=len(predictions.names)))
+        if predictions.labelled.size:
+            console.print(report.class_table(predictions))
         if summary := report.accuracy_text(predictions):
             console.print(summary)
 

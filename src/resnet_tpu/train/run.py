@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from jax.sharding import Mesh
+
 from resnet_tpu.config import Config
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import steps
+from resnet_tpu.options import Length, steps
 
 
 @dataclass(frozen=True)
@@ -27,15 +29,24 @@ def resolve(config: Config, source: Source) -> Config:
     )
 
 
+def steps_of(config: Config, name: str, length: Length) -> int:
+    """`length`, of the option `name`, in optimizer steps of a run whose options are resolved.
+
+    Raises UserError when it is no length.
+    """
+    images, batch = config.data.num_train_images or 1, config.train.train_batch_size
+    return steps(name, length, num_train_images=images, train_batch_size=batch)
+
+
 def lengths_of(config: Config) -> Lengths:
     """The lengths of a run whose options are resolved. Raises UserError for one that comes to no step at all."""
-    images, train = config.data.num_train_images or 1, config.train
+    train = config.train
 
-    def count(name: str, value: int | str) -> int:
-        number = steps(name, value, num_train_images=images, train_batch_size=train.train_batch_size)
+    def count(name: str, length: Length) -> int:
+        number = steps_of(config, name, length)
         if number < 1:
-            size = f"{images} images at train_batch_size {train.train_batch_size}"
-            raise UserError(name, f"{value} = 0 steps of {size}", "at least one step", "Lower train_batch_size.")
+            size = f"{config.data.num_train_images or 1} images at train_batch_size {train.train_batch_size}"
+            raise UserError(name, f"{length} = 0 steps of {size}", "at least one step", "Lower train_batch_size.")
         return number
 
     per_loop = count("iterations_per_loop", train.iterations_per_loop)
@@ -46,6 +57,16 @@ def lengths_of(config: Config) -> Lengths:
         per_loop,
         count("save_checkpoints_steps", per_save),
         _kept_steps(train.lottery_checkpoint_iters),
+    )
+
+
+def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
+    """A line on the network, images, batch and devices of a run from `step` to `total`, whose options are resolved."""
+    images, batch, devices = config.data.num_train_images or 1, config.train.train_batch_size, mesh.devices
+    return (
+        f"ResNet-{config.model.resnet_depth}, {config.data.num_label_classes} classes, {config.data.image_size} px, "
+        f"{config.model.precision}; {images} training images; batch {batch} on {devices.size} x "
+        f"{devices.flat[0].device_kind}; steps {step} to {total} ({total * batch / images:.1f} epochs)"
     )
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from resnet_tpu.config import Config, epoch_boundaries
-from resnet_tpu.options import steps
+from resnet_tpu.train.run import lengths_of, steps_of
 
 Schedule = Callable[[jax.Array], jax.Array]
 
@@ -16,28 +16,25 @@ BASE_BATCH_SIZE = 256
 
 def make_schedule(config: Config) -> Schedule:
     """The schedule that the options ask for. Counts of images and lengths must be resolved."""
-    optimizer, train = config.optimizer, config.train
-    images = config.data.num_train_images or 1
-    total = steps("train_steps", train.train_steps, num_train_images=images, train_batch_size=train.train_batch_size)
+    optimizer, batch_size = config.optimizer, config.train.train_batch_size
+    images, total = config.data.num_train_images or 1, lengths_of(config).total
     if optimizer.lottery_force_learning_rate is not None:
         return constant(optimizer.lottery_force_learning_rate)
     if optimizer.enable_lars:
-        return polynomial_decay(
-            train.train_batch_size, num_train_images=images, train_steps=total, poly_rate=optimizer.poly_rate
-        )
-    peak = optimizer.base_learning_rate * train.train_batch_size / BASE_BATCH_SIZE
+        return polynomial_decay(batch_size, num_train_images=images, train_steps=total, poly_rate=optimizer.poly_rate)
+    peak = optimizer.base_learning_rate * batch_size / BASE_BATCH_SIZE
     if optimizer.learning_rate_schedule == "step":
         boundaries = epoch_boundaries(optimizer.learning_rate_boundaries)
         if not boundaries:
             epochs = optimizer.learning_rate_epochs
             if epochs is None:
-                epochs = total / max(images // train.train_batch_size, 1)
+                epochs = total / max(images // batch_size, 1)
             boundaries = standard_boundaries(epochs)
-        return step_decay(peak, boundaries, steps_per_epoch=images / train.train_batch_size)
+        return step_decay(peak, boundaries, steps_per_epoch=images / batch_size)
     warmup = optimizer.warmup_steps
     if warmup is None:
         warmup = total // 18 if optimizer.learning_rate_schedule == "cosine" else 0
-    warmup = steps("warmup_steps", warmup, num_train_images=images, train_batch_size=train.train_batch_size)
+    warmup = steps_of(config, "warmup_steps", warmup)
     if optimizer.learning_rate_schedule == "cosine":
         return cosine_decay(peak, warmup=warmup, total=total)
     return constant(peak, warmup=warmup)

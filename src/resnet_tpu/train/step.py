@@ -193,6 +193,20 @@ def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = N
     return jax.jit(eval_step, compiler_options=sound_options_for(device or jax.devices()[0]))
 
 
+def make_output_step(
+    network: Network, stage: str, *, device: Any = None
+) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
+    """(params, batch_stats, images uint8 [n, s, s, 3]) -> what a part of the network gives, float32 [n, ...], jitted.
+
+    `stage`: one of `network.stages`. `device`: as of `make_train_step`.
+    """
+
+    def output_step(params: Arrays, batch_stats: Arrays, images: jax.Array) -> jax.Array:
+        return network.outputs(params, batch_stats, normalize(images, network.model))[stage]
+
+    return jax.jit(output_step, compiler_options=sound_options_for(device or jax.devices()[0]))
+
+
 def make_predict_step(network: Network, *, device: Any = None) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
     """(params, batch_stats, images uint8 [n, s, s, 3]) -> probabilities float32 [n, num_classes], jitted.
 

@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__) && defined(__GLIBC__) /* the names in every glibc, or what is linked with 2.34 needs 2.34 */
+__asm__(".symver dlopen, dlopen@GLIBC_2.2.5");
+__asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
+#endif
+
 enum { CPU = 1, IN_ORDER = 1, BFLOAT16 = 2, FLOAT32 = 3, ANY = 1, NHWC = 22, HWIO = 28, TRAINING = 64, DIRECT = 1 };
 enum { QUERY_WEIGHTS = 131, QUERY_DIFF_WEIGHTS = 132, QUERY_SCRATCHPAD = 136, USER_SCRATCHPAD = 1 };
 enum { SRC = 1, DST = 17, WEIGHTS = 33, SCRATCHPAD = 80, DIFF_SRC = 129, DIFF_DST = 145, DIFF_WEIGHTS = 161 };

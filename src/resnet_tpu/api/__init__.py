@@ -1,7 +1,11 @@
-"""What the verbs do, as functions over the same options."""
+"""What programs and notebooks need, which `resnet_tpu` has too: the verbs as functions, and trained models."""
 
+from resnet_tpu.api.dataset import Dataset, Example, open_dataset
+from resnet_tpu.api.model import Model, load_model
 from resnet_tpu.config import Config
+from resnet_tpu.data.prepare.flowers import fetch_flower_photos
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.demo import write_digits
 from resnet_tpu.errors import UserError
 from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.export.export import export_run as export
@@ -10,24 +14,37 @@ from resnet_tpu.plan.topology import find_topology
 from resnet_tpu.prune.experiment import prune_run as prune
 from resnet_tpu.prune.options import Experiment
 from resnet_tpu.recipes import find_recipe
+from resnet_tpu.reports.history import History
+from resnet_tpu.reports.history import read_history as history
+from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.train.evaluate import evaluate_run as evaluate
 from resnet_tpu.train.loop import train
 from resnet_tpu.train.predict import predict
 
 __all__ = [
     "Config",
+    "Dataset",
+    "Example",
     "Experiment",
+    "History",
+    "Model",
+    "Predictions",
     "PrepareOptions",
     "UserError",
     "evaluate",
     "export",
+    "fetch_flower_photos",
     "find_recipe",
     "find_topology",
+    "history",
     "load_classifier",
+    "load_model",
     "open_bundle",
+    "open_dataset",
     "plan",
     "predict",
     "prepare",
     "prune",
     "train",
+    "write_digits",
 ]

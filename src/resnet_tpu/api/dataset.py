@@ -1,0 +1,81 @@
+"""The examples of a data set, one after the other."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, overload
+
+import numpy as np
+
+from resnet_tpu.config import Config
+from resnet_tpu.data.loader.batches import Batches, eval_batches, train_batches
+from resnet_tpu.data.pixels.decode import decode
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.split import Split
+
+
+class Example(NamedTuple):
+    """A photo with its class. `image`: uint8 [h, w, 3], whole. `label`: -1 and `class_name`: None where unknown."""
+
+    image: np.ndarray
+    label: int
+    class_name: str | None
+    name: str
+
+
+class Dataset(Sequence[Example]):
+    """A split of a data set: `len`, `dataset[i]`, slices, and iteration over examples; made by `open_dataset`."""
+
+    def __init__(self, config: Config, split: Split) -> None:
+        self.config = config
+        self.split: Split = split
+        self._source = open_source(config.data, split)
+
+    @property
+    def class_names(self) -> list[str]:
+        """By label; numbers where the data does not say."""
+        return self._source.class_names or [str(label) for label in range(self._source.num_classes)]
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @overload
+    def __getitem__(self, i: int) -> Example: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Example]: ...
+    def __getitem__(self, i: int | slice) -> Example | list[Example]:
+        if isinstance(i, slice):
+            return [self._example(number) for number in range(len(self))[i]]
+        return self._example(range(len(self))[i])
+
+    def __iter__(self) -> Iterator[Example]:
+        return (self._example(number) for number in range(len(self)))
+
+    def batches(self, batch_size: int = 32) -> Batches:
+        """What the network sees: the training split endlessly, in random order and cut out at random; others once.
+
+        Each is a dict of `image` uint8 [batch_size, s, s, 3], `label` int32 and `weight` float32 [batch_size], which is
+        0 where the last batch is padded. Order and crops follow from `seed`, as in a training. Close it, or use `with`.
+        """
+        if self.split == "train":
+            return train_batches(self._source, self.config.data, batch_size=batch_size, seed=self.config.train.seed)
+        return eval_batches(self._source, self.config.data, batch_size=batch_size)
+
+    def __repr__(self) -> str:
+        return f"<{self.split} of {self.config.data.place}: {len(self)} images, {len(self.class_names)} classes>"
+
+    def _example(self, i: int) -> Example:
+        sample = self._source[i]
+        image = sample.encoded
+        if isinstance(image, bytes):
+            image = decode(image, honour_exif=self._source.honour_exif)
+        known = 0 <= sample.label < len(self.class_names)
+        return Example(image, sample.label, self.class_names[sample.label] if known else None, sample.name)
+
+
+def open_dataset(data: Config | str | os.PathLike[str], split: Split = "train") -> Dataset:
+    """The images of a split of what `prepare` wrote, or of a folder of photos per class.
+
+    data: its path, or the options of a training. Raises UserError when there is no such folder or split.
+    """
+    config = data if isinstance(data, Config) else Config().replace(data_dir=os.fspath(data))
+    return Dataset(config, split)

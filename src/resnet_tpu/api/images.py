@@ -1,0 +1,90 @@
+"""Images as people have them in a program: files, pictures of Pillow, arrays, or several of these."""
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from resnet_tpu.data.pixels.pillow import to_rgb
+from resnet_tpu.data.records.tfrecord import RecordError
+from resnet_tpu.data.sources.image_files import FileSource
+from resnet_tpu.data.sources.labels import UNKNOWN_LABEL
+from resnet_tpu.data.sources.source import Sample
+from resnet_tpu.errors import UserError
+from resnet_tpu.options import expand_home
+
+OneImage = str | os.PathLike[str] | Image.Image | np.ndarray
+"""The path of an image file, or of a folder of them; a picture; or pixels, uint8 [h, w, 3] or [h, w] (grey)."""
+
+Images = OneImage | Iterable[OneImage]
+"""One image, several of them, or an array of several, uint8 [n, h, w, 3]."""
+
+
+class ImageSource:
+    """Images as a source: files by their paths, others by their number, with the label of a folder that is a class."""
+
+    honour_exif = True
+    damage: Sequence[RecordError] = ()
+
+    def __init__(self, images: Images, class_names: Sequence[str]) -> None:
+        """Raises UserError for what is no image, a path that is not there, and where there are no images at all."""
+        self.class_names = list(class_names)
+        self.num_classes = len(class_names)
+        self._places = [place for image in _each(images) for place in self._places_of(image)]
+        if not self._places:
+            raise UserError("Images", "none", "at least one", "Give a path, a picture or an array.")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, i: int) -> Sample:
+        place, number = self._places[i]
+        if isinstance(place, FileSource):
+            return place[number]
+        name = getattr(place, "filename", "") or f"image {i}"
+        return Sample(_encode(place), UNKNOWN_LABEL, os.fspath(name))
+
+    def where(self, i: int) -> str:
+        """What image `i` is called."""
+        place, number = self._places[i]
+        return place.where(number) if isinstance(place, FileSource) else f"image {i}"
+
+    def _places_of(self, image: Any) -> Iterator[tuple[Any, int]]:
+        if isinstance(image, str | os.PathLike):
+            files = FileSource([expand_home(os.fspath(image))], self.class_names)
+            return ((files, number) for number in range(len(files)))
+        if isinstance(image, Image.Image):
+            return iter([(image, 0)])
+        return ((array, 0) for array in _arrays(image))
+
+
+def _each(images: Images) -> Iterable[Any]:
+    if isinstance(images, str | os.PathLike | Image.Image | np.ndarray):
+        return [images]
+    if isinstance(images, Iterable):
+        return images
+    return [images]  # whatever it is, it will be refused by its kind
+
+
+def _arrays(image: Any) -> list[np.ndarray]:
+    expected = "a path, a picture of Pillow, or an array uint8 [h, w, 3], [h, w] or [n, h, w, 3]"
+    if not isinstance(image, np.ndarray):
+        raise UserError("Image", f"{type(image).__name__}", expected, "Give one of these, or a list of them.")
+    is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))
+    is_batch = image.ndim == 4 and image.shape[-1] in (1, 3, 4)
+    if image.dtype != np.uint8 or not (is_image or is_batch) or 0 in image.shape[1 if is_batch else 0 :]:
+        do = "Bring it to whole numbers from 0 to 255, channels last: (255 * x).astype(np.uint8)."
+        raise UserError("Image", f"an array {image.dtype} {list(image.shape)}", expected, do)
+    return list(image) if is_batch else [image]
+
+
+def _encode(image: Any) -> bytes:
+    """The image as a file that decodes to its very pixels."""
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
+    file = io.BytesIO()
+    to_rgb(ImageOps.exif_transpose(image)).save(file, "BMP")
+    return file.getvalue()

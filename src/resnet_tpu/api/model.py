@@ -1,0 +1,147 @@
+"""A trained network in a program: its classes, and what it says of images."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from resnet_tpu import distributed
+from resnet_tpu.api.images import Images, ImageSource
+from resnet_tpu.checkpoints.convert import open_network
+from resnet_tpu.checkpoints.meta import numbered
+from resnet_tpu.checkpoints.weights import locate
+from resnet_tpu.config import Config
+from resnet_tpu.data.loader.batches import eval_batches
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.export.bundle import find_bundle, load_classifier, open_bundle
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.options import expand_home
+from resnet_tpu.reports.finite import check_finite
+from resnet_tpu.reports.predictions import Predictions
+from resnet_tpu.train.step import make_output_step, make_predict_step
+from resnet_tpu.train.trained import load_trained
+
+Precision = Literal["bfloat16", "float32"]
+
+_PROBABILITIES = "probabilities"
+_MOST_AT_ONCE = 32  # beyond that no CPU gets faster
+
+_Compute = Callable[[str, np.ndarray], np.ndarray]
+"""(stage, images uint8 [n, s, s, 3]) -> float32 [n, ...]"""
+
+
+class Model:
+    """A trained network, ready to name the classes of images; made by `load_model`."""
+
+    def __init__(
+        self, source: str, config: Config, class_names: list[str], stages: tuple[str, ...], compute: _Compute
+    ) -> None:
+        """source: what it was loaded from. stages: what `features` knows. compute: gives these and `probabilities`."""
+        self.source = source
+        self.config = config
+        """The options of its training."""
+        self.class_names = class_names
+        self.stages = stages
+        """The parts of the network that `features` gives, from `stem` to `logits`."""
+        self._compute = compute
+
+    def predict(self, images: Images) -> Predictions:
+        """The probabilities of all classes, for one image or several.
+
+        A file in a folder that is called like a class has a label, which counts in the accuracy. Raises UserError.
+        """
+        source = ImageSource(images, self.class_names)
+        probabilities, labels = self._run(_PROBABILITIES, source)
+        names = [source[i].name for i in range(len(source))]
+        return Predictions(names, probabilities, labels, self.class_names)
+
+    def logits(self, images: Images) -> np.ndarray:
+        """What the softmax makes probabilities of: float32 [n, classes]. Raises UserError."""
+        return self._run("logits", ImageSource(images, self.class_names))[0]
+
+    def features(self, images: Images, stage: str = "pooled") -> np.ndarray:
+        """What a part of the network gives: float32 [n, c] for `pooled`, [n, h, w, c] for `stem`, `group1` and so on.
+
+        `pooled` is what the classifier sees. Raises UserError for a stage that is not in `stages`, which are those of
+        checkpoints and weights: a bundle has `logits` alone.
+        """
+        if stage not in self.stages:
+            do = f"Name one, or load the checkpoint instead of a bundle.{nearest(stage, self.stages)}"
+            raise UserError("stage", stage, f"one of {', '.join(self.stages)}", do)
+        return self._run(stage, ImageSource(images, self.class_names))[0]
+
+    def __repr__(self) -> str:
+        names = ", ".join([*self.class_names[:10], *(["..."] if self.class_names[10:] else [])])
+        depth, size = self.config.model.resnet_depth, self.config.data.image_size
+        return f"<ResNet-{depth} of {self.source}: {size} px, {len(self.class_names)} classes: {names}>"
+
+    def _run(self, stage: str, source: ImageSource) -> tuple[np.ndarray, np.ndarray]:
+        """What a stage gives for all images, and their labels, -1 where unknown."""
+        outputs, labels = [], []
+        for batch in self._batches(source):
+            whole = batch["weight"] > 0
+            output = self._compute(stage, batch["image"])[whole]
+            check_finite(f"{stage} of {self.source}", output, lambda: "Load another checkpoint, or precision=float32.")
+            outputs.append(output)
+            labels.append(batch["label"][whole])
+        return np.concatenate(outputs), np.concatenate(labels)
+
+    def _batches(self, source: ImageSource) -> Iterator[dict[str, np.ndarray]]:
+        """All images, cut out as in evaluation; batches are padded to few sizes, for each is compiled for."""
+        size = min(_MOST_AT_ONCE, 1 << (len(source) - 1).bit_length())
+        with eval_batches(source, self.config.data, batch_size=size) as batches:
+            yield from batches
+
+
+def load_model(source: str | os.PathLike[str], *, precision: Precision | None = None) -> Model:
+    """The trained network that `source` means.
+
+    source: the `model_dir` of a run, its newest checkpoint; a checkpoint; a bundle, or the folder it was exported to;
+    a file of weights of torchvision, timm or the original program; or a name such as `resnet50` or
+    `hf:timm/resnet50.a1_in1k`, which is fetched once (`resnet-tpu models` lists more).
+    precision: of the arithmetic; default that of the training, float32 for weights from elsewhere. Not of bundles.
+    Nothing is printed. Raises UserError when there is none.
+    """
+    path = expand_home(os.fspath(source))
+    if bundle := find_bundle(path):
+        return _load_bundle(bundle)
+    distributed.start(use_tpu=True)
+    if (found := locate(path)).kind == "ours":
+        return _load_checkpoint(path, found.place, precision)
+    config, arrays, class_names = open_network(path)
+    config = config.replace(precision=precision or "float32")
+    network = network_of(config)
+    names = class_names or numbered(network.num_classes)
+    return Model(path, config, names, network.stages, _computing(network, arrays["params"], arrays["batch_stats"]))
+
+
+def _load_checkpoint(path: str, checkpoint: str, precision: Precision | None) -> Model:
+    trained = load_trained(checkpoint, distributed.mesh_of(jax.devices()[:1]))
+    config = trained.config.replace(precision=precision or trained.config.model.precision)
+    network = network_of(config)
+    return Model(
+        path, config, trained.class_names, network.stages, _computing(network, trained.params, trained.batch_stats)
+    )
+
+
+def _load_bundle(path: str) -> Model:
+    bundle = open_bundle(path)
+
+    @functools.cache
+    def load(stage: Literal["logits", "probabilities"]) -> Callable[[np.ndarray], np.ndarray]:
+        return load_classifier(bundle, output=stage)
+
+    return Model(path, bundle.config, bundle.class_names, ("logits",), lambda stage, images: load(stage)(images))
+
+
+def _computing(network: Network, params: Arrays, batch_stats: Arrays) -> _Compute:
+    @functools.cache
+    def compiled(stage: str) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
+        return make_predict_step(network) if stage == _PROBABILITIES else make_output_step(network, stage)
+
+    return lambda stage, images: np.asarray(compiled(stage)(params, batch_stats, jnp.asarray(images)))

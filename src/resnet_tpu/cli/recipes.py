@@ -1,0 +1,54 @@
+"""`resnet-tpu recipes`."""
+
+import textwrap
+from collections.abc import Sequence
+
+from resnet_tpu import __version__
+from resnet_tpu.cli.arguments import Parser, entries
+from resnet_tpu.overrides import to_yaml
+
+
+def recipes(arguments: Sequence[str]) -> None:
+    """List the recipes that --recipe takes, or print one as a file of options."""
+    parser = Parser(
+        "resnet-tpu recipes",
+        f"{recipes.__doc__}\n\nThe file holds what differs from the defaults, and is for --config_file.",
+        usage="[NAME]",
+        examples=(
+            "resnet-tpu recipes",
+            "resnet-tpu recipes finetune",
+            "resnet-tpu recipes finetune > mine.yaml          # change it: train PHOTOS --config_file=mine.yaml",
+        ),
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="A recipe to print. Default: list them all.")
+    name = parser.parse(arguments)["name"]
+    print(_all() if name is None else _one(name))
+
+
+def _all() -> str:
+    """What each is, in a sentence; the recipes of one function, which differ in size, stand together."""
+    from resnet_tpu.recipes import RECIPES, text_of
+
+    families: dict[str, list[str]] = {}
+    for name in RECIPES:
+        families.setdefault(text_of(name), []).append(name)
+    single = {names[0]: _first_sentence(text) for text, names in families.items() if not names[1:]}
+    lines = [entries(single)]
+    for text, names in families.items():
+        if names[1:]:
+            listed = textwrap.fill(", ".join(names), 106, break_on_hyphens=False)
+            lines += ["", textwrap.fill(_first_sentence(text), 110), textwrap.indent(listed, "  ")]
+    return "\n".join([*lines, "", "resnet-tpu recipes NAME prints one."])
+
+
+def _one(name: str) -> str:
+    """The options of one as a file, below what it is."""
+    from resnet_tpu.recipes import find_recipe, text_of
+
+    config = find_recipe(name)
+    about = textwrap.fill(f"{name}, resnet-tpu {__version__}. {text_of(name)}", 108)
+    return f"{textwrap.indent(about, '# ')}\n{to_yaml(config).rstrip()}"
+
+
+def _first_sentence(text: str) -> str:
+    return f"{text.partition('. ')[0].rstrip('.')}."

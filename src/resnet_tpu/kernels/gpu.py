@@ -1,0 +1,146 @@
+"""Kernels for GPUs, where the step waits for the memory: they spare passes over the activations.
+
+A GPU's compiler leaves convolutions to a library and fuses nothing into them, so each norm costs passes of its own.
+Pure JAX: they run anywhere, and give what the plain layers give but for rounding.
+"""
+
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from resnet_tpu.kernels import fused
+from resnet_tpu.kernels.deferred import POSITIONS, Norm, add_gradients, moments, moments_vjp, to_float32
+from resnet_tpu.kernels.fused import Expansion, Normed, inner
+from resnet_tpu.models import layers
+from resnet_tpu.models.architecture import PoolPadding
+from resnet_tpu.models.kernel_table import Kernels
+from resnet_tpu.models.layers import ConvNorm, Statistics, broadcast, group
+
+_SIZE, _STRIDE = 3, 2  # of the max-pool's windows
+
+
+def conv_norm(
+    x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
+) -> tuple[jax.Array, Statistics] | None:
+    """See `ConvNormKernel`: all by the batch's statistics; 1x1 convolutions that add channels are those of `fused`."""
+    if layer.frozen is not None or (pool is not None and not relu):
+        return None
+    if pool is not None:
+        own = functools.partial(max_pool, padding=pool)
+        return fused.conv_norm_pool(x, layer, stride, num_groups, own)
+    size, _, before, after = layer.kernel.shape
+    if (size, stride) == (1, 1) and before <= after and not relu:
+        normed: Any = expand(x, layer.kernel[0, 0], layer.scale, layer.bias, num_groups)
+    else:
+        z = layers.conv(x, layer.kernel, stride)
+        normed = norm_act(z, layer.scale, layer.bias, num_groups, relu)
+    y, mean, var = normed
+    return y, Statistics(mean, var, y.size // after // num_groups)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def expand(x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int) -> Normed:
+    """As `fused.expand`, with the norm inside the convolution's kernel and offset.
+
+    So the library's convolution can add the shortcut and take the ReLU before it writes its result.
+    """
+    return _expand_forward(x, kernel, scale, bias, num_groups)[0]
+
+
+def _expand_forward(
+    x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int
+) -> tuple[Normed, Any]:
+    grouped = group(x, num_groups)
+    mean_in = to_float32(x, num_groups).mean(POSITIONS)
+    products = inner(grouped, grouped) / (x.size // mean_in.size)
+    expansion = Expansion.of(kernel, scale, mean_in, products - mean_in[:, :, None] * mean_in[:, None, :], x.dtype)
+    scaled = (expansion.kernel * expansion.slope[:, None]).astype(x.dtype)
+    offset = bias - (mean_in[:, :, None] * scaled).sum(1)  # by the kernel as it is rounded: the mean is bias
+    y = _multiply(x, scaled) + broadcast(offset.astype(x.dtype))
+    return (y.reshape(*x.shape[:-1], -1), expansion.mean, expansion.var), (x, expansion)
+
+
+def _expand_backward(num_groups: int, residuals: Any, gradients: Normed) -> tuple[jax.Array, ...]:
+    x, expansion = residuals
+    dy = gradients[0]
+    grouped = group(dy, num_groups)
+    total = to_float32(dy, num_groups).sum(POSITIONS)
+    parts = expansion.gradients(inner(group(x, num_groups), grouped), total, dy.size // total.size, x.dtype)
+    products = _multiply(dy, parts.back), _multiply(x, parts.again)
+    dx = sum((each.astype(jnp.float32) for each in products), broadcast(parts.constant))
+    return dx.astype(x.dtype).reshape(x.shape), parts.kernel, parts.scale, total.sum(0)
+
+
+expand.defvjp(_expand_forward, _expand_backward)
+
+
+def _multiply(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """[n, h, w, i], [g, i, o] -> [g, n / g, h, w, o] of x's dtype; with one group by the library's convolution."""
+    num_groups = kernel.shape[0]
+    if num_groups == 1:
+        return group(layers.conv(x, kernel[None]), 1)
+    return jnp.einsum("gnhwi,gio->gnhwo", group(x, num_groups), kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def norm_act(x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, relu: bool) -> Normed:
+    """Batch norm of x [n, h, w, c] by its own statistics, and the ReLU behind it. Mean and variance have no gradient.
+
+    The gradient keeps x alone, and takes two passes over it: one for the sums, one for the result.
+    """
+    return _norm_act_forward(x, scale, bias, num_groups, relu)[0]
+
+
+def _norm_act_forward(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, relu: bool
+) -> tuple[Normed, Any]:
+    mean, var = moments(x, num_groups)
+    norm, norm_vjp = jax.vjp(Norm.of, mean, var, scale, bias)
+    y = norm.relu(x) if relu else norm.linear(x)
+    return (y.astype(x.dtype).reshape(x.shape), mean, var), (x, mean, norm, norm_vjp)
+
+
+def _norm_act_backward(num_groups: int, relu: bool, residuals: Any, gradients: Normed) -> tuple[jax.Array, ...]:
+    x, mean, norm, norm_vjp = residuals
+    x = jax.lax.optimization_barrier(x)  # else what of it passed the ReLU is kept beside it, not computed again
+    dy = to_float32(gradients[0], num_groups)
+    dx, d_norm = norm.relu_vjp(x, dy) if relu else norm.linear_vjp(x, dy)
+    *d_moments, d_scale, d_bias = norm_vjp(d_norm)
+    parts = moments_vjp(mean, d_moments, x.size // mean.size)
+    return add_gradients(dx.reshape(x.shape), x, *parts), d_scale, d_bias
+
+
+norm_act.defvjp(_norm_act_forward, _norm_act_backward)
+
+
+def max_pool(x: jax.Array, padding: PoolPadding) -> jax.Array:
+    """`layers.max_pool`, the same numbers, with a gradient that is sums of what lies in memory and no scatter."""
+    windows = _windows(x, padding)
+    largest, at = windows[0], jnp.zeros(windows[0].shape, jnp.int8)
+    for place, window in enumerate(windows[1:], start=1):
+        at = jnp.where(window > largest, jnp.int8(place), at)  # the first of equal ones, as the plain gradient
+        largest = jnp.maximum(largest, window)
+    at = jax.lax.stop_gradient(at)
+    picked = (jnp.where(at == place, window, 0) for place, window in enumerate(windows))
+    return functools.reduce(operator.add, picked)
+
+
+def _windows(x: jax.Array, padding: PoolPadding) -> list[jax.Array]:
+    """Each place of the windows by itself, [n, ceil(h/2), ceil(w/2), c], outside of the map the least number."""
+    sides = [(1, 1)] * 2
+    if padding == "same":
+        sides = jax.lax.padtype_to_pads(x.shape[1:3], (_SIZE,) * 2, (_STRIDE,) * 2, "SAME")
+    x = jnp.pad(x, [(0, 0), *sides, (0, 0)], constant_values=-jnp.inf)
+    rows, columns = ((side - _SIZE) // _STRIDE + 1 for side in x.shape[1:3])
+    ends = (_STRIDE * (rows - 1) + 1, _STRIDE * (columns - 1) + 1)
+    return [
+        x[:, row : row + ends[0] : _STRIDE, column : column + ends[1] : _STRIDE]
+        for row in range(_SIZE)
+        for column in range(_SIZE)
+    ]
+
+
+GPU = Kernels("gpu", conv_norm, fused.add_relu)

@@ -1,0 +1,73 @@
+"""What a run measured, by step, as columns."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options import expand_home
+from resnet_tpu.reports import columns
+from resnet_tpu.reports.metrics import Split, read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class History:
+    """The measurements of a run: `history["loss"]` is a column, `len(history)` the number of rows.
+
+    Columns are `split` ("train" or "eval"), `step`, and the numbers by name; nan where a row lacks one. A training row
+    belongs to the number of updates made before it, an evaluation row to those in its checkpoint.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        """rows: as of `read_metrics`."""
+        self._rows = sorted(rows, key=lambda row: (row["step"], row["split"] == "eval"))
+        names = dict.fromkeys(name for row in self._rows for name in row)
+        self.columns: list[str] = ["split", "step", *(name for name in names if name not in ("split", "step", "time"))]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """A column [rows]: of text for `split`, int64 for `step`, else float64. Raises UserError for another name."""
+        if name not in self.columns:
+            known = ", ".join(self.columns)
+            raise UserError("Column", name, f"one of {known}", f"Name one.{nearest(name, self.columns)}")
+        return np.array([row.get(name, math.nan) for row in self._rows])
+
+    def to_dataframe(self) -> Any:
+        """A `pandas.DataFrame` of the columns. Raises UserError where pandas is not installed."""
+        return columns.to_dataframe({name: self[name] for name in self.columns})
+
+    def draw(self) -> "Figure":
+        """Accuracy, loss and learning rate by step. Raises UserError where none was measured."""
+        from resnet_tpu.reports.curves import draw_training  # matplotlib takes a while to load
+
+        return draw_training(self._rows)
+
+    def __repr__(self) -> str:
+        return columns.to_text(self._lists())
+
+    def _repr_html_(self) -> str:
+        return columns.to_html(self._lists())
+
+    def _lists(self) -> dict[str, list[Any]]:
+        return {name: self[name].tolist() for name in self.columns}
+
+
+def read_history(model_dir: str, split: Split | None = None) -> History:
+    """What the run in `model_dir` measured: of training ("train"), of its evaluations ("eval"), or both.
+
+    Raises UserError where there is no such folder.
+    """
+    model_dir = expand_home(str(model_dir))
+    if not storage.is_dir(model_dir):
+        raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
+    return History([row for row in read_metrics(model_dir) if split in (None, row["split"])])

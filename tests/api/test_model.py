@@ -1,0 +1,130 @@
+"""Trained models in a program: whatever they are loaded from and given, they say what the command line says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+import resnet_tpu as rt
+from resnet_tpu import api
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of PNG files, which every decoder reads alike."""
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for name, level in (("bright", 170), ("dark", 30)):
+        (folder / name).mkdir()
+        for number in range(20):
+            cv2.imwrite(str(folder / name / f"{number}.png"), rng.integers(level, level + 50, (24, 32, 3), np.uint8))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[rt.Config, list[tuple[int, dict[str, float]]]]:
+    """A small training that is done, and what it said of each step."""
+    said: list[tuple[int, dict[str, float]]] = []
+    folder = tmp_path_factory.mktemp("run")
+    config = rt.find_recipe("flowers_cpu").replace(
+        data_dir=str(photos), model_dir=str(folder / "model"), export_dir=str(folder / "exported"), resnet_width=4,
+        image_size=32, train_batch_size=16, train_steps=4, export_forms="stablehlo", num_cores=1,
+    )  # fmt: skip
+    rt.train(config, on_step=lambda step, metrics: said.append((step, metrics)))
+    return config, said
+
+
+def test_importing_is_light_and_the_names_are_those_of_the_api() -> None:
+    code = (
+        "import sys, resnet_tpu\nassert not {'jax', 'numpy', 'cv2'} & set(sys.modules)\n"
+        "import resnet_tpu.train.loop\nassert resnet_tpu.train.loop.Summary\n"
+        "assert callable(resnet_tpu.train) and resnet_tpu.load_model"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert all(callable(getattr(rt, name)) for name in api.__all__)
+    assert set(api.__all__) <= set(dir(rt))
+    with pytest.raises(AttributeError, match="no attribute 'load_modle'"):
+        _ = rt.load_modle  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_one_prediction_whatever_the_image_comes_in(photos: Path, run: tuple[rt.Config, list]) -> None:
+    model = rt.load_model(run[0].run.model_dir)
+    path = photos / "dark" / "0.png"
+    pixels = np.asarray(Image.open(path))
+    found = model.predict(path)
+    assert (model.class_names, found.names, found.classes) == (["bright", "dark"], [str(path)], [found.classes[0]])
+    for image in (str(path), [path], Image.open(path), pixels, pixels[None], [Image.open(path)]):
+        np.testing.assert_array_equal(model.predict(image).probabilities, found.probabilities)
+    several = model.predict([path, pixels, Image.open(photos / "bright" / "1.png")])
+    np.testing.assert_allclose(several.probabilities[:2], found.probabilities.repeat(2, 0), atol=1e-6)
+    grey = np.asarray(Image.open(path).convert("L"))
+    np.testing.assert_array_equal(model.logits(grey), model.logits(np.stack([grey] * 3, -1)))
+    whole = model.predict(photos)
+    assert len(whole) == 40 and whole.labels is not None and set(whole.labels) == {0, 1}
+
+
+def test_stages_agree_with_each_other_and_with_the_bundle(photos: Path, run: tuple[rt.Config, list]) -> None:
+    model, bundle = rt.load_model(run[0].run.model_dir), rt.load_model(rt.export(run[0]))
+    images = [photos / "dark" / "0.png", photos / "bright" / "0.png", photos / "bright" / "1.png"]
+    group = model.features(images, model.stages[-3])
+    np.testing.assert_allclose(group.mean((1, 2)), model.features(images), rtol=1e-5, atol=1e-6)
+    logits = model.logits(images)
+    softmax = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(softmax, model.predict(images).probabilities, atol=1e-6)
+    np.testing.assert_allclose(bundle.logits(images), logits, atol=1e-5)
+    with pytest.raises(rt.UserError, match="stage: got pooled, expected one of logits"):
+        bundle.features(images)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("nowhere.png", "Image: got nowhere.png, expected an existing file"),
+        (np.zeros((3, 3)), r"got an array float64 \[3, 3\], expected a path"),
+        (np.zeros((0, 3, 3), np.uint8), r"got an array uint8 \[0, 3, 3\]"),
+        (3, "Image: got int, expected a path"),
+        ([], "Images: got none, expected at least one"),
+    ],
+)
+def test_what_is_no_image(image: object, message: str, run: tuple[rt.Config, list]) -> None:
+    with pytest.raises(rt.UserError, match=message):
+        rt.load_model(run[0].run.model_dir).predict(image)  # pyright: ignore[reportArgumentType]
+
+
+def test_every_step_is_told_and_is_in_the_history(run: tuple[rt.Config, list[tuple[int, dict[str, float]]]]) -> None:
+    config, said = run
+    history = rt.history(config.run.model_dir, "train")
+    assert history["step"].tolist() == [step for step, _ in said] == [0, 1, 2, 3]
+    np.testing.assert_allclose(history["loss"], [metrics["loss"] for _, metrics in said], rtol=1e-6)
+    assert set(rt.history(config.run.model_dir)["split"]) == {"train", "eval"}
+    assert "<th>loss</th>" in history._repr_html_() and "loss" in repr(history)
+    with pytest.raises(rt.UserError, match="Did you mean loss"):
+        history["los"]
+
+
+def test_a_data_set_is_its_examples(photos: Path) -> None:
+    splits = {split: rt.open_dataset(photos, split) for split in ("train", "validation", "test")}
+    assert [len(dataset) for dataset in splits.values()] == [32, 4, 4]
+    for example in splits["test"]:
+        assert example.class_name is not None
+        np.testing.assert_array_equal(example.image, np.asarray(Image.open(photos / example.name)))
+        assert example.class_name == splits["test"].class_names[example.label] == Path(example.name).parent.name
+    with splits["test"].batches(3) as batches:
+        assert [batch["weight"].sum() for batch in batches] == [3, 1]
+
+
+def test_predictions_are_a_table(photos: Path, run: tuple[rt.Config, list], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rt.load_model(run[0].run.model_dir).predict(photos / "dark" / "0.png")
+    assert f"<td>{found.classes[0]}</td>" in found._repr_html_() and found.classes[0] in repr(found)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(rt.UserError, match=r"no package 'pandas', .* pip install pandas\."):
+        found.to_dataframe()
+
+
+def test_a_config_is_shown_as_what_makes_it() -> None:
+    config = rt.find_recipe("cifar").replace(data_dir="it's", mean_rgb=(0.1, 0.2, 0.3))
+    assert eval(repr(config), {"Config": rt.Config}) == config
+    assert repr(rt.Config()) == "Config()"
