@@ -27,12 +27,13 @@ EXTRAS = {
     "plan": "the TPU compiler, for `plan`",
     "tpu": "TPUs of this machine",
     "cuda": "GPUs of this machine",
+    "cuda12": "GPUs of this machine, with a driver before 580",
 }
 """What each extra of the package is for."""
 
 _BASE = ("resnet-tpu", "jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "numpy", "opencv-python-headless")
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"]([\w-]+)['\"]")
-_PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin"}
+_PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 """What JAX's own extras bring, for JAX itself is there without them."""
 
 _ADC = ".config/gcloud/application_default_credentials.json"
@@ -97,7 +98,7 @@ def _layers() -> Iterator[Finding]:
         yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
         return
     do = (
-        "Install what oneDNN needs, in Debian libgomp1."
+        "Install oneDNN, or what it needs: in Debian libdnnl3, libgomp1."
         if LIBRARY.exists()
         else "Install a C compiler, then the package anew."
     )

@@ -21,7 +21,7 @@ def test_cases_are_read_and_written() -> None:
     assert case.config("bfloat16").model.resnet_depth == 18
 
 
-@pytest.mark.parametrize("text", ["50", "50:224", "51:224:16", "50:32:16", "50:224:1", "a:b:c"])
+@pytest.mark.parametrize("text", ["50", "50:224", "51:224:16", "50:32:16", "20:16:8", "50:224:1", "a:b:c"])
 def test_what_is_no_case_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="Case"):
         Case.parse(text)
@@ -39,6 +39,7 @@ def test_every_step_is_counted_and_as_many_as_the_time_asks_for() -> None:
     figures = measure(lambda: calls.append(0) or 0.0, 8, warmup=3, steps=5, seconds=0)
     assert len(calls) == 8
     assert figures["best_images_per_sec"] >= figures["images_per_sec"] > 0
+    assert figures["cpu_secs"] >= 0
 
 
 @pytest.mark.parametrize(

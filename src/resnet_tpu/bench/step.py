@@ -68,7 +68,7 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
             rows += _rows(f"{case.title}, {precision}", outputs)
             records.append({"case": str(case), "precision": precision, "runs": outputs})
             bars += _bars(f"{case.title}, {precision}", outputs)
-    header = ("step", "program", "images/s", "ours / it", "range", "MFU")
+    header = ("step", "program", "images/s", "ours / it", "range", "CPU ms", "MFU")
     show(Grid("Training step", header, rows, notes), options.format)
     if options.output:
         compare.write_record(Path(options.output), command, {"options": asdict(options), "cases": records})
@@ -116,20 +116,26 @@ def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> 
 
 
 def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: float) -> dict[str, Any]:
-    """Images per second at the median and at the fastest of so many steps or more, and what came before them."""
+    """Images per second at the median and at the fastest of so many steps or more, and what came before them.
+
+    `cpu_secs` is what the process's threads took together in the median step, which other programs change little.
+    """
     start = time.perf_counter()
     step()
     first_secs = time.perf_counter() - start
     for _ in range(warmup - 1):
         step()
     times: list[float] = []
+    cpu_times: list[float] = []
     while len(times) < steps or sum(times) < seconds:
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         step()
         times.append(time.perf_counter() - start)
+        cpu_times.append(time.process_time() - cpu_start)
     return {
         "images_per_sec": batch_size / statistics.median(times),
         "best_images_per_sec": batch_size / min(times),
+        "cpu_secs": statistics.median(cpu_times),
         "first_step_secs": first_secs,
     }
 
@@ -139,7 +145,7 @@ def _rows(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[tuple[str
     first = outputs[ours][0]
     share = first.get("mfu", 0) / first["images_per_sec"]
     rows = []
-    for title in outputs:
+    for title, runs in outputs.items():
         comparison = compare.compare(what, "images_per_sec", ours, title, outputs)
         ratios = comparison.ratios()
         rows.append(
@@ -149,6 +155,7 @@ def _rows(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[tuple[str
                 f"{comparison.medians()[1]:.4g}",
                 f"{statistics.median(ratios):.2f}",
                 f"{min(ratios):.2f} to {max(ratios):.2f}",
+                f"{1000 * statistics.median(run['cpu_secs'] for run in runs):.0f}",
                 f"{share * comparison.medians()[1]:.1%}" if share else "",
             )
         )

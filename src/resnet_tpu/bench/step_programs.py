@@ -11,7 +11,7 @@ from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 
 NUM_CLASSES = 1000
-DEPTHS = (18, 34, 50)
+DEPTHS = (18, 20, 34, 50)
 
 Step = Callable[[], float]
 """One update with the same batch as ever, done when it returns: the loss before it."""
@@ -32,8 +32,9 @@ class Case:
             depth, image_size, batch_size = map(int, text.split(":"))
         except ValueError:
             raise UserError("Case", repr(text), "depth:image_size:batch_size", "For example 50:224:16.") from None
-        if depth not in DEPTHS or image_size < 64 or batch_size < 2:
-            raise UserError("Case", text, "depth 18, 34 or 50, at least 64 px and 2 images", "Change the case.")
+        if depth not in DEPTHS or image_size < (32 if depth == 20 else 64) or batch_size < 2:
+            expected = "depth 18, 34 or 50 and at least 64 px, or 20 and 32 px; at least 2 images"
+            raise UserError("Case", text, expected, "Change the case.")
         return cls(depth, image_size, batch_size)
 
     def __str__(self) -> str:
@@ -214,7 +215,7 @@ PROGRAMS = {
         "PyTorch, compiled", functools.partial(make_torch, compiled=True), "torch", "torch", device=_device_of_torch,
         only_on="gpu",
     ),
-    "flax": Program("flax, layer by layer", make_flax, "flax", "flax"),
+    "flax": Program("flax, layer by layer", make_flax, "flax", "flax", depths=(18, 34, 50)),
     "keras": Program(
         "Keras", make_keras, "tensorflow", "tensorflow-cpu", depths=(50,), device=_device_of_tensorflow
     ),

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-BLOCKS_PER_GROUP = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+BLOCKS_PER_GROUP = {18: (2, 2, 2, 2), 20: (3, 3, 3), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+CIFAR_DEPTH = 20
 MEAN_RGB = (123.675, 116.28, 103.53)
 STDDEV_RGB = (58.395, 57.12, 57.375)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -58,18 +59,20 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Normalised images [n, 3, h, w] in, float32 logits [n, num_classes] out. depth: 18, 34 or 50."""
+    """Normalised images [n, 3, h, w] in, float32 logits [n, num_classes] out. depth: 18, 34, 50, or CIFAR's 20."""
 
     def __init__(self, depth: int, num_classes: int) -> None:
         super().__init__()
-        self.stem = ConvNorm(3, 64, 7, 2)
-        groups, features = [], 64
+        self.is_small = depth == CIFAR_DEPTH
+        width = 16 if self.is_small else 64
+        self.stem = ConvNorm(3, width, 3, 1) if self.is_small else ConvNorm(3, width, 7, 2)
+        groups, features = [], width
         for group, blocks in enumerate(BLOCKS_PER_GROUP[depth]):
             members = []
             for block in range(blocks):
                 stride = 2 if group > 0 and block == 0 else 1
-                members.append(_block(features, 64 * 2**group, stride, bottleneck=depth >= 50, project=block == 0))
-                features = 64 * 2**group * (4 if depth >= 50 else 1)
+                members.append(_block(features, width * 2**group, stride, bottleneck=depth >= 50, project=block == 0))
+                features = width * 2**group * (4 if depth >= 50 else 1)
             groups.append(nn.Sequential(*members))
         self.groups = nn.Sequential(*groups)
         self.dense = nn.Linear(features, num_classes)
@@ -79,9 +82,10 @@ class ResNet(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Batch norm follows `train()` and `eval()`."""
         x = functional.relu(self.stem(images), inplace=True)
-        # TensorFlow's SAME: an even side is padded by one pixel, after the image
-        even = x.shape[-1] % 2 == 0
-        x = functional.max_pool2d(x, 3, 2, padding=0 if even else 1, ceil_mode=even)
+        if not self.is_small:
+            # TensorFlow's SAME: an even side is padded by one pixel, after the image
+            even = x.shape[-1] % 2 == 0
+            x = functional.max_pool2d(x, 3, 2, padding=0 if even else 1, ceil_mode=even)
         x = self.groups(x).mean((2, 3), dtype=torch.float32)
         with torch.autocast(DEVICE.type, enabled=False):
             return self.dense(x)

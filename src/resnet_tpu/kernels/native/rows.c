@@ -61,37 +61,104 @@ void merge_statistics(
         else function##_bfloat16(__VA_ARGS__);                                                                         \
     } while (0)
 
+/* Rows of few channels are taken several at once, as one row of more: a loop over 16 is little but beginning and end. */
+enum { WIDTH = 256 };
+
+static int64_t rows_at_once(int64_t rows, int64_t channels) {
+    int64_t times = 1;
+    while (2 * times * channels <= WIDTH && rows % (2 * times) == 0) times *= 2;
+    return times;
+}
+
+static const float *repeat(const float *values, int64_t channels, int64_t times, float *own) {
+    for (int64_t i = 0; i < times; i++) memcpy(own + i * channels, values, channels * sizeof *own);
+    return own;
+}
+
+static Norm repeat_norm(Norm norm, int64_t channels, int64_t times, float own[3][WIDTH]) {
+    if (times == 1) return norm;
+    Norm wide = {
+        repeat(norm.mean, channels, times, own[0]), repeat(norm.factor, channels, times, own[1]),
+        repeat(norm.bias, channels, times, own[2])};
+    return wide;
+}
+
+/* Where to add up what belongs into `sum`: in `own`, as wide as the rows, which `gather` then adds to `sum`. */
+static float *widen(float *sum, int64_t times, float own[WIDTH]) {
+    return times == 1 ? sum : memset(own, 0, WIDTH * sizeof *own);
+}
+
+static void gather(const float *wide, int64_t channels, int64_t times, float *sum) {
+    for (int64_t i = 0; times > 1 && i < times; i++)
+        for (int64_t c = 0; c < channels; c++) sum[c] += wide[i * channels + c];
+}
+
 void norm_relu(int dtype, const void *x, void *y, int64_t rows, int64_t channels, Norm norm) {
-    OF_TYPE(norm_relu, x, y, rows, channels, norm);
+    int64_t times = rows_at_once(rows, channels);
+    float own[3][WIDTH];
+    norm = repeat_norm(norm, channels, times, own);
+    OF_TYPE(norm_relu, x, y, rows / times, channels * times, norm);
 }
 
 void norm_relu_gradient(
     int dtype, const void *x, void *gradient, int64_t rows, int64_t channels, Norm norm, float *d_factor, float *d_bias) {
-    OF_TYPE(norm_relu_gradient, x, gradient, rows, channels, norm, d_factor, d_bias);
+    int64_t times = rows_at_once(rows, channels);
+    float own[3][WIDTH], sums[2][WIDTH], *factor = widen(d_factor, times, sums[0]), *bias = widen(d_bias, times, sums[1]);
+    norm = repeat_norm(norm, channels, times, own);
+    OF_TYPE(norm_relu_gradient, x, gradient, rows / times, channels * times, norm, factor, bias);
+    gather(factor, channels, times, d_factor);
+    gather(bias, channels, times, d_bias);
 }
 
 void norm_statistics_gradient(
     int dtype, const void *y, const void *gradient, void *out, int64_t rows, int64_t channels, Norm norm) {
-    OF_TYPE(norm_statistics_gradient, y, gradient, out, rows, channels, norm);
+    int64_t times = rows_at_once(rows, channels);
+    float own[3][WIDTH];
+    norm = repeat_norm(norm, channels, times, own);
+    OF_TYPE(norm_statistics_gradient, y, gradient, out, rows / times, channels * times, norm);
 }
 
 void add_rows(int dtype, const void *x, void *y, int64_t size) { OF_TYPE(add_rows, x, y, size); }
 
 void statistics(int dtype, const void *x, int64_t rows, int64_t channels, float *mean, float *square, float *own) {
-    OF_TYPE(statistics, x, rows, channels, mean, square, own);
+    int64_t times = rows_at_once(rows, channels);
+    if (times == 1) {
+        OF_TYPE(statistics, x, rows, channels, mean, square, own);
+        return;
+    }
+    float means[WIDTH], squares[WIDTH], rest[2 * WIDTH];
+    OF_TYPE(statistics, x, rows / times, channels * times, means, squares, rest);
+    memcpy(mean, means, channels * sizeof *mean);
+    memcpy(square, squares, channels * sizeof *square);
+    for (int64_t i = 1; i < times; i++)
+        merge_statistics(
+            mean, square, i * (rows / times), means + i * channels, squares + i * channels, rows / times, channels);
 }
 
 void norm_add_relu(
     int dtype, const void *x, Norm norm, const void *shortcut, const Norm *other, void *y, int64_t rows, int64_t channels) {
-    OF_TYPE(norm_add_relu, x, norm, shortcut, other, y, rows, channels);
+    int64_t times = rows_at_once(rows, channels);
+    float own[3][WIDTH], own_other[3][WIDTH];
+    norm = repeat_norm(norm, channels, times, own);
+    Norm beside = other ? repeat_norm(*other, channels, times, own_other) : norm;
+    OF_TYPE(norm_add_relu, x, norm, shortcut, other ? &beside : NULL, y, rows / times, channels * times);
 }
 
 void norm_add_relu_gradient(
     int dtype, const void *x, Norm norm, const void *shortcut, const Norm *other, const void *y, const void *gradient,
     void *dx, void *d_shortcut, int64_t rows, int64_t channels, float *d_factor, float *d_bias, float *d_other) {
+    int64_t times = rows_at_once(rows, channels);
+    float own[3][WIDTH], own_other[3][WIDTH], sums[3][WIDTH];
+    float *factor = widen(d_factor, times, sums[0]), *bias = widen(d_bias, times, sums[1]);
+    float *other_factor = widen(d_other, times, sums[2]);
+    norm = repeat_norm(norm, channels, times, own);
+    Norm beside = other ? repeat_norm(*other, channels, times, own_other) : norm;
     OF_TYPE(
-        norm_add_relu_gradient, x, norm, shortcut, other, y, gradient, dx, d_shortcut, rows, channels, d_factor, d_bias,
-        d_other);
+        norm_add_relu_gradient, x, norm, shortcut, other ? &beside : NULL, y, gradient, dx, d_shortcut, rows / times,
+        channels * times, factor, bias, other_factor);
+    gather(factor, channels, times, d_factor);
+    gather(bias, channels, times, d_bias);
+    gather(other_factor, channels, times, d_other);
 }
 
 void pool_image(

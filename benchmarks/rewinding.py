@@ -1,0 +1,187 @@
+"""The rewinding paper's experiment at its own size: ResNet-20 on CIFAR-10 for 182 epochs, pruned and trained again.
+
+    python -m benchmarks.rewinding runs/paper              # does what is not done, and goes on after any stop
+    python -m benchmarks.rewinding runs/paper --pack       # what there is, into benchmarks/results/rewinding
+    python -m benchmarks.rewinding runs/paper --unpack     # from there, on another machine
+
+`runs/paper/data` are the images, see docs/pruning.md. Two networks, and from each one-shot pruning to two of the
+paper's densities with three ways of re-training, by the commands of `resnet-tpu`, one after the other. `starts.json`
+has a row for every start of one: CPU time and how it ended. A pack can be made beside a running experiment. One that
+goes on from a pack ends with the same bits on a processor of the same kind. Source: arXiv:2003.02389.
+"""
+
+import argparse
+import csv
+import fcntl
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks import script
+from resnet_tpu.bench import compare
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
+from resnet_tpu.reports.metrics import metrics_path, read_metrics
+
+PACKED = script.CHECKOUT / script.RESULTS / "rewinding"
+SEEDS = (0, 1)
+REWIND_STEP = 4701  # as in the paper: 170 of the 182 epochs are left
+TRAIN = shlex.split(
+    "train --recipe=cifar --precision=bfloat16 --data_dir=data --cache=decoded "
+    f"--lottery_checkpoint_iters={REWIND_STEP} --save_checkpoints_steps=100 --iterations_per_loop=100 "
+    "--steps_per_eval=13epochs --keep_checkpoint_max=2"
+)
+PRUNE = shlex.split(
+    "--density=20.97152,10.737418 --retrain=lr_rewinding,weight_rewinding,fine_tuning --paper_network=resnet20 "
+    f"--rewind_to={REWIND_STEP}"
+)
+STARTS, ENDED = "starts.json", "done"
+KEPT_ROWS = 500
+"""Of so many rows of training metrics a pack has one, and all evaluations."""
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rewinding", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="Where the experiment is.")
+    parser.add_argument("--packed", type=Path, default=PACKED, help="Where its pack is. Default: %(default)s.")
+    parser.add_argument("--pack", action="store_true", help="Pack it.")
+    parser.add_argument("--unpack", action="store_true", help="Unpack it.")
+    options = parser.parse_args()
+    if options.unpack:
+        unpack(options.packed, options.folder)
+    elif options.pack:
+        pack(options.folder, options.packed)
+    else:
+        run(options.folder)
+
+
+def commands() -> Iterator[list[str]]:
+    """What there is to do, in order: arguments of `resnet-tpu`, in the folder of the experiment."""
+    for seed in SEEDS:
+        yield [*TRAIN, f"--seed={seed}", f"--model_dir=base_{seed}"]
+        yield ["prune", f"base_{seed}", *PRUNE, f"--output_dir=pruned_{seed}"]
+    yield ["prune", "--combine", *(f"pruned_{seed}" for seed in SEEDS), "--output_dir=both", "--paper_network=resnet20"]
+
+
+def run(folder: Path) -> None:
+    """Does what is not done. Raises UserError where another process does so, or a command fails."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with (folder / "pid").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            do = f"Stop it first: kill $(cat {folder}/pid)"
+            raise UserError(str(folder), "an experiment that another process runs", "one that none runs", do) from None
+        lock.truncate(0)
+        print(os.getpid(), file=lock, flush=True)
+        for arguments in commands():
+            if not any(row["command"] == arguments and row["ended"] == ENDED for row in _starts(folder)):
+                _run(folder, arguments)
+
+
+def _run(folder: Path, arguments: list[str]) -> None:
+    """Runs a command of `resnet-tpu`; a signal ends it with us, after it has saved. Its row is kept up to date."""
+    rows = _starts(folder)
+    row: dict[str, Any] = {"command": arguments, "processor": compare.machine()["processor"]}
+    row |= {"began": datetime.now(UTC).isoformat(timespec="seconds"), "cpu_hours": 0.0, "ended": "lost"}
+    child = subprocess.Popen([sys.executable, "-m", "resnet_tpu", *arguments], cwd=folder)
+    try:
+        while child.poll() is None:
+            row["cpu_hours"] = round(_cpu_secs(child.pid) / 3600, 4)
+            _write_json(folder / STARTS, [*rows, row])
+            try:
+                child.wait(30)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        child.terminate()
+        row["ended"] = "stopped" if (code := child.wait()) else ENDED
+        _write_json(folder / STARTS, [*rows, row])
+    if code:
+        raise UserError(shlex.join(arguments), f"exit code {code}", "0", "See what it printed above.")
+
+
+def _cpu_secs(pid: int) -> float:
+    """User and system time of a process that runs, of all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _starts(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / STARTS).read_text()) if (folder / STARTS).exists() else []
+
+
+def _write_json(path: Path, content: Any) -> None:
+    """A kill leaves what was there, or all that is new."""
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.rename(path)
+
+
+def _runs(folder: Path) -> list[Path]:
+    """The model_dirs that have begun."""
+    return sorted(path.parent for path in folder.rglob(store.FOLDER) if store.steps_in(str(path)))
+
+
+def pack(folder: Path, packed: Path) -> None:
+    """Of every training its newest checkpoint and those to rewind to, and thinned metrics; and the table of all."""
+    table = [("run", "step", "of", "evaluated at step", "top_1_accuracy")]
+    for model_dir in _runs(folder):
+        name = model_dir.relative_to(folder)
+        config = json.loads((model_dir / "config.json").read_text())
+        steps = store.steps_in(str(model_dir / store.FOLDER))
+        kept = {steps[-1], *map(int, filter(None, config["lottery_checkpoint_iters"].split(",")))} & {*steps}
+        target = packed / name.with_name(f"{name.name}.tar.xz")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(target, "w:xz", preset=9) as archive:
+            for file in sorted([*model_dir.glob("*.json"), *model_dir.glob("*.txt")]):
+                archive.add(file, file.relative_to(folder), filter=_untimed)
+            for step in sorted(kept):
+                path = model_dir / store.FOLDER / str(step)
+                archive.add(path, path.relative_to(folder), filter=_untimed)
+        rows = read_metrics(str(model_dir))
+        thinned = [row for row in rows if row["split"] == "eval" or (row["step"] + 1) % KEPT_ROWS == 0]
+        target.with_name(f"{name.name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in thinned))
+        last = ([row for row in rows if row["split"] == "eval"] or [{"step": "", "top_1_accuracy": ""}])[-1]
+        table.append((str(name), steps[-1], config["train_steps"], last["step"], last["top_1_accuracy"]))
+    starts = _starts(folder)
+    _write_json(packed / STARTS, starts)
+    with (packed / "progress.csv").open("w") as file:
+        csv.writer(file, lineterminator="\n").writerows(table)
+    for line in table:
+        print(*line, sep="\t")
+    stops = sum(row["ended"] != ENDED for row in starts)
+    print(f"{len(starts)} starts, {stops} stopped or going on, {sum(row['cpu_hours'] for row in starts):.2f} CPU hours")
+
+
+def _untimed(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """The same files give the same archive."""
+    member.mtime, member.uid, member.gid, member.uname, member.gname = 0, 0, 0, "", ""
+    return member
+
+
+def unpack(packed: Path, folder: Path) -> None:
+    """Puts the experiment into `folder`. Raises UserError where one has begun there."""
+    if _runs(folder):
+        raise UserError(str(folder), "an experiment that has begun", "a folder without one", "Choose another folder.")
+    for path in sorted(packed.rglob("*.tar.xz")):
+        with tarfile.open(path) as archive:
+            archive.extractall(folder, filter="data")
+        run_name = str(path.relative_to(packed)).removesuffix(".tar.xz")
+        Path(metrics_path(str(folder / run_name))).write_text((packed / f"{run_name}.jsonl").read_text())
+    _write_json(folder / STARTS, _starts(packed))
+
+
+if __name__ == "__main__":
+    script.main(main)

@@ -1,0 +1,44 @@
+"""The paper's experiment is carried from machine to machine by a pack, and ends as one that was never packed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import rewinding
+from resnet_tpu.checkpoints import store
+from resnet_tpu.config import Config
+from resnet_tpu.errors import UserError
+from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.train.loop import train
+
+OPTIONS: dict[str, Any] = {
+    "data_dir": "synthetic", "image_size": 16, "num_label_classes": 4, "num_train_images": 16, "num_eval_images": 8,
+    "resnet_depth": 8, "resnet_width": 4, "train_batch_size": 8, "eval_batch_size": 8, "steps_per_eval": 2,
+    "iterations_per_loop": 1, "save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "train_steps": 6,
+    "lottery_checkpoint_iters": "1", "num_cores": 1,
+}  # fmt: skip
+
+
+def test_an_unpacked_training_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewinding, "KEPT_ROWS", 2)
+    first, packed, second = (tmp_path / name for name in ("first", "packed", "second"))
+    (model_dir, other) = (folder / "base_0" for folder in (first, second))
+    config = Config().replace(**OPTIONS)
+    train(config.replace(model_dir=str(model_dir), train_steps=4))
+    rewinding.pack(first, packed)
+    rewinding.unpack(packed, second)
+    assert store.steps_in(str(other / store.FOLDER)) == [1, 4]
+    for folder in (model_dir, other):
+        train(config.replace(model_dir=str(folder)))
+    names = ("params", "batch_stats", "momentum")
+    ends = [store.load_named(store.find(str(folder)), names) for folder in (model_dir, other)]
+    assert ends[0].keys() == ends[1].keys()
+    for name, array in ends[0].items():
+        np.testing.assert_array_equal(array, ends[1][name])
+    evaluated = [[row for row in read_metrics(str(folder)) if row["split"] == "eval"] for folder in (model_dir, other)]
+    assert [(row["step"], row["loss"]) for row in evaluated[0]] == [(row["step"], row["loss"]) for row in evaluated[1]]
+
+    with pytest.raises(UserError, match=r"an experiment that has begun, expected a folder without one"):
+        rewinding.unpack(packed, second)
