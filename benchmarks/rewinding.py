@@ -136,7 +136,7 @@ def _runs(folder: Path) -> list[Path]:
 
 def pack(folder: Path, packed: Path) -> None:
     """Of every training its newest checkpoint and those to rewind to, and thinned metrics; and the table of all."""
-    table = [("run", "step", "of", "evaluated at step", "top_1_accuracy")]
+    table: list[tuple[Any, ...]] = [("run", "step", "of", "evaluated at step", "top_1_accuracy")]
     for model_dir in _runs(folder):
         name = model_dir.relative_to(folder)
         config = json.loads((model_dir / "config.json").read_text())
