@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -123,13 +124,17 @@ def wheel(dist: Path) -> Path:
     return wheel
 
 
-def test_sdist_has_what_is_tracked(sdist: Path) -> None:
+def test_sdist_has_what_is_tracked_and_not_left_out(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
-    tracked = run(ROOT, "git", "ls-files").splitlines()
-    assert {name for name in tracked if (ROOT / name).exists()} <= files
+    tracked = {name for name in run(ROOT, "git", "ls-files").splitlines() if (ROOT / name).exists()}
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
+    left_out = {name for name in tracked if name.startswith(tuple(f"{folder}/" for folder in options["exclude"]))}
+    assert left_out
+    assert tracked - left_out <= files
+    assert not left_out & files
     assert not [name for name in files if name.endswith((".so", ".pyc"))]
 
 
