@@ -99,24 +99,27 @@ $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(NATIVE)
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-# An environment of its own over the other, for what comes with a fuzzer would take part in every test.
-$(VENV)/fuzz/installed: $(VENV)/installed pyproject.toml
-	$(BIN)/python -m venv $(VENV)/fuzz
+# An environment of its own over the other: what comes with a fuzzer would take part in every test, and TensorFlow would be
+# imported wherever it is found.
+define layer
+	$(BIN)/python -m venv $(@D)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-		> "$$($(VENV)/fuzz/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/installed.pth"
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["fuzz"], sep="\n")' \
-		| $(VENV)/fuzz/bin/python -m pip install --quiet --constraint requirements.lock --requirement /dev/stdin
+		> "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/installed.pth"
+endef
+define install_group
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["$(1)"], sep="\n")' \
+		| $(@D)/bin/python -m pip install --quiet $(2) --requirement /dev/stdin
+endef
+
+$(VENV)/fuzz/installed: $(VENV)/installed pyproject.toml
+	$(layer)
+	$(call install_group,fuzz,--constraint requirements.lock)
 	touch $@
 
-# Another one for what reads and writes as ours does: TensorFlow would be imported wherever it is found.
 $(VENV)/peers/installed: $(VENV)/installed pyproject.toml
-	$(BIN)/python -m venv $(VENV)/peers
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-		> "$$($(VENV)/peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/installed.pth"
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["peers"], sep="\n")' \
-		| $(VENV)/peers/bin/python -m pip install --quiet --constraint requirements.lock --requirement /dev/stdin
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["peers-alone"], sep="\n")' \
-		| $(VENV)/peers/bin/python -m pip install --quiet --no-deps --requirement /dev/stdin
+	$(layer)
+	$(call install_group,peers,--constraint requirements.lock)
+	$(call install_group,peers-alone,--no-deps)
 	touch $@
 
 $(NEWEST)/installed: pyproject.toml hatch_build.py $(NATIVE)

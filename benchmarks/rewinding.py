@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tarfile
@@ -76,7 +75,6 @@ def commands() -> Iterator[list[str]]:
 
 def run(folder: Path) -> None:
     """Does what is not done. Raises UserError where another process does so, or a command fails."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with (folder / "pid").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
