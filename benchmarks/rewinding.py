@@ -74,7 +74,10 @@ def commands() -> Iterator[list[str]]:
 
 
 def run(folder: Path) -> None:
-    """Does what is not done. Raises UserError where another process does so, or a command fails."""
+    """Does what is not done. Raises UserError without images, where another process does so, or a command fails."""
+    if not (folder / "data").is_dir():
+        do = f"Run resnet-tpu prepare cifar10 {folder}/data"
+        raise UserError(str(folder), "no images in its folder data", "those of CIFAR-10, as prepare writes them", do)
     with (folder / "pid").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -42,3 +42,9 @@ def test_an_unpacked_training_ends_with_the_same_bits(tmp_path: Path, monkeypatc
 
     with pytest.raises(UserError, match=r"an experiment that has begun, expected a folder without one"):
         rewinding.unpack(packed, second)
+
+
+def test_without_images_it_says_how_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no images in its folder data, .* Run resnet-tpu prepare cifar10 .*/data"):
+        rewinding.run(tmp_path)
+    assert not list(tmp_path.iterdir())
