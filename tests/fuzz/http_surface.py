@@ -54,6 +54,7 @@ def main() -> int:
         with run_server(folder, folder, "--request_timeout=10") as server:
             check(server, images)
             before = server.memory_mb()
+            server.forget_peak()
             half = f"--max-time={max(1, round(asked.seconds / 2))}"
             code = run_schemathesis(server, f"--max-examples={1 + asked.runs // 100}" if asked.runs else half, seed)
             end = time.monotonic() + asked.seconds / 2

@@ -112,9 +112,13 @@ class Server:
         return received
 
     def memory_mb(self, what: str = "VmRSS") -> float:
-        """Resident memory of its process in MB; VmHWM: the most it ever was."""
+        """Resident memory of its process in MB; VmHWM: the most it was since the peak was forgotten."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(rf"^{what}:\s+(\d+) kB", status, re.MULTILINE)[0]) / 1000
+
+    def forget_peak(self) -> None:
+        """VmHWM begins again at what is resident now, so that nobody answers for the peak of those before."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends the signal and returns the exit code."""
