@@ -36,7 +36,7 @@ ifeq ($(NEWEST_PYTHON),)
 else
 	$(MAKE) $(NEWEST)/installed
 	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=10 $(ARGS) \
-		$(addprefix tests/,models kernels train recipes checkpoints export serve)
+		$(addprefix tests/,models kernels training recipes checkpoints serving)
 endif
 
 test-peers: $(VENV)/peers/installed  ## what others made, read and written by ours: TensorFlow, emulators, types of services; and hosts on a network

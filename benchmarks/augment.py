@@ -23,8 +23,8 @@ import cv2
 import numpy as np
 
 from benchmarks import script
-from resnet_tpu.bench import compare
-from resnet_tpu.bench.photos import draw_photos
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.photos import draw_photos
 
 OURS, PIL, TENSORS = "resnet_tpu", "torchvision, PIL images", "torchvision, tensors"
 POLICIES = ("randaugment", "autoaugment")

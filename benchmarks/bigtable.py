@@ -23,13 +23,13 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import script
-from resnet_tpu.bench import compare
-from resnet_tpu.bench.photos import write_photos
-from resnet_tpu.bench.task import Task
 from resnet_tpu.data.prepare.bigtable_writer import write_table
 from resnet_tpu.data.sources.bigtable_rows import EMULATOR
 from resnet_tpu.errors import UserError
-from resnet_tpu.machine import num_cores
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.photos import write_photos
+from resnet_tpu.performance.bench.task import Task
+from resnet_tpu.system.machine import num_cores
 
 DISK, TABLE = "local disk", "Bigtable"
 STAND_IN = script.CHECKOUT / "tests" / "data" / "sources" / "bigtable_server.py"
@@ -74,7 +74,7 @@ def _table(name: str) -> dict[str, str]:
 
 
 def _command(task: Task) -> list[str]:
-    return [sys.executable, "-m", "resnet_tpu.bench.input", "ours", json.dumps(asdict(task))]
+    return [sys.executable, "-m", "resnet_tpu.performance.bench.input", "ours", json.dumps(asdict(task))]
 
 
 @contextmanager

@@ -25,9 +25,9 @@ import time
 from typing import Any
 
 from benchmarks import script
-from resnet_tpu.bench import compare
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.performance.bench import compare
 from resnet_tpu.recipes import find_recipe
 
 OURS, PEER = "resnet_tpu", "PyTorch"
@@ -58,12 +58,12 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
     start = time.perf_counter()
     import jax
 
-    from resnet_tpu.bench import torch_resnet
     from resnet_tpu.data.loader.batches import eval_batches, train_batches
     from resnet_tpu.data.sources.data_dir import open_source
     from resnet_tpu.models.network import Network
-    from resnet_tpu.train.run import lengths_of, resolve
-    from resnet_tpu.train.schedule import make_schedule
+    from resnet_tpu.performance.bench import torch_resnet
+    from resnet_tpu.training.run import lengths_of, resolve
+    from resnet_tpu.training.schedule import make_schedule
 
     source = open_source(config.data, "train")
     config = resolve(config, source)

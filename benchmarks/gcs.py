@@ -24,13 +24,13 @@ import numpy as np
 
 from benchmarks import script
 from resnet_tpu import storage
-from resnet_tpu.bench import compare
-from resnet_tpu.bench.photos import write_photos
-from resnet_tpu.bench.task import Task
 from resnet_tpu.data.records.tfrecord import RecordWriter, read_records
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.tfrecords import DistantRecordSource
-from resnet_tpu.machine import num_cores
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.photos import write_photos
+from resnet_tpu.performance.bench.task import Task
+from resnet_tpu.system.machine import num_cores
 
 DISK, KEPT, DIRECT = "local disk", "gs://, kept here", "gs://, one by one"
 SERVER = script.CHECKOUT / "tests" / "gcs" / "server.py"
@@ -95,7 +95,7 @@ def _say_requests(name: str, task: Task, endpoint: str) -> None:
 
 
 def _command(task: Task) -> list[str]:
-    return [sys.executable, "-m", "resnet_tpu.bench.input", "ours", json.dumps(asdict(task))]
+    return [sys.executable, "-m", "resnet_tpu.performance.bench.input", "ours", json.dumps(asdict(task))]
 
 
 def _ask(endpoint: str, path: str, body: dict[str, float] | None = None) -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import script
-from resnet_tpu.bench.compare import Contender
+from resnet_tpu.performance.bench.compare import Contender
 
 
 def measure(requirements: list[str]) -> dict[str, Any]:

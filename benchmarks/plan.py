@@ -35,8 +35,8 @@ def run() -> None:
     names = options.recipes or (["v2-8", "v5e-8", "v3-512"] if options.quick else known)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    from resnet_tpu.plan.compiler import compiler_of
-    from resnet_tpu.plan.topology import find_topology
+    from resnet_tpu.performance.plan.compiler import compiler_of
+    from resnet_tpu.performance.plan.topology import find_topology
 
     compiler_of(find_topology(options.slice))
     rows = [plan_recipe(name, options.slice, full=options.full) for name in names]
@@ -47,9 +47,9 @@ def run() -> None:
 
 def plan_recipe(name: str, default: str, *, full: bool) -> dict[str, object]:
     """One row of the table."""
-    from resnet_tpu.plan.generations import GIB
-    from resnet_tpu.plan.plan import plan
-    from resnet_tpu.plan.topology import find_topology, slice_for
+    from resnet_tpu.performance.plan.generations import GIB
+    from resnet_tpu.performance.plan.plan import plan
+    from resnet_tpu.performance.plan.topology import find_topology, slice_for
 
     config = find_recipe(name)
     found = plan(config, find_topology(slice_for(name, config.run.num_cores) or default), fast=not full, notice=_notice)

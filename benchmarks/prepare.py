@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 from benchmarks import script
-from resnet_tpu.bench import compare
-from resnet_tpu.bench.photos import draw_photos
 from resnet_tpu.errors import UserError
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.photos import draw_photos
 
 OURS, PEER = "resnet_tpu", "TensorFlow, 1 process"
 SUFFIXES = (".jpg", ".jpeg")

@@ -22,23 +22,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import script
-from resnet_tpu.bench.compare import Comparison
 from resnet_tpu.checkpoints import checksums
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import Checkpoint, CheckpointStore
-from resnet_tpu.config import Config
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import network_of
-from resnet_tpu.prune.compact import compact
-from resnet_tpu.prune.layers import kernels_of, maskable
-from resnet_tpu.prune.masks import all_kept
-from resnet_tpu.prune.methods import find_method
-from resnet_tpu.prune.sizes import size_of
-from resnet_tpu.prune.start import start_with
-from resnet_tpu.train.optimizer import make_optimizer
-from resnet_tpu.train.schedule import make_schedule
-from resnet_tpu.train.state import create_state
-from resnet_tpu.train.step import make_predict_step, make_train_step
+from resnet_tpu.options.config import Config
+from resnet_tpu.performance.bench.compare import Comparison
+from resnet_tpu.pruning.compact import compact
+from resnet_tpu.pruning.layers import kernels_of, maskable
+from resnet_tpu.pruning.masks import all_kept
+from resnet_tpu.pruning.methods import find_method
+from resnet_tpu.pruning.sizes import size_of
+from resnet_tpu.pruning.start import start_with
+from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.schedule import make_schedule
+from resnet_tpu.training.state import create_state
+from resnet_tpu.training.step import make_predict_step, make_train_step
 
 CIFAR_DEPTHS = (20, 56, 110)
 DENSITY = 20

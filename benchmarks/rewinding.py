@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import script
-from resnet_tpu.bench import compare
 from resnet_tpu.checkpoints import store
 from resnet_tpu.errors import UserError
+from resnet_tpu.performance.bench import compare
 from resnet_tpu.reports.metrics import metrics_path, read_metrics
 
 PACKED = script.CHECKOUT / script.RESULTS / "rewinding"

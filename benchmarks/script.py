@@ -1,4 +1,4 @@
-"""What the scripts here share beside `resnet_tpu.bench`: their command line, and where their results go."""
+"""What the scripts here share beside `resnet_tpu.performance.bench`: their command line, and where their results go."""
 
 import argparse
 import os
@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu.bench import compare
-from resnet_tpu.bench.compare import Comparison, Contender
-from resnet_tpu.program import exit_code
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.compare import Comparison, Contender
+from resnet_tpu.system.program import exit_code
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS = Path("benchmarks") / "results"

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from benchmarks import script
-from resnet_tpu.bench.photos import draw_photos
 from resnet_tpu.errors import UserError
+from resnet_tpu.performance.bench.photos import draw_photos
 
 INSTALL = ("git clone --quiet {checkout} resnet_tpu", "python3 -m venv env", ". env/bin/activate", "{pip}")
 _BLOCK = re.compile(r"## Your photos.*?^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)

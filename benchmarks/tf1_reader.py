@@ -25,8 +25,8 @@ import google_crc32c
 import numpy as np
 
 from benchmarks import script
-from resnet_tpu.bench import compare
 from resnet_tpu.errors import UserError
+from resnet_tpu.performance.bench import compare
 
 OURS, PEER = "resnet_tpu", "TensorFlow"
 
@@ -36,9 +36,9 @@ Reader = Callable[[str], dict[str, np.ndarray]]
 def make_variables(width: int) -> dict[str, np.ndarray]:
     """The variables of a training of ResNet-50 by the original's names, random."""
     from resnet_tpu.checkpoints.tf1_names import tf_names
-    from resnet_tpu.config import Config
     from resnet_tpu.models.arrays import leaf_at
     from resnet_tpu.models.network import Network
+    from resnet_tpu.options.config import Config
 
     config = Config().replace(resnet_depth=50, resnet_width=width)
     network = Network.create(config.model, num_classes=1000, image_size=224)

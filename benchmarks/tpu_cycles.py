@@ -2,7 +2,7 @@
 
 Both steps are compiled for the smallest slice of each generation, 224 px, bfloat16, batch norm per replica; the figure
 is the sum of the compiler's cycles over the operations of a step. Ours takes options of the compiler
-(train/compiler_options.py); flax's example takes none, as it is, or ours by --same_options. Needs libtpu
+(training/compiler_options.py); flax's example takes none, as it is, or ours by --same_options. Needs libtpu
 (pip install 'resnet-tpu[plan]') and some minutes a step the first time; what was compiled is kept.
 """
 
@@ -35,7 +35,7 @@ def run() -> None:
     options = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    from resnet_tpu.plan.compiler import libtpu_version
+    from resnet_tpu.performance.plan.compiler import libtpu_version
 
     images = 8 if options.quick else options.images
     rows = [
@@ -67,12 +67,12 @@ def run() -> None:
 def estimate(name: str, images: int, kernels: str, same_options: bool) -> dict[str, object]:
     """One row of the table."""
     from benchmarks import flax_step
-    from resnet_tpu.config import Config
-    from resnet_tpu.distributed import mesh_of
-    from resnet_tpu.plan.compiler import compile_step, devices_of
-    from resnet_tpu.plan.lowering import lower_train_step
-    from resnet_tpu.plan.topology import find_topology
-    from resnet_tpu.train.compiler_options import compiler_options_for
+    from resnet_tpu.options.config import Config
+    from resnet_tpu.parallel.distributed import mesh_of
+    from resnet_tpu.performance.plan.compiler import compile_step, devices_of
+    from resnet_tpu.performance.plan.lowering import lower_train_step
+    from resnet_tpu.performance.plan.topology import find_topology
+    from resnet_tpu.training.compiler_options import compiler_options_for
 
     topology = find_topology(name)
     mesh = mesh_of(devices_of(topology))

@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks import script
 from benchmarks.flowers import train_ours
-from resnet_tpu.bench import compare
 from resnet_tpu.errors import UserError
-from resnet_tpu.overrides import parse_overrides
+from resnet_tpu.options.overrides import parse_overrides
+from resnet_tpu.performance.bench import compare
 
 QUICK = (
     "data_dir=synthetic,num_train_images=320,num_label_classes=5,num_test_images=32,resnet_depth=18,resnet_width=4,"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from resnet_tpu import api
-from resnet_tpu.config import OPTIONS, Config
-from resnet_tpu.options import Option
+from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.fields import Option
 from resnet_tpu.recipes import RECIPES, text_of
 
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ What `resnet_tpu.api` has, as its code says. [From Python](api.md) shows it at w
 
 def options_page() -> str:
     """Every option in a table per group of `Config`."""
-    parts = [WRITTEN_BY.format("src/resnet_tpu/config.py"), ABOUT_OPTIONS]
+    parts = [WRITTEN_BY.format("src/resnet_tpu/options/config.py"), ABOUT_OPTIONS]
     for group in dataclasses.fields(Config):
         title, _, more = (inspect.getdoc(group.default_factory) or "").rstrip(".").partition("; ")
         parts.append(f"\n## {title}\n\n" + (f"{more[0].upper()}{more[1:]}.\n\n" if more else ""))

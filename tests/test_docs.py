@@ -19,8 +19,8 @@ import pytest
 from jax._src import xla_bridge
 
 from resnet_tpu import cli, resnet_main
-from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.options.config import OPTIONS, Config
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from resnet_tpu.config import OPTIONS
+from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.resnet_main import MEANT, OTHER_NAMES, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "flags.md").read_text()

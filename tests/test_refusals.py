@@ -11,7 +11,7 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
-from resnet_tpu.export.bundle import newest_bundle, open_bundle
+from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle
 
 TRAIN = [
     "train", "--resnet_depth=8", "--resnet_width=4", "--image_size=16", "--precision=float32", "--train_steps=2",
@@ -91,7 +91,7 @@ def test_nothing_is_created_before_the_checks_pass(
 def test_a_bundle_that_fails_the_comparison_is_not_left(
     here: Path, made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resnet_tpu.export.verify.TOLERANCE", -1.0)
+    monkeypatch.setattr("resnet_tpu.serving.export.verify.TOLERANCE", -1.0)
     assert cli.main(["export", "run", "new", f"{made}/photos", "--forms=onnx"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert "Removed" in said[-2]

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks import rewinding
 from resnet_tpu.checkpoints import store
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.train.loop import train
+from resnet_tpu.training.loop import train
 
 OPTIONS: dict[str, Any] = {
     "data_dir": "synthetic", "image_size": 16, "num_label_classes": 4, "num_train_images": 16, "num_eval_images": 8,

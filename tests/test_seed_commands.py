@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import store
-from resnet_tpu.export.bundle import load_classifier, open_bundle
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tensorflow_tpu.md"
 SMALL = "--resnet_depth=18 --resnet_width=8 --image_size=32 --precision=float32 --num_cores=1"

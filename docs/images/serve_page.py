@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import ViewportSize, expect, sync_playwright
 
-from resnet_tpu.bench import server
+from resnet_tpu.performance.bench import server
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ Everything in `resnet_tpu.api` is here too, and only loaded when it is used: `im
 """
 
 import importlib
-import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,12 +12,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = (
-    "Config", "Dataset", "Example", "Experiment", "History", "Model", "Predictions", "PrepareOptions", "UserError",
-    "evaluate", "fetch_flower_photos", "find_recipe", "find_topology", "history", "load_classifier", "load_model",
-    "open_bundle", "open_dataset", "predict", "prepare", "write_digits",
+    "Config", "Dataset", "Example", "Experiment", "History", "Model", "Predictions", "PrepareOptions",
+    "UserError", "evaluate", "export", "fetch_flower_photos", "find_recipe", "find_topology", "history",
+    "load_classifier", "load_model", "open_bundle", "open_dataset", "plan", "predict", "prepare", "prune",
+    "train", "write_digits",
 )  # fmt: skip
-_PACKAGES = ("export", "plan", "prune", "train")
-"""Names in the API that packages have too: these can be called."""
 
 
 def __getattr__(name: str) -> Any:
@@ -29,18 +27,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_NAMES])
-
-
-class _Callable(types.ModuleType):
-    """A package that is also the function of its name in the API."""
-
-    @property
-    def __wrapped__(self) -> Any:  # whose signature is shown
-        return getattr(importlib.import_module("resnet_tpu.api"), self.__name__.rpartition(".")[2])
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__wrapped__(*args, **kwargs)
-
-
-for _name in _PACKAGES:
-    importlib.import_module(f"resnet_tpu.{_name}").__class__ = _Callable

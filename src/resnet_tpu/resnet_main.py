@@ -14,12 +14,12 @@ from typing import Any
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import describe, metavar, split_arguments
 from resnet_tpu.cli.train import run
-from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options import Option, expand_home
-from resnet_tpu.overrides import Layer, merge, parse_overrides, read_run, read_yaml
-from resnet_tpu.program import exit_code
+from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.fields import Option, expand_home
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml
 from resnet_tpu.recipes import FILES
+from resnet_tpu.system.program import exit_code
 
 log = logging.getLogger("resnet_tpu.resnet_main")  # not by __name__, which is __main__ in `python -m`
 

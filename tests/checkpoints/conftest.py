@@ -18,9 +18,9 @@ from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
 from resnet_tpu.checkpoints.weights import Kind
-from resnet_tpu.config import Config
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
 
 WriteBundle = Callable[..., str]
 _TYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "bfloat16": 14, "float16": 19}

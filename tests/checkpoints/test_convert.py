@@ -16,16 +16,17 @@ import pytest
 import safetensors.numpy
 import yaml
 
-from resnet_tpu import cli, distributed
+from resnet_tpu import cli
 from resnet_tpu.checkpoints import store, tf1
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.config import Config
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.metrics import MetricsWriter
-from resnet_tpu.train.step import normalize
-from resnet_tpu.train.trained import load_trained
+from resnet_tpu.training.step import normalize
+from resnet_tpu.training.trained import load_trained
 
 CLASSES = ["daisy", "rose", "tulip"]
 TINY = {"resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "precision": "float32", "image_size": 32}

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import timm
-from resnet_tpu.config import Config
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
 
 from . import hub_server
 from .hub_server import COMMIT, TOKEN, Hub
@@ -31,7 +31,7 @@ CLASSES = ["daisy", "rose", "tulip"]
 _CARD = b"---\nlicense: apache-2.0\ntags:\n- timm\n---\n# A card\n"
 _FETCH = """
 import json, sys
-from resnet_tpu import program
+from resnet_tpu.system import program
 from resnet_tpu.checkpoints import pretrained
 sys.exit(program.exit_code(lambda names: [print(json.dumps(pretrained.fetch(name))) for name in names], sys.argv[1:]))
 """

@@ -9,7 +9,7 @@ import pytest
 import tensorstore
 
 from resnet_tpu.checkpoints import orbax_calls
-from resnet_tpu.train.interrupt import Interruption
+from resnet_tpu.training.interrupt import Interruption
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import pretrained, published, weights
 from resnet_tpu.checkpoints.pretrained import PRETRAINED
-from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaves
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import OPTIONS, Config
 
 CONTENT = b"weights" * 1000
 CHECKSUM = hashlib.sha256(CONTENT).hexdigest()

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_names
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
 
 WriteBundle = Callable[..., str]
 

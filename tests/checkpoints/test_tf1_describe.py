@@ -9,11 +9,11 @@ import pytest
 
 from resnet_tpu.checkpoints import tf1_bundle, tf1_names
 from resnet_tpu.checkpoints.tf1_describe import Contents, contents, describe
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.registry import CIFAR_DEPTHS
+from resnet_tpu.options.config import Config
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
 NETWORKS: list[dict[str, Any]] = [

@@ -8,9 +8,9 @@ import jax
 import pytest
 
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.config import Config
 from resnet_tpu.models.arrays import Arrays, Leaf
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
 
 RS: dict[str, Any] = {
     "use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_describe, tf1_names
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
 NETWORKS: list[dict[str, Any]] = [

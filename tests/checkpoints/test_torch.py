@@ -12,10 +12,10 @@ import pytest
 import safetensors.numpy
 
 from resnet_tpu.checkpoints import torch
-from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import ModelConfig
 
 _CLASSES = ["daisy", "rose", "tulip"]
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import torch as weights
-from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import ModelConfig
 
 pytestmark = pytest.mark.peer("torch")
 torch = pytest.importorskip("torch")

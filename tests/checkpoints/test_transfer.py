@@ -13,10 +13,10 @@ import pytest
 from resnet_tpu.checkpoints import tf1_names
 from resnet_tpu.checkpoints.transfer import check_structure, start_from, take_over
 from resnet_tpu.checkpoints.weights import Kind, open_weights
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
 
 WriteBundle = Callable[..., str]
 

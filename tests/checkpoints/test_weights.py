@@ -11,9 +11,9 @@ from resnet_tpu.checkpoints import tf1_bundle
 from resnet_tpu.checkpoints.inspection import inspect
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import Kind, open_weights, travelling
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.options.config import Config
 
 KINDS: tuple[Kind, ...] = ("ours", "tf1", "torch")
 

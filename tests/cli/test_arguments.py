@@ -3,8 +3,8 @@
 import pytest
 
 from resnet_tpu.cli.arguments import OtherName, Parser, describe, metavar, split_arguments
-from resnet_tpu.config import OPTIONS
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import OPTIONS
 
 FLAGS = {"train_steps": False, "use_tpu": True, "nowhere": False}
 

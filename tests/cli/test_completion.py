@@ -12,7 +12,7 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.cli import completion
-from resnet_tpu.config import OPTIONS
+from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.recipes import RECIPES
 
 SHELLS = {

@@ -4,7 +4,7 @@ import pytest
 
 from resnet_tpu.cloud.slices import Slice, find_slice
 from resnet_tpu.errors import UserError
-from resnet_tpu.plan.topology import find_topology
+from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES
 from resnet_tpu.recipes.slices import topologies
 

@@ -21,21 +21,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu import distributed
 from resnet_tpu.checkpoints import store, tf1, torch
 from resnet_tpu.checkpoints.meta import make_meta
-from resnet_tpu.config import Config
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.records.tfrecord import RecordFile
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.export.bundle import open_bundle, write_bundle
-from resnet_tpu.export.fold import fold
-from resnet_tpu.export.onnx import write_onnx
-from resnet_tpu.export.quantize import write_int8
-from resnet_tpu.export.stablehlo import write_stablehlo
 from resnet_tpu.models.network import Network
-from resnet_tpu.train.trained import Trained
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.serving.export.bundle import open_bundle, write_bundle
+from resnet_tpu.serving.export.fold import fold
+from resnet_tpu.serving.export.onnx import write_onnx
+from resnet_tpu.serving.export.quantize import write_int8
+from resnet_tpu.serving.export.stablehlo import write_stablehlo
+from resnet_tpu.training.trained import Trained
 
 FLIPS, SHORT_FLIPS = 1000, 12
 HANGING_SECS = 300

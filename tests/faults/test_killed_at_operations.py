@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from resnet_tpu.config import Config
+from resnet_tpu.options.config import Config
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
-from resnet_tpu.export.bundle import newest_bundle, open_bundle, write_bundle
+from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle, write_bundle
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "shutil.rmtree"}
 photos, place = sys.argv[2], Path(sys.argv[3])

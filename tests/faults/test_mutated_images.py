@@ -1,6 +1,6 @@
 """Images that a seeded fuzzer has damaged: each is decoded or refused on its own, and nothing crashes, hangs or grows.
 
-Over HTTP see `tests/serve/test_abuse.py`.
+Over HTTP see `tests/serving/server/test_abuse.py`.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet_tpu.config import Config
 from resnet_tpu.data.images import BadImageError, Limits, clean_image
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.pixels.decode import DecodeError, eval_image, train_image
 from resnet_tpu.data.prepare.claim import REPORT
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.sources.image_files import FileSource
-from resnet_tpu.serve.images import decode
-from resnet_tpu.serve.refusal import Refusal
+from resnet_tpu.options.config import Config
+from resnet_tpu.serving.server.images import decode
+from resnet_tpu.serving.server.refusal import Refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore:Image size:Warning:PIL")
 

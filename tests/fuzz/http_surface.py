@@ -24,7 +24,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.serve.conftest import Server, decode, make_images, run_server, write_small_bundle
+from tests.serving.server.conftest import Server, decode, make_images, run_server, write_small_bundle
 
 GROWTH_MB, CLIENTS = 200, 8
 VERSION = 1

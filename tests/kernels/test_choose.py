@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from resnet_tpu import distributed
-from resnet_tpu.config import OPTIONS, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels import native
 from resnet_tpu.kernels.choose import KERNELS, choose_kernels
 from resnet_tpu.models.kernel_table import PLAIN
+from resnet_tpu.options.config import OPTIONS, ModelConfig
+from resnet_tpu.parallel import distributed
 from tests.models.nets import TRAINING, Part, architecture, random
 
 CPU = distributed.mesh_of(jax.devices("cpu")[:1])

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.c_libraries import SWITCH
-from resnet_tpu.config import Config
 from resnet_tpu.kernels import cpu, native
 from resnet_tpu.kernels.cpu import CPU
 from resnet_tpu.kernels.deferred import Deferred, Norm
@@ -21,10 +19,12 @@ from resnet_tpu.kernels.native.build import build, locate_headers
 from resnet_tpu.models import layers, registry
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.network import Network
-from resnet_tpu.train.optimizer import make_optimizer
-from resnet_tpu.train.schedule import make_schedule
-from resnet_tpu.train.state import create_state
-from resnet_tpu.train.step import make_train_step
+from resnet_tpu.options.config import Config
+from resnet_tpu.system.c_libraries import SWITCH
+from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.schedule import make_schedule
+from resnet_tpu.training.state import create_state
+from resnet_tpu.training.step import make_train_step
 
 TYPES = [jnp.float32, jnp.bfloat16]
 needs_library = pytest.mark.skipif("float32" not in native.load(), reason="needs the library in C, and oneDNN")

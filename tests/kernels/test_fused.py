@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu import distributed
-from resnet_tpu.config import ModelConfig
 from resnet_tpu.kernels import block as whole_block
 from resnet_tpu.kernels import fused
 from resnet_tpu.kernels.block import block_kernels
@@ -19,7 +17,9 @@ from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.resnet import residual_block
-from resnet_tpu.train.compiler_options import sound_options_for
+from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.parallel import distributed
+from resnet_tpu.training.compiler_options import sound_options_for
 from tests.models.nets import TRAINING, Part, architecture, random
 
 OPTIONS = sound_options_for(jax.devices("cpu")[0])

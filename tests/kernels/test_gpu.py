@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu import distributed
 from resnet_tpu.kernels import gpu
 from resnet_tpu.kernels.gpu import GPU
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import PoolPadding
 from resnet_tpu.models.kernel_table import PLAIN
 from resnet_tpu.models.layers import ConvNorm
+from resnet_tpu.parallel import distributed
 from tests.kernels.test_fused import distance, images, in_float64, make, root_mean_squares, run
 from tests.models.nets import random
 

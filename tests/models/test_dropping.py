@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu import distributed
 from resnet_tpu.models.dropping import drop_connect, dropblock, dropout
+from resnet_tpu.parallel import distributed
 
 KEY = jax.random.key(0)
 DROPS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {

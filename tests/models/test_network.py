@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models import resnet
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.net import Net
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.options.config import Config, ModelConfig
 
 
 def make_model(**options: Any) -> ModelConfig:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.options.config import Config
 
 
 def find(image_size: int = 224, **options: Any) -> Architecture:

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from resnet_tpu.config import Config
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.work import forward_flops, multiply_adds
+from resnet_tpu.options.config import Config
 
 
 def network(image_size: int = 32, num_classes: int = 10, **options: Any) -> Network:

@@ -12,8 +12,8 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import torch
-from resnet_tpu.config import Config
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from resnet_tpu import recipes
-from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN
 from resnet_tpu.resnet_main import parse

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu.checks import check
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config
 from resnet_tpu.recipes import RECIPES, find_recipe
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN, cloud, modern, randaugment
 from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs
-from resnet_tpu.train.loop import train
+from resnet_tpu.training.loop import train
 
 
 @pytest.mark.parametrize("name", RECIPES)

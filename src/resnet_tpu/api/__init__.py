@@ -2,24 +2,24 @@
 
 from resnet_tpu.api.dataset import Dataset, Example, open_dataset
 from resnet_tpu.api.model import Model, load_model
-from resnet_tpu.config import Config
+from resnet_tpu.data.prepare.digits import write_digits
 from resnet_tpu.data.prepare.flowers import fetch_flower_photos
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
-from resnet_tpu.demo import write_digits
 from resnet_tpu.errors import UserError
-from resnet_tpu.export.bundle import load_classifier, open_bundle
-from resnet_tpu.export.export import export_run as export
-from resnet_tpu.plan.plan import plan
-from resnet_tpu.plan.topology import find_topology
-from resnet_tpu.prune.experiment import prune_run as prune
-from resnet_tpu.prune.options import Experiment
+from resnet_tpu.options.config import Config
+from resnet_tpu.performance.plan.plan import plan
+from resnet_tpu.performance.plan.topology import find_topology
+from resnet_tpu.pruning.experiment import prune_run as prune
+from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.reports.history import History
 from resnet_tpu.reports.history import read_history as history
 from resnet_tpu.reports.predictions import Predictions
-from resnet_tpu.train.evaluate import evaluate_run as evaluate
-from resnet_tpu.train.loop import train
-from resnet_tpu.train.predict import predict
+from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.export.export import export_run as export
+from resnet_tpu.training.evaluate import evaluate_run as evaluate
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.predict import predict
 
 __all__ = [
     "Config",

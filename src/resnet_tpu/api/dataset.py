@@ -6,11 +6,11 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from resnet_tpu.config import Config
 from resnet_tpu.data.loader.batches import Batches, eval_batches, train_batches
 from resnet_tpu.data.pixels.decode import decode
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.split import Split
+from resnet_tpu.options.config import Config
 
 
 class Example(NamedTuple):

@@ -14,7 +14,7 @@ from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import expand_home
+from resnet_tpu.options.fields import expand_home
 
 OneImage = str | os.PathLike[str] | Image.Image | np.ndarray
 """The path of an image file, or of a folder of them; a picture; or pixels, uint8 [h, w, 3] or [h, w] (grey)."""

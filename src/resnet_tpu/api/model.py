@@ -9,22 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from resnet_tpu import distributed
 from resnet_tpu.api.images import Images, ImageSource
 from resnet_tpu.checkpoints.convert import open_network
 from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.checkpoints.weights import locate
-from resnet_tpu.config import Config
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.export.bundle import find_bundle, load_classifier, open_bundle
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network, network_of
-from resnet_tpu.options import expand_home
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import expand_home
+from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
-from resnet_tpu.train.step import make_output_step, make_predict_step
-from resnet_tpu.train.trained import load_trained
+from resnet_tpu.serving.export.bundle import find_bundle, load_classifier, open_bundle
+from resnet_tpu.training.step import make_output_step, make_predict_step
+from resnet_tpu.training.trained import load_trained
 
 Precision = Literal["bfloat16", "float32"]
 

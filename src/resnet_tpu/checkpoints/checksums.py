@@ -11,7 +11,8 @@ from pathlib import Path
 
 import google_crc32c
 
-from resnet_tpu import checked_json, storage
+from resnet_tpu import storage
+from resnet_tpu.storage import checked_json
 
 FILE = "checksums.json"
 """Not there where the writer was killed before it."""

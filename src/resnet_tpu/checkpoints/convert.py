@@ -18,11 +18,11 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
 from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
-from resnet_tpu.checks import check
-from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.reports.metrics import evaluation_at
 
 log = logging.getLogger(__name__)

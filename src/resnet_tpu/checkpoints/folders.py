@@ -7,7 +7,8 @@ that it writes last makes a checkpoint whole, and what deletes one takes that fi
 import re
 from collections.abc import Collection
 
-from resnet_tpu import hosts, storage
+from resnet_tpu import storage
+from resnet_tpu.parallel import hosts
 
 MARK = "_CHECKPOINT_METADATA"
 """A file that is in every checkpoint."""

@@ -9,9 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu import __version__, plain_yaml, storage
+from resnet_tpu import __version__, storage
 from resnet_tpu.checkpoints import published
 from resnet_tpu.errors import UserError, first_line, missing_extra
+from resnet_tpu.options import plain_yaml
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from resnet_tpu.checkpoints.tf1_describe import contents
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, describe, locate, outline
-from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.options.config import OPTIONS, Config
 
 _VARIANT = (
     "stem",

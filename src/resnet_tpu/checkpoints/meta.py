@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from resnet_tpu import __version__, storage
-from resnet_tpu.config import OF_ONE_START, OPTIONS, Config
+from resnet_tpu.options.config import OF_ONE_START, OPTIONS, Config
 
 
 def make_meta(config: Config, class_names: list[str] | None, position: int) -> dict[str, Any]:

@@ -21,12 +21,14 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from resnet_tpu import buckets, hosts, storage
+from resnet_tpu import storage
 from resnet_tpu.checkpoints import checksums, orbax_calls, sparse
 from resnet_tpu.checkpoints.folders import MARK, delete, delete_unfinished, is_checkpoint, put_aside, steps_in
 from resnet_tpu.checkpoints.missing import no_checkpoint
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
+from resnet_tpu.parallel import hosts
+from resnet_tpu.storage import buckets
 
 log = logging.getLogger(__name__)
 

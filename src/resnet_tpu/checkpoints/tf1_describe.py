@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol
 
 from resnet_tpu.checkpoints.tf1_lottery import is_pruned, rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.registry import CIFAR_DEPTHS, IMAGENET_DEPTHS, find_architecture
+from resnet_tpu.options.config import Config, ModelConfig
 
 STEP = "global_step"
 MOMENTUM = "/Momentum"

@@ -6,10 +6,10 @@ from typing import Any
 
 from resnet_tpu import __version__, storage
 from resnet_tpu.checkpoints import torch
-from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config, ModelConfig
 
 _SHOWN_CLASSES = 20
 _Variant = tuple[bool, bool, bool, float | None]  # deep stem, pooled shortcuts, stem without max-pool, se_ratio

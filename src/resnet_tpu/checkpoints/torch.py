@@ -17,14 +17,15 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from resnet_tpu import checked_json, storage
+from resnet_tpu import storage
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
 from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
-from resnet_tpu.config import OPTIONS, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import OPTIONS, ModelConfig
+from resnet_tpu.storage import checked_json
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.registry import IMAGENET_DEPTHS, find_architecture
+from resnet_tpu.options.config import ModelConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 """PyTorch's shape of each array by PyTorch's name."""

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 
 from resnet_tpu.checkpoints.torch import COUNTER
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling
-from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.options.config import Config, ModelConfig
 
 log = logging.getLogger(__name__)
 

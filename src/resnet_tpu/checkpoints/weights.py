@@ -15,10 +15,10 @@ from resnet_tpu.checkpoints.missing import TF1_FILE
 from resnet_tpu.checkpoints.tf1_describe import STEP
 from resnet_tpu.checkpoints.tf1_lottery import apply_masks
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.config import OPTIONS
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.models.arrays import Leaf, leaves
 from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import OPTIONS
 
 Kind = Literal["ours", "tf1", "torch"]
 

@@ -30,7 +30,7 @@ from resnet_tpu.cli import (
 )
 from resnet_tpu.cli.arguments import ASKING_FOR_HELP, entries
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.program import exit_code
+from resnet_tpu.system.program import exit_code
 
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "prepare": prepare.prepare,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options import FilePath, Option, Rgb, options_of
+from resnet_tpu.options.fields import FilePath, Option, Rgb, options_of
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 from resnet_tpu.cli.arguments import Parser, dispatch, fill
 from resnet_tpu.cli.dawnbench import dawnbench
 from resnet_tpu.cli.run_options import configure
-from resnet_tpu.config import OPTIONS, Config
-from resnet_tpu.options import expand_home, options_of
+from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.fields import expand_home, options_of
 
 T = TypeVar("T")
 
@@ -19,8 +19,8 @@ _DATA = "DATA is a folder of JPEGs or of TFRecords; without it, pictures are dra
 
 def bench_input(arguments: Sequence[str]) -> None:
     """Images per second of the input pipeline, beside tf.data, PyTorch's DataLoader and Grain."""
-    from resnet_tpu.bench.input import InputBenchOptions
-    from resnet_tpu.bench.input import bench_input as measure
+    from resnet_tpu.performance.bench.input import InputBenchOptions
+    from resnet_tpu.performance.bench.input import bench_input as measure
 
     parser = Parser(
         "resnet-tpu bench input",
@@ -43,8 +43,8 @@ def bench_input(arguments: Sequence[str]) -> None:
 
 def bench_wait(arguments: Sequence[str]) -> None:
     """How long the device waits for images with the basic and with the optimized input pipeline."""
-    from resnet_tpu.bench.wait import WaitBenchOptions
-    from resnet_tpu.bench.wait import bench_wait as measure
+    from resnet_tpu.performance.bench.wait import WaitBenchOptions
+    from resnet_tpu.performance.bench.wait import bench_wait as measure
 
     parser = Parser(
         "resnet-tpu bench wait",
@@ -66,8 +66,8 @@ def bench_wait(arguments: Sequence[str]) -> None:
 
 def bench_serve(arguments: Sequence[str]) -> None:
     """Speed of an exported network: its runtimes beside peers, and over HTTP with more and more clients."""
-    from resnet_tpu.bench.serve import ServeBenchOptions
-    from resnet_tpu.bench.serve import bench_serve as measure
+    from resnet_tpu.performance.bench.serve import ServeBenchOptions
+    from resnet_tpu.performance.bench.serve import bench_serve as measure
 
     parser = Parser(
         "resnet-tpu bench serve",
@@ -89,8 +89,8 @@ def bench_serve(arguments: Sequence[str]) -> None:
 
 def bench_step(arguments: Sequence[str]) -> None:
     """Images per second of a training step, beside PyTorch, flax and Keras."""
-    from resnet_tpu.bench.step import CASES, StepBenchOptions
-    from resnet_tpu.bench.step import bench_step as measure
+    from resnet_tpu.performance.bench.step import CASES, StepBenchOptions
+    from resnet_tpu.performance.bench.step import bench_step as measure
 
     parser = Parser(
         "resnet-tpu bench step",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options import expand_home, option, options_of
+from resnet_tpu.options.fields import expand_home, option, options_of
 from resnet_tpu.reports.console import make_console
 
 
@@ -42,6 +42,6 @@ def compact(arguments: Sequence[str]) -> None:
     source, target = given.pop("checkpoint"), given.pop("out")
     options = fill(CompactOptions, given)
 
-    from resnet_tpu.prune.compact import compact_checkpoint, render
+    from resnet_tpu.pruning.compact import compact_checkpoint, render
 
     make_console().print(render(compact_checkpoint(source, target, multiple_of=options.multiple_of)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from resnet_tpu import __version__
 from resnet_tpu.cli.arguments import Parser, options_of_verb
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options import Option
+from resnet_tpu.options.fields import Option
 
 Verb = Callable[[Sequence[str]], None]
 

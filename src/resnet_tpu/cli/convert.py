@@ -7,10 +7,10 @@ from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import BulkOptions
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import FilePath, expand_home, option, options_of
-from resnet_tpu.overrides import Layer, merge, parse_overrides
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import FilePath, expand_home, option, options_of
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides
 from resnet_tpu.reports.console import make_console
 
 

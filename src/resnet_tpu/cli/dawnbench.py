@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from resnet_tpu.bench.dawnbench_options import DawnbenchOptions, read_job
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
-from resnet_tpu.config import OPTIONS
-from resnet_tpu.options import options_of
-from resnet_tpu.overrides import Layer
+from resnet_tpu.options.config import OPTIONS
+from resnet_tpu.options.fields import options_of
+from resnet_tpu.options.overrides import Layer
+from resnet_tpu.performance.bench.dawnbench_options import DawnbenchOptions, read_job
 
 
 def dawnbench(arguments: Sequence[str]) -> None:
@@ -32,6 +32,6 @@ def dawnbench(arguments: Sequence[str]) -> None:
     config = configure_training(given, layers)
     check_data(config, without="to measure speed without images")
 
-    from resnet_tpu.bench import dawnbench as job
+    from resnet_tpu.performance.bench import dawnbench as job
 
     job.dawnbench(config, fill(DawnbenchOptions, options))

@@ -1,10 +1,16 @@
-"""`resnet-tpu demo`."""
+"""`resnet-tpu demo`: the whole way on data at hand, from photos to pictures of what went wrong."""
 
+import logging
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options import FilePath, option, options_of
+from resnet_tpu.options.fields import FilePath, option, options_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,65 @@ def demo(arguments: Sequence[str]) -> None:
     parser.add_options("what to work on", options_of("demo", DemoOptions).values())
     options = fill(DemoOptions, parser.parse(arguments))
 
-    from resnet_tpu.demo import demo as run_demo
+    run(options.data_dir, options.output_dir)
 
-    run_demo(options.data_dir, options.output_dir)
+
+def run(photos: str, output_dir: str) -> None:
+    """Prepares, trains, evaluates and predicts on `photos` (class folders), by default on real scanned digits.
+
+    Everything goes below `output_dir`; run again, it goes on where it was. Prints a table of what was done, the files,
+    and what to type next. Raises UserError.
+    """
+    from rich.table import Table
+
+    from resnet_tpu.data.prepare.digits import write_digits
+    from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+    from resnet_tpu.data.prepare.report import render_report
+    from resnet_tpu.errors import UserError
+    from resnet_tpu.recipes import find_recipe
+    from resnet_tpu.reports.console import make_console
+    from resnet_tpu.reports.predictions import accuracy
+    from resnet_tpu.training.loop import train
+    from resnet_tpu.training.predict import predict
+
+    out = Path(output_dir)
+    raw, data, model = (str(out / name) for name in ("photos", "data", "model"))
+    pictures = Path(model) / "report"
+    if photos:
+        raw, recipe = photos, "flowers_cpu"
+    else:
+        write_digits(raw)
+        recipe = "digits"
+    log.info("1. prepare %s", raw)
+    console = make_console()
+    console.print(render_report(prepare(raw, data, PrepareOptions())))
+    log.info("2. train, recipe %s", recipe)
+    config = find_recipe(recipe).replace(data_dir=data, model_dir=model)
+    train(config)
+    log.info("3. predict the test images")
+    predictions = predict(config)
+    score = accuracy(predictions)
+    if score is None:
+        raise UserError("Test images", "none", "at least one", "Give more photos per class.")
+    table = Table(title="Demo", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # a path is to be copied whole
+    for name, value in {
+        "test accuracy": f"{score.top_1:.2%}",
+        "data": data,
+        "checkpoints, metrics": model,
+        "curves": str(pictures / "curves.png"),
+        "confusion matrix": str(pictures / "test" / "confusion_matrix.png"),
+        "worst mistakes": str(pictures / "test" / "mistakes.png"),
+    }.items():
+        table.add_row(name, value)
+    console.print(table)
+    here = sys.argv[0] if Path(sys.argv[0]).name == "resnet-tpu" else f"{sys.executable} -m resnet_tpu"
+    command = "resnet-tpu" if shutil.which("resnet-tpu") else here  # in an environment that is not activated
+    console.print(
+        "With your own photos, one folder per class:\n"
+        f"  {command} train PHOTOS\n"
+        f"  {command} predict runs/PHOTOS PHOTO.jpg",
+        markup=False,
+        soft_wrap=True,  # commands are to be copied whole
+    )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options.fields import option, options_of
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
-    from resnet_tpu.doctor import Finding
+    from resnet_tpu.cli.findings import Finding
 
 _COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
 
@@ -35,7 +35,7 @@ def doctor(arguments: Sequence[str]) -> None:
     parser.add_options("how", options_of("doctor", DoctorOptions).values())
     options = fill(DoctorOptions, parser.parse(arguments))
 
-    from resnet_tpu.doctor import examine
+    from resnet_tpu.cli.findings import examine
 
     findings = examine(use_tpu=options.use_tpu)
     if options.format == "json":

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, add_run_options, configure
-from resnet_tpu.config import OPTIONS
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import expand_home, option, options_of
-from resnet_tpu.overrides import read_run
+from resnet_tpu.options.config import OPTIONS
+from resnet_tpu.options.fields import expand_home, option, options_of
+from resnet_tpu.options.overrides import read_run
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,6 @@ def evaluate(arguments: Sequence[str]) -> None:
         raise UserError("train_steps", given["train_steps"], "it with --watch alone", "Add --watch, or leave it out.")
     config = configure({**given, "mode": "eval"}, [own] if own else [])
 
-    from resnet_tpu.train.evaluate import evaluate_run
+    from resnet_tpu.training.evaluate import evaluate_run
 
     evaluate_run(config, watch=watch, train_steps=config.train.train_steps if is_limited else None)

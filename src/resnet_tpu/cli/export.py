@@ -7,8 +7,8 @@ from typing import Literal
 
 from resnet_tpu.cli.arguments import OtherName, Parser, fill
 from resnet_tpu.cli.run_options import IN_TRAINING, add_run_options, configure
-from resnet_tpu.options import expand_home, option, options_of
-from resnet_tpu.overrides import read_run
+from resnet_tpu.options.fields import expand_home, option, options_of
+from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
 log = logging.getLogger(__name__)
@@ -66,10 +66,11 @@ def export(arguments: Sequence[str]) -> None:
     layers = [found] if (found := read_run(places["model_dir"])) else []
     config = configure({**given, **places}, layers)
 
-    from resnet_tpu import distributed, hosts, storage
-    from resnet_tpu.export.bundle import open_bundle
-    from resnet_tpu.export.export import check_export, chosen_forms, export_run
-    from resnet_tpu.export.verify import comparisons_table, files_table, open_reference, verify
+    from resnet_tpu import storage
+    from resnet_tpu.parallel import distributed, hosts
+    from resnet_tpu.serving.export.bundle import open_bundle
+    from resnet_tpu.serving.export.export import check_export, chosen_forms, export_run
+    from resnet_tpu.serving.export.verify import comparisons_table, files_table, open_reference, verify
 
     check_export(config.eval)
     distributed.start(use_tpu=config.run.use_tpu)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options import option, options_of
+from resnet_tpu.options.fields import option, options_of
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:

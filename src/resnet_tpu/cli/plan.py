@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import add_training_options, configure_training
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import FilePath, option, options_of
+from resnet_tpu.options.fields import FilePath, option, options_of
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
-    from resnet_tpu.plan.plan import Plan
+    from resnet_tpu.performance.plan.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ def plan(arguments: Sequence[str]) -> None:
 
     os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU or GPU that is here is left to those who train on it
 
-    from resnet_tpu.plan.compiler import compiler_of, warn_of_another
-    from resnet_tpu.plan.plan import check_plan
-    from resnet_tpu.plan.plan import plan as plan_run
-    from resnet_tpu.plan.prices import price_of, read_prices
-    from resnet_tpu.plan.topology import find_topology, slice_for
+    from resnet_tpu.performance.plan.compiler import compiler_of, warn_of_another
+    from resnet_tpu.performance.plan.plan import check_plan
+    from resnet_tpu.performance.plan.plan import plan as plan_run
+    from resnet_tpu.performance.plan.prices import price_of, read_prices
+    from resnet_tpu.performance.plan.topology import find_topology, slice_for
 
     prices = read_prices(options.price_per_chip_hour)
     recipe = given.get("recipe", "")
@@ -94,14 +94,14 @@ def plan(arguments: Sequence[str]) -> None:
 
 def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:
     """Prints the plans, and draws them where that is asked for."""
-    from resnet_tpu.plan import table
+    from resnet_tpu.performance.plan import table
 
     if options.format == "json":
         sys.stdout.write(table.to_json(plans, top=options.top))
     else:
         make_console().print(table.render(plans, top=options.top))
     if options.picture:
-        from resnet_tpu.plan.picture import draw_plans
+        from resnet_tpu.performance.plan.picture import draw_plans
         from resnet_tpu.reports.style import write_png
 
         write_png(draw_plans(plans), options.picture)
@@ -113,7 +113,7 @@ def _notice(text: str) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from resnet_tpu.terminal import live_line
+    from resnet_tpu.system.terminal import live_line
 
     console = Console(stderr=True, highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

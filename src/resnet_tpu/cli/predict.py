@@ -8,8 +8,8 @@ from typing import Any, Literal
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, add_run_options, configure
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import FilePath, expand_home, option, options_of
-from resnet_tpu.overrides import Layer, read_run
+from resnet_tpu.options.fields import FilePath, expand_home, option, options_of
+from resnet_tpu.options.overrides import Layer, read_run
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def predict(arguments: Sequence[str]) -> None:
     checkpoint, images = given.pop("checkpoint"), given.pop("images")
     options = fill(PredictOptions, {name: given.pop(name) for name in own if name in given})
 
-    from resnet_tpu.export.bundle import find_bundle
+    from resnet_tpu.serving.export.bundle import find_bundle
 
     if bundle_path := find_bundle(checkpoint):
         _predict_with_bundle(bundle_path, images, options, given)
@@ -71,15 +71,15 @@ def predict(arguments: Sequence[str]) -> None:
     layers = [found] if (found := read_run(checkpoint)) else []
     config = configure({**given, "model_dir": checkpoint, "mode": "predict"}, layers)
 
-    from resnet_tpu.train.predict import predict as predict_images
+    from resnet_tpu.training.predict import predict as predict_images
 
     predict_images(config, images, **_how(options))
 
 
 def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptions, given: Mapping[str, Any]) -> None:
-    from resnet_tpu import distributed
-    from resnet_tpu.export.bundle import open_bundle
-    from resnet_tpu.export.predict import predict_with_bundle
+    from resnet_tpu.parallel import distributed
+    from resnet_tpu.serving.export.bundle import open_bundle
+    from resnet_tpu.serving.export.predict import predict_with_bundle
 
     bundle = open_bundle(path)
     config = configure(given, [Layer(path, bundle.config.flat())])

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Parser, cut_at_dashes, fill
-from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import expand_home, option, options_of
+from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.fields import expand_home, option, options_of
 from resnet_tpu.reports.console import make_console
 
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Parser, dispatch, fill
 from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import FilePath, option, options_of
-from resnet_tpu.overrides import read_run
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import FilePath, option, options_of
+from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
 
@@ -55,8 +55,8 @@ def profile_input(arguments: Sequence[str]) -> None:
     options, config = _parse(parser, InputOptions, arguments)
     check_data(config, without="for a step without images")
 
-    from resnet_tpu.profiling import input as found
-    from resnet_tpu.profiling import report
+    from resnet_tpu.performance.profiling import input as found
+    from resnet_tpu.performance.profiling import report
 
     profile = found.profile_input(
         config,
@@ -67,7 +67,7 @@ def profile_input(arguments: Sequence[str]) -> None:
     )
     _print(options.format, lambda: report.input_json(profile), lambda: report.show_input(profile))
     if options.picture:
-        from resnet_tpu.profiling.picture import draw_input
+        from resnet_tpu.performance.profiling.picture import draw_input
         from resnet_tpu.reports.style import write_png
 
         write_png(draw_input(profile), options.picture)
@@ -87,7 +87,7 @@ def profile_train(arguments: Sequence[str]) -> None:
     )
     options, config = _parse(parser, TrainOptions, arguments)
 
-    from resnet_tpu.profiling import report, training
+    from resnet_tpu.performance.profiling import report, training
 
     if options.trace:
         profile = training.read_profile(options.trace)

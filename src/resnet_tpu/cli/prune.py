@@ -8,7 +8,7 @@ from typing import Literal
 from resnet_tpu.cli.arguments import Parser, entries, fill
 from resnet_tpu.cli.run_options import CONCERNS, options_about
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import FilePath, expand_home, option, options_of
+from resnet_tpu.options.fields import FilePath, expand_home, option, options_of
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class ReportOptions:
 
 def prune(arguments: Sequence[str]) -> None:
     """Prune a trained network and train it again: with weights or learning rate rewound, or fine-tuned."""
-    from resnet_tpu.prune.methods import HELP
-    from resnet_tpu.prune.options import Experiment
-    from resnet_tpu.prune.retrain import RETRAININGS
+    from resnet_tpu.pruning.methods import HELP
+    from resnet_tpu.pruning.options import Experiment
+    from resnet_tpu.pruning.retrain import RETRAININGS
 
     parser = Parser(
         "resnet-tpu prune",
@@ -61,10 +61,10 @@ def prune(arguments: Sequence[str]) -> None:
         do = "Prune one after the other; --combine puts their results together."
         raise UserError("MODEL_DIR", " ".join(folders), "one folder", do)
 
-    from resnet_tpu import hosts
-    from resnet_tpu.prune.experiment import prune_run
-    from resnet_tpu.prune.outcome import read_outcomes
-    from resnet_tpu.prune.report import report_experiment
+    from resnet_tpu.parallel import hosts
+    from resnet_tpu.pruning.experiment import prune_run
+    from resnet_tpu.pruning.outcome import read_outcomes
+    from resnet_tpu.pruning.report import report_experiment
 
     if shown.combine:
         report_experiment(read_outcomes(folders), shown.output_dir, shown.paper_network)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from resnet_tpu import __version__
 from resnet_tpu.cli.arguments import Parser, entries
-from resnet_tpu.overrides import to_yaml
+from resnet_tpu.options.overrides import to_yaml
 
 
 def recipes(arguments: Sequence[str]) -> None:

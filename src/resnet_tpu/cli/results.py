@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options import FilePath, expand_home, option, options_of
+from resnet_tpu.options.fields import FilePath, expand_home, option, options_of
 from resnet_tpu.reports.console import make_console
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu.cli.arguments import OtherName, Parser
-from resnet_tpu.config import OPTIONS, Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import FilePath, Option, option, options_of
-from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
+from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.fields import FilePath, Option, option, options_of
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
 
 CONCERNS = {
     "data": "the images",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.errors import missing_extra
-from resnet_tpu.options import options_of
-from resnet_tpu.serve.options import ServeOptions
+from resnet_tpu.options.fields import options_of
+from resnet_tpu.serving.server.options import ServeOptions
 
 
 def serve(arguments: Sequence[str]) -> None:
@@ -30,7 +30,7 @@ def serve(arguments: Sequence[str]) -> None:
     bundles = given.pop("bundles")
     options = fill(ServeOptions, given)
     try:
-        from resnet_tpu.serve.server import serve as serve_bundles
+        from resnet_tpu.serving.server.server import serve as serve_bundles
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("resnet_tpu"):
             raise

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from resnet_tpu.cli.arguments import Parser, cut_at_dashes, dispatch, fill
 from resnet_tpu.cli.run_options import add_training_options, configure_training
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import options_of
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import options_of
 
 T = TypeVar("T")
 
@@ -123,8 +123,8 @@ def _make_job(asked: _Asked, place: str | None = None, *, names_hosts: bool = Tr
     """
     from resnet_tpu.cloud.job import make_job
     from resnet_tpu.cloud.slices import find_slice
-    from resnet_tpu.gcp import project_of
-    from resnet_tpu.plan.topology import slice_for
+    from resnet_tpu.performance.plan.topology import slice_for
+    from resnet_tpu.storage.gcp import project_of
 
     rented = find_slice(asked.job.tpu_type or slice_for(asked.recipe, asked.config.run.num_cores) or "")
     if place is None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from resnet_tpu.cli.arguments import Parser, fill
 from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training, layers_of
-from resnet_tpu.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import expand_home, option, options_of
-from resnet_tpu.overrides import Layer, read_run, to_yaml
+from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig
+from resnet_tpu.options.fields import expand_home, option, options_of
+from resnet_tpu.options.overrides import Layer, read_run, to_yaml
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def train(arguments: Sequence[str]) -> None:
     config = _complete(config, given)
     check_data(config, without="to measure speed without images")
     if only.dry_run:
-        from resnet_tpu.train.rehearsal import rehearse
+        from resnet_tpu.training.rehearsal import rehearse
 
         print(rehearse(config))
         return
@@ -148,10 +148,10 @@ def _chosen(config: Config) -> Layer | None:
     """
     import jax
 
-    from resnet_tpu import distributed, rendezvous
     from resnet_tpu.checkpoints import tf1
-    from resnet_tpu.checks import check
     from resnet_tpu.data.sources.data_dir import open_source
+    from resnet_tpu.options.checks import check
+    from resnet_tpu.parallel import distributed, rendezvous
     from resnet_tpu.recipes.choice import choose
 
     run, data = config.run, config.data
@@ -178,15 +178,15 @@ def run(config: Config, *, last_step: int | str | None = None) -> None:
     """
     config.run.require_model_dir()
     if config.run.mode == "eval":
-        from resnet_tpu.train.evaluate import evaluate_run
+        from resnet_tpu.training.evaluate import evaluate_run
 
         evaluate_run(config, watch=True, train_steps=last_step)
     elif config.run.mode == "predict":
-        from resnet_tpu.train.predict import predict as predict_images
+        from resnet_tpu.training.predict import predict as predict_images
 
         predict_images(config, split="validation" if config.lottery.lth_prediction_result_dir else "test")
     else:
-        from resnet_tpu.export.export import check_export, export_run
+        from resnet_tpu.serving.export.export import check_export, export_run
 
         if config.eval.export_dir:
             check_export(config.eval)  # mistakes show before the training, not after it
@@ -198,10 +198,10 @@ def run(config: Config, *, last_step: int | str | None = None) -> None:
 def _train(config: Config) -> None:
     """Trains; with flags of the pruning fork as they say."""
     if config.lottery == LotteryConfig():
-        from resnet_tpu.train.loop import train as train_run
+        from resnet_tpu.training.loop import train as train_run
 
         train_run(config)
     else:
-        from resnet_tpu.prune.lottery import train_lottery
+        from resnet_tpu.pruning.lottery import train_lottery
 
         train_lottery(config)

@@ -24,7 +24,7 @@ def tune(arguments: Sequence[str]) -> None:
     if not config.data.place:
         config = config.replace(data_dir="null")
 
-    from resnet_tpu.train.tune import Trial, tune_run
+    from resnet_tpu.training.tune import Trial, tune_run
 
     best, trials = tune_run(config)
 

@@ -10,7 +10,7 @@ import yaml
 
 from resnet_tpu.cloud.job import Job
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import option
+from resnet_tpu.options.fields import option
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from resnet_tpu import __version__, storage
 from resnet_tpu.checkpoints.pretrained import HUB, PRETRAINED
-from resnet_tpu.checks import check
 from resnet_tpu.cloud.slices import Slice
-from resnet_tpu.config import Config
 from resnet_tpu.errors import UserError
-from resnet_tpu.options import FilePath, option
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import FilePath, option
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def stage(job: Job, package: str) -> None:
 
 def _check_training(config: Config, rented: Slice) -> None:
     """Raises UserError for a training that would end at once on its slice."""
-    from resnet_tpu.plan.plan import check_plan
+    from resnet_tpu.performance.plan.plan import check_plan
 
     values = config.flat()
     if not config.run.model_dir:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.plan.topology import Topology, find_topology
+from resnet_tpu.performance.plan.topology import Topology, find_topology
 from resnet_tpu.recipes.slices import topologies, topology_of
 
 

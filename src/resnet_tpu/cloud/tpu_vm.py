@@ -10,8 +10,8 @@ from typing import Any
 from resnet_tpu.cloud.follow import Followed, TrainingFailedError, follow, forget
 from resnet_tpu.cloud.job import Job, without_empty
 from resnet_tpu.errors import UserError, first_line, missing_extra
-from resnet_tpu.gcp import explained
-from resnet_tpu.options import option
+from resnet_tpu.options.fields import option
+from resnet_tpu.storage.gcp import explained
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from resnet_tpu import checked_json, storage
+from resnet_tpu import storage
 from resnet_tpu.data.findings import FindingGroup
 from resnet_tpu.errors import UserError
+from resnet_tpu.storage import checked_json
 
 MANIFEST = "manifest.json"
 LABELS = "labels.txt"

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels import native
 from resnet_tpu.kernels.block import block_kernels
@@ -13,6 +12,7 @@ from resnet_tpu.kernels.cpu import CPU
 from resnet_tpu.kernels.fused import FUSED
 from resnet_tpu.kernels.gpu import GPU
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
+from resnet_tpu.options.config import ModelConfig
 
 KERNELS: dict[str, Callable[[Mesh], Kernels]] = {
     "plain": lambda _: PLAIN,

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from resnet_tpu import distributed
-from resnet_tpu.config import Config, ModelConfig
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
@@ -20,6 +18,8 @@ from resnet_tpu.models.net import Draw, Net
 from resnet_tpu.models.registry import find_architecture
 from resnet_tpu.models.resnet import resnet
 from resnet_tpu.models.training import Training
+from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.parallel import distributed
 
 
 @dataclass(frozen=True)

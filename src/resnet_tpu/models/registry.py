@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from resnet_tpu.config import ModelConfig
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
+from resnet_tpu.options.config import ModelConfig
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 
-from resnet_tpu.config import Config
+from resnet_tpu.options.config import Config
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN, RANDAUGMENT, cloud, imagenet, modern, randaugment
 from resnet_tpu.recipes.photos import finetune, flowers, flowers_cpu
 from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs

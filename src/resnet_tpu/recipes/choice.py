@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from resnet_tpu.checkpoints.torch import PREPROCESSING
-from resnet_tpu.config import OPTIONS, Config
+from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.recipes import find_recipe
 
 FEW_IMAGES = 100_000

@@ -1,6 +1,6 @@
 """Recipes for ImageNet: the original's defaults, and trainings for TPU slices."""
 
-from resnet_tpu.config import Config
+from resnet_tpu.options.config import Config
 from resnet_tpu.recipes.tables import look_up
 
 NUM_TRAIN_IMAGES = 1281167

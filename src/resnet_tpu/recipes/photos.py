@@ -1,6 +1,6 @@
 """Recipes for a few thousand photos of one's own, such as the five kinds of flowers."""
 
-from resnet_tpu.config import Config
+from resnet_tpu.options.config import Config
 
 
 def flowers() -> Config:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from resnet_tpu.config import Config
+from resnet_tpu.options.config import Config
 from resnet_tpu.recipes.imagenet import imagenet
 from resnet_tpu.recipes.tables import look_up
 

@@ -1,6 +1,6 @@
 """Recipes for images of 32 px and less, with the CIFAR networks."""
 
-from resnet_tpu.config import Config
+from resnet_tpu.options.config import Config
 
 
 def digits() -> Config:

@@ -8,7 +8,7 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options import expand_home
+from resnet_tpu.options.fields import expand_home
 from resnet_tpu.reports import columns
 from resnet_tpu.reports.metrics import Split, read_metrics
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from resnet_tpu import checked_json, storage
+from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.events import EventFile
+from resnet_tpu.storage import checked_json
 
 Split = Literal["train", "eval"]
 

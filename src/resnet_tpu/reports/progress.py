@@ -7,8 +7,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from resnet_tpu import hosts
-from resnet_tpu.terminal import live_line
+from resnet_tpu.parallel import hosts
+from resnet_tpu.system.terminal import live_line
 
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu import distributed
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.pixels.augment import augment
@@ -22,6 +20,8 @@ from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Sample, Source
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.parallel import distributed
 
 SIZE = 16
 

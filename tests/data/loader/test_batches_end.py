@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.loader.batches import Batches, eval_batches, train_batches
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
 
 KINDS = ["threads", "processes"]
 WaitUntil = Callable[[Callable[[], Any]], None]
@@ -95,7 +95,7 @@ def test_a_file_that_vanishes(records: Path) -> None:
 
 START = """
 import sys
-from resnet_tpu.config import DataConfig
+from resnet_tpu.options.config import DataConfig
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.sources.data_dir import open_source
 

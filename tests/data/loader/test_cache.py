@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.batches import Batch, eval_batches, train_batches
 from resnet_tpu.data.loader.cache import CacheReport, ImageCache, open_cache
 from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.pixels.decode import decode, train_image
 from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.options.config import DataConfig
 
 SIZE, SHORT_SIDE = 16, 20
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.pixels.augment import augment, random_erasing
 from resnet_tpu.data.pixels.policies import autoaugment, randaugment
+from resnet_tpu.options.config import DataConfig
 
 
 def picture() -> np.ndarray:

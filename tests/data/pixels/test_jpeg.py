@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet_tpu.config import Config
 from resnet_tpu.data.images import BadImageError, clean_image
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels import jpeg, native
 from resnet_tpu.data.pixels.decode import MAX_SCANS, DecodeError, TooLargeError, decode, eval_image, train_image
 from resnet_tpu.data.sources.image_files import FileSource
+from resnet_tpu.options.config import Config
 
 START, FRAME, SCAN = b"\xff\xd8", b"\xff\xc0", b"\xff\xda"
 BARE = [0x01, *range(0xD0, 0xD8)]  # TEM, RST0 ... RST7

@@ -15,12 +15,12 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from resnet_tpu.c_libraries import SWITCH
 from resnet_tpu.data.pixels import native
 from resnet_tpu.data.pixels.crop import Window
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
 from resnet_tpu.data.pixels.native.build import LIBRARY, BuildError, build
 from resnet_tpu.data.pixels.resize import Method, resize, resize_to_uint8
+from resnet_tpu.system.c_libraries import SWITCH
 
 METHODS: tuple[Method, ...] = ("bicubic", "bilinear")
 FUZZ = Path(__file__).parents[2] / "fuzz"
@@ -277,7 +277,7 @@ def test_compiler_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest
 SANITIZED = """
 import pickle, sys
 import numpy as np
-from resnet_tpu.c_libraries import SWITCH
+from resnet_tpu.system.c_libraries import SWITCH
 from resnet_tpu.data.pixels import native
 from resnet_tpu.data.pixels.crop import sample_crop_window
 library = native.Library(sys.argv[1])

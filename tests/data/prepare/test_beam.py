@@ -22,7 +22,7 @@ from resnet_tpu.data.prepare.claim import claim
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.prepare.shards import Shard, write_shard
 from resnet_tpu.errors import UserError
-from resnet_tpu.processes import CONTEXT
+from resnet_tpu.system.processes import CONTEXT
 
 DATAFLOW = ("--runner=DataflowRunner", "--project=flowers", "--region=us-west4", "--temp_location=gs://bucket/temp")
 

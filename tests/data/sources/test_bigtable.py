@@ -18,7 +18,6 @@ import pytest
 from rich.console import Console
 
 from resnet_tpu import cli, resnet_main
-from resnet_tpu.config import Config, DataConfig
 from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.prepare.bigtable_writer import write_table
 from resnet_tpu.data.records.example import encode_example
@@ -27,9 +26,10 @@ from resnet_tpu.data.sources import bigtable_rows
 from resnet_tpu.data.sources.bigtable import BigtableSource
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.profiling.stages import sample_stages
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.performance.profiling.stages import sample_stages
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.train.loop import train
+from resnet_tpu.training.loop import train
 
 pytest.importorskip("google.cloud.bigtable")
 

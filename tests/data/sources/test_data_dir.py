@@ -12,7 +12,6 @@ import fsspec
 import numpy as np
 import pytest
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordError, RecordWriter
 from resnet_tpu.data.sources.data_dir import open_source
@@ -21,6 +20,7 @@ from resnet_tpu.data.sources.labels import UNKNOWN_LABEL
 from resnet_tpu.data.sources.source import Sample, Source
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
 
 
 def config(data_dir: Path | str, **options: Any) -> DataConfig:

@@ -6,17 +6,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from resnet_tpu import checked_json
-from resnet_tpu.bench.dawnbench_options import read_job
-from resnet_tpu.config import Config
 from resnet_tpu.data.manifest import Manifest, read_class_names
 from resnet_tpu.data.prepare.claim import _read_state
 from resnet_tpu.data.sources.bigtable_rows import About
 from resnet_tpu.errors import UserError
-from resnet_tpu.export.bundle import open_bundle
-from resnet_tpu.overrides import merge, read_run
-from resnet_tpu.profiling.labels import read_labels
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.overrides import merge, read_run
+from resnet_tpu.performance.bench.dawnbench_options import read_job
+from resnet_tpu.performance.profiling.labels import read_labels
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.storage import checked_json
 
 _FOLDER = tempfile.TemporaryDirectory()
 

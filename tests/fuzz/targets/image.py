@@ -7,12 +7,12 @@ import warnings
 import numpy as np
 from PIL import Image
 
-from resnet_tpu.c_libraries import SWITCH
 from resnet_tpu.data.images import BadImageError, Limits, clean_image
 from resnet_tpu.data.pixels import jpeg, native
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
-from resnet_tpu.serve.images import decode as serve
-from resnet_tpu.serve.refusal import Refusal
+from resnet_tpu.serving.server.images import decode as serve
+from resnet_tpu.serving.server.refusal import Refusal
+from resnet_tpu.system.c_libraries import SWITCH
 
 _SIZE = 16
 _MAX_PIXELS = 1 << 18

@@ -6,13 +6,13 @@ import tempfile
 from pathlib import Path
 
 from resnet_tpu import resnet_main
-from resnet_tpu.checks import check
-from resnet_tpu.config import OPTIONS, Config, epoch_boundaries
 from resnet_tpu.data.split import parse_ratios
 from resnet_tpu.errors import UserError
-from resnet_tpu.overrides import Layer, merge, parse_overrides, read_yaml
-from resnet_tpu.plan.prices import read_prices
-from resnet_tpu.prune.methods import find_method
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import OPTIONS, Config, epoch_boundaries
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
+from resnet_tpu.performance.plan.prices import read_prices
+from resnet_tpu.pruning.methods import find_method
 
 _FOLDER = tempfile.TemporaryDirectory()
 _FILE = Path(_FOLDER.name) / "options.yaml"

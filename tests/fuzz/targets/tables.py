@@ -8,7 +8,7 @@ from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box, read_boxes
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.errors import UserError
-from resnet_tpu.prune.outcome import _read_rows
+from resnet_tpu.pruning.outcome import _read_rows
 
 _FOLDER = tempfile.TemporaryDirectory()
 _CSV, _XML = Path(_FOLDER.name) / "photos.csv", Path(_FOLDER.name) / "boxes" / "photo.xml"

@@ -15,7 +15,6 @@ import cv2
 import grain
 import numpy as np
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.loader.ahead import ReadAhead, distant
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
@@ -23,7 +22,8 @@ from resnet_tpu.data.loader.order import place_at
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
-from resnet_tpu.machine import num_cores
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.system.machine import num_cores
 
 Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.loader.memory import PAGE, SharedMemory, free_memory
+from resnet_tpu.options.config import DataConfig
 
 log = logging.getLogger(__name__)
 

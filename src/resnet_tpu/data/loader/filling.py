@@ -10,7 +10,6 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.ahead import Fetched, PartlyFetched
 from resnet_tpu.data.loader.cache import ImageCache
@@ -22,7 +21,8 @@ from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
-from resnet_tpu.processes import Crew, outcome_of
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.system.processes import Crew, outcome_of
 
 _MOST_BAD_IN_A_ROW = 1000
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.pixels.policies import autoaugment, randaugment
+from resnet_tpu.options.config import DataConfig
 
 _LEAST_AREA, _MOST_AREA = 0.02, 0.33
 _LEAST_ASPECT_RATIO, _MOST_ASPECT_RATIO = 0.3, 3.3

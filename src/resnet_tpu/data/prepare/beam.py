@@ -22,7 +22,7 @@ from resnet_tpu.data.images import Limits
 from resnet_tpu.data.manifest import STATE_FOLDER
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, finished_shard, result_path, write_shard
 from resnet_tpu.errors import UserError, missing_extra, nearest
-from resnet_tpu.terminal import live_line
+from resnet_tpu.system.terminal import live_line
 
 _DESCRIPTIONS = "shards.jsonl"
 _LOOK_SECS = 5.0

@@ -12,13 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import resnet_tpu
 from resnet_tpu import storage
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.manifest import Manifest, read_class_names, read_manifest
 from resnet_tpu.data.records.tfrecord import RecordFile, read_records
 from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
-from resnet_tpu.terminal import live_line
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.system.terminal import live_line
 
 _ROWS_PER_REQUEST = 100  # a request holds at most 100 000 mutations and 256 MB
 _BYTES_PER_REQUEST = 16_000_000

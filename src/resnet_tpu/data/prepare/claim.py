@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu import checked_json, storage
+from resnet_tpu import storage
 from resnet_tpu.data.manifest import LABELS, MANIFEST, STATE_FOLDER
 from resnet_tpu.data.prepare.assignment import Assignment
 from resnet_tpu.data.split import SPLITS
 from resnet_tpu.errors import UserError
+from resnet_tpu.storage import checked_json
 
 STATE_FILE = "prepare.json"
 REPORT = "report.txt"

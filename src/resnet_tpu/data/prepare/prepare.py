@@ -24,8 +24,8 @@ from resnet_tpu.data.prepare.shards import Shard, ShardResult, StoredImage, fini
 from resnet_tpu.data.prepare.workers import write_shards
 from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
 from resnet_tpu.errors import UserError
-from resnet_tpu.machine import num_cores
-from resnet_tpu.options import FilePath, expand_home, option
+from resnet_tpu.options.fields import FilePath, expand_home, option
+from resnet_tpu.system.machine import num_cores
 
 _BYTES_WHILE_STARTING = 50_000_000
 _NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, what is in them decides

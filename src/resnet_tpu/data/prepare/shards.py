@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from resnet_tpu import checked_json, storage
+from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.folders import Photo
@@ -18,6 +18,7 @@ from resnet_tpu.data.records.example import Feature, encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
+from resnet_tpu.storage import checked_json
 
 
 @dataclass(frozen=True)

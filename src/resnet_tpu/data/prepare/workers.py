@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, Tex
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, write_shard
 from resnet_tpu.errors import UserError
-from resnet_tpu.processes import CONTEXT, Crew, outcome_of
-from resnet_tpu.terminal import live_line
+from resnet_tpu.system.processes import CONTEXT, Crew, outcome_of
+from resnet_tpu.system.terminal import live_line
 
 _REFRESH_SECS = 0.2
 _PATIENCE_SECS = 10  # for a worker to finish the photo in hand

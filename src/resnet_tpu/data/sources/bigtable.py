@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.records.example import parse_image_example
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.bigtable_rows import Rows
@@ -12,6 +11,7 @@ from resnet_tpu.data.sources.labels import make_labels
 from resnet_tpu.data.sources.source import Sample, sample_of
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
 
 log = logging.getLogger(__name__)
 

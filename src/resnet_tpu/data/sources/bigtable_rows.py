@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu import checked_json
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError, missing_extra
-from resnet_tpu.gcp import explained, project_of
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.storage import checked_json
+from resnet_tpu.storage.gcp import explained, project_of
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from resnet_tpu import checked_json, storage
-from resnet_tpu.config import DataConfig
+from resnet_tpu import storage
 from resnet_tpu.data.manifest import LABELS, MANIFEST, read_class_names
 from resnet_tpu.data.records.example import read_label
 from resnet_tpu.data.records.index import keep, kept_copies
 from resnet_tpu.data.records.tfrecord import load_index, open_records, state_of
 from resnet_tpu.data.sources.labels import DEFAULT_CLASSES, UNKNOWN_LABEL
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.storage import checked_json
 
 log = logging.getLogger(__name__)
 

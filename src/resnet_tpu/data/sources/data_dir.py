@@ -6,7 +6,6 @@ import operator
 from collections.abc import Mapping
 
 from resnet_tpu import storage
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.manifest import MANIFEST, STATE_FOLDER, read_manifest
 from resnet_tpu.data.sources.classes import find_classes
 from resnet_tpu.data.sources.image_files import FolderSource
@@ -15,6 +14,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.tfrecords import DistantRecordSource, RecordSource
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
 
 log = logging.getLogger(__name__)
 

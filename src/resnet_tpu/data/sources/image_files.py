@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from resnet_tpu import storage
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.findings import Kind
 from resnet_tpu.data.folders import Found, Photo, find_photos
 from resnet_tpu.data.images import IMAGE_SUFFIXES
@@ -14,6 +13,7 @@ from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.data.split import SPLITS, Split, split_files
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
 
 
 class FolderSource:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.sources.fingerprint import fingerprint
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
 
 UNKNOWN_LABEL = -1
 DEFAULT_CLASSES = 1000

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.labels import DEFAULT_CLASSES
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.options.config import DataConfig
 
 _IMAGENET_SIZES = {"train": 1_281_167, "validation": 50_000, "test": 50_000}
 

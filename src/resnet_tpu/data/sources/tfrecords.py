@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from resnet_tpu.config import DataConfig
 from resnet_tpu.data.manifest import MANIFEST, read_manifest
 from resnet_tpu.data.records.example import parse_image_example
 from resnet_tpu.data.records.pieces import Stretch, open_reader
@@ -17,6 +16,7 @@ from resnet_tpu.data.sources.labels import make_labels
 from resnet_tpu.data.sources.source import Sample, sample_of
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
 
 _OPEN_FILES_AT_ONCE = 16
 

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from resnet_tpu.c_libraries import are_off
 from resnet_tpu.errors import first_line
 from resnet_tpu.kernels.native.build import LIBRARY
+from resnet_tpu.system.c_libraries import are_off
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ Needs a C compiler and jaxlib's headers, and nothing of oneDNN.
 import importlib.util
 from pathlib import Path
 
-from resnet_tpu.c_libraries import BuildError, compile_library
+from resnet_tpu.system.c_libraries import BuildError, compile_library
 
 __all__ = ["LIBRARY", "BuildError", "build", "locate_headers"]
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from resnet_tpu.c_libraries import are_off
 from resnet_tpu.data.pixels.crop import Window
 from resnet_tpu.data.pixels.native.build import LIBRARY
+from resnet_tpu.system.c_libraries import are_off
 
 _INTERFACE = 2
 _METHODS = {"bicubic": 0, "bilinear": 1}

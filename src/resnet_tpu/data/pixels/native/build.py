@@ -5,7 +5,7 @@ Needs a C compiler, and libjpeg-turbo with its headers (Debian, Ubuntu: apt-get 
 
 from pathlib import Path
 
-from resnet_tpu.c_libraries import BuildError, compile_library
+from resnet_tpu.system.c_libraries import BuildError, compile_library
 
 __all__ = ["LIBRARY", "BuildError", "build"]
 

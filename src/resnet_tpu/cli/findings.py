@@ -1,0 +1,184 @@
+"""What this machine has for the package, what it lacks, and what would bring it."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from resnet_tpu import storage
+from resnet_tpu.data.pixels import native
+from resnet_tpu.errors import first_line
+from resnet_tpu.parallel import distributed
+from resnet_tpu.system import c_libraries, machine
+
+GIB = 2**30
+
+EXTRAS = {
+    "demo": "the scanned digits of `demo`",
+    "onnx": "export to ONNX, int8",
+    "serve": "the server",
+    "tf": "export to TensorFlow's SavedModel",
+    "hub": "weights by name from Hugging Face's hub",
+    "gcp": "gs:// paths, Bigtable, TPU VMs",
+    "beam": "`prepare` by Apache Beam",
+    "plan": "the TPU compiler, for `plan`",
+    "tpu": "TPUs of this machine",
+    "cuda": "GPUs of this machine",
+    "cuda12": "GPUs of this machine, with a driver before 580",
+}
+"""What each extra of the package is for."""
+
+_BASE = ("resnet-tpu", "jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "numpy", "opencv-python-headless")
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"]([\w-]+)['\"]")
+_PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
+"""What JAX's own extras bring, for JAX itself is there without them."""
+
+_ADC = ".config/gcloud/application_default_credentials.json"
+
+State = Literal["ok", "missing", "broken"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `do` is what to do where it is not well, or empty."""
+
+    topic: str
+    name: str
+    state: State
+    found: str
+    do: str = ""
+
+
+def examine(*, use_tpu: bool = True) -> list[Finding]:
+    """Looks at devices, versions, decoders, extras, disks and credentials. Asks nothing of a network."""
+    return [
+        *_machine(), *_devices(use_tpu=use_tpu), *_versions(), *_decoders(), *_layers(), *_kernels(), *_extras(),
+        *_places(), _credentials(),
+    ]  # fmt: skip
+
+
+def _machine() -> Iterator[Finding]:
+    yield Finding("machine", "system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    yield Finding("machine", "Python", "ok", platform.python_version())
+    yield Finding("machine", "CPU cores for this process", "ok", str(machine.num_cores()))
+
+
+def _devices(*, use_tpu: bool) -> Iterator[Finding]:
+    """Devices that JAX finds; one that is there but fails is named with what JAX says of it."""
+    import jax
+
+    try:
+        distributed.start(use_tpu=use_tpu)
+        devices = jax.local_devices()
+    except RuntimeError as error:  # a TPU that another process holds, a driver that is too old
+        do = "End what holds the device, or try --use_tpu=false or the environment JAX_PLATFORMS=cpu."
+        yield Finding("devices", "JAX", "broken", first_line(error), do)
+        return
+    for kind in sorted({device.device_kind for device in devices}):
+        same = [device for device in devices if device.device_kind == kind]
+        limit = (same[0].memory_stats() or {}).get("bytes_limit")
+        memory = f", {limit / GIB:.1f} GiB each" if limit else ""
+        yield Finding("devices", f"{kind} devices", "ok", f"{len(same)} x {same[0].platform}{memory}")
+
+
+def _versions() -> Iterator[Finding]:
+    for name in _BASE:
+        version = _version(name)
+        yield Finding("versions", name, "ok" if version else "missing", version or "", "" if version else "make clean")
+
+
+def _layers() -> Iterator[Finding]:
+    from resnet_tpu.kernels.native import LIBRARY, load
+
+    able = ", ".join(sorted(load()))
+    if able:
+        yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
+        return
+    do = (
+        "Install oneDNN, or what it needs: in Debian libdnnl3, libgomp1."
+        if LIBRARY.exists()
+        else "Install a C compiler, then the package anew."
+    )
+    off = c_libraries.are_off()
+    found = f"turned off by {c_libraries.SWITCH}=0" if off else ""
+    yield Finding("training on a CPU", "layers in C with oneDNN", "missing", found, "" if off else do)
+
+
+def _kernels() -> Iterator[Finding]:
+    from resnet_tpu.training.tune import remembered
+
+    for step, choice in remembered().items():
+        yield Finding("kernels timed here", step, "ok", str(choice))
+
+
+def _decoders() -> Iterator[Finding]:
+    try:
+        native.Library(str(native.LIBRARY))
+    except OSError:
+        do = "apt-get install gcc libjpeg-dev, then install the package anew: photos load twice as fast."
+        yield Finding("decoders", "window decoder in C", "missing", "", do)
+    else:
+        off = c_libraries.are_off()
+        found = f"built, but turned off by {c_libraries.SWITCH}=0" if off else "built"
+        yield Finding("decoders", "window decoder in C", "ok", found)
+    for name in ("simplejpeg", "pillow"):
+        yield Finding("decoders", name, "ok" if _version(name) else "missing", _version(name) or "")
+
+
+def _extras() -> Iterator[Finding]:
+    """Each extra: its packages with their versions, or those that are missing."""
+    packages: dict[str, list[str]] = {}
+    for requirement in importlib.metadata.requires("resnet-tpu") or ():
+        if match := _REQUIREMENT.fullmatch(requirement):
+            packages.setdefault(match[2], []).append(match[1])
+    for extra, names in packages.items():
+        wanted = [_PLUGINS[extra] if name == "jax" else name for name in names]
+        missing = [name for name in wanted if not _version(name)]
+        if missing:
+            do = f"pip install 'resnet-tpu[{extra}]', for {EXTRAS[extra]}"
+            yield Finding("extras", extra, "missing", f"no {', '.join(missing)}", do)
+        else:
+            found = ", ".join(f"{name} {_version(name)}" for name in wanted)
+            yield Finding("extras", extra, "ok", f"{EXTRAS[extra]}: {found}")
+
+
+def _places() -> Iterator[Finding]:
+    """Where the package keeps what it can make again, and the memory that processes share."""
+    cache = Path(storage.cache_dir())
+    there = next(path for path in (cache, *cache.parents) if path.exists())
+    if os.access(there, os.W_OK):
+        yield Finding("places", "cache", "ok", f"{cache}, {_free(there)}")
+    else:
+        do = "Set XDG_CACHE_HOME to a folder that can be written to."
+        yield Finding("places", "cache", "broken", f"{cache} cannot be written to", do)
+    if (shared := Path("/dev/shm")).is_dir():  # noqa: S108 - the system's own place
+        yield Finding("places", "shared memory", "ok", f"{shared}, {_free(shared)}")
+
+
+def _credentials() -> Finding:
+    """Where Google's libraries would find credentials, without asking Google."""
+    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    path = Path(named) if named else Path.home() / _ADC
+    if path.is_file():
+        return Finding("credentials", "Google Cloud", "ok", str(path))
+    if named:
+        do = "Correct or unset GOOGLE_APPLICATION_CREDENTIALS."
+        return Finding("credentials", "Google Cloud", "broken", f"{path} does not exist", do)
+    do = "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS; on Google's machines none is needed"
+    return Finding("credentials", "Google Cloud", "missing", "", do)
+
+
+def _free(path: Path) -> str:
+    return f"{shutil.disk_usage(path).free / GIB:.1f} GiB free"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

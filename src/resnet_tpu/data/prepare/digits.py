@@ -1,0 +1,33 @@
+"""The scanned digits that come with scikit-learn, as a folder of photos."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from resnet_tpu.errors import missing_extra
+
+DIGIT_PX = 32
+"""The scans are 8 x 8 pixels; their JPEGs are this large."""
+
+
+def write_digits(folder: str) -> None:
+    """The 1,797 scanned digits of scikit-learn as JPEG files, `folder/<digit>/<number>.jpg`.
+
+    Source: UCI, Optical Recognition of Handwritten Digits. Raises UserError without scikit-learn.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise missing_extra("demo", "scikit-learn", "demo") from None
+    scans, digits = load_digits(return_X_y=True)
+    for digit in range(10):
+        (Path(folder) / str(digit)).mkdir(parents=True, exist_ok=True)
+    for number, (scan, digit) in enumerate(zip(scans.reshape(-1, 8, 8), digits, strict=True)):
+        grey = np.clip(255 - scan * (255 / 16), 0, 255).astype(np.uint8)  # ink 0..16 to black on white
+        image = cv2.resize(grey, (DIGIT_PX, DIGIT_PX), interpolation=cv2.INTER_CUBIC)
+        path = Path(folder) / str(digit) / f"{number:04d}.jpg"
+        if not path.exists():
+            partial = path.with_suffix(".partial")  # a demo that is killed leaves no half digit to be taken for one
+            partial.write_bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes())
+            partial.replace(path)

@@ -1,0 +1,79 @@
+"""Options that fit one by one but cannot act together, found from the options alone, before any work."""
+
+import math
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.options.config import Config, DataConfig, OptimizerConfig, epoch_boundaries
+
+
+def check(config: Config) -> None:
+    """Raises UserError for options that cannot do what they say, before data are opened or a device is touched.
+
+    Those of the network are checked by finding it: see `models.registry.find_architecture`.
+    """
+    find_architecture(config.model, image_size=config.data.image_size)
+    _check_images(config.data)
+    _check_input(config.data)
+    if min(config.model.stddev_rgb) <= 0:
+        raise UserError("stddev_rgb", config.model.stddev_rgb, "three numbers above 0", "Change the value.")
+    _check_optimizer(config.optimizer)
+    _check_average(config)
+    _check_accumulation(config.optimizer.gradient_accumulation_steps, config.train.train_batch_size)
+
+
+def _check_images(data: DataConfig) -> None:
+    for name in ("min_crop_area", "random_erasing", "crop_pct"):
+        if (value := getattr(data, name)) > 1:
+            raise UserError(name, value, "at most 1", "Change the value.")
+    if data.crop_pct == 0:
+        raise UserError("crop_pct", 0, "more than 0", "Change the value.")
+    for name in ("randaug_num_layers", "randaug_magnitude"):
+        value = getattr(data, name)
+        if value is not None and data.augment_name != "randaugment":
+            got = f"{value} with augment_name {data.augment_name or 'null'}"
+            raise UserError(name, got, "augment_name randaugment", f"Set augment_name=randaugment or {name}=null.")
+
+
+def _check_input(data: DataConfig) -> None:
+    for name, kinds in (("cache_short_side", ("decoded",)), ("cache_memory", ("records", "decoded"))):
+        value = getattr(data, name)
+        if value is not None and data.cache not in kinds:
+            do = f"Set cache={kinds[-1]} or {name}=null."
+            raise UserError(name, f"{value} with cache {data.cache}", f"cache {' or '.join(kinds)}", do)
+    if data.input_pipeline == "basic" and data.input_workers == "processes":
+        got = "processes with input_pipeline basic"
+        raise UserError("input_workers", got, "threads, as that pipeline has a single one", "Leave one of them out.")
+
+
+def _check_optimizer(optimizer: OptimizerConfig) -> None:
+    for name in ("label_smoothing", "moving_average_decay"):
+        if (value := getattr(optimizer, name)) >= 1:
+            raise UserError(name, value, "less than 1", "Change the value.")
+    if optimizer.enable_lars and optimizer.learning_rate_schedule != "step":
+        name, got = "learning_rate_schedule", f"{optimizer.learning_rate_schedule} with enable_lars"
+        raise UserError(name, got, "step, for LARS has a schedule of its own", f"Set {name}=step.")
+    boundaries = epoch_boundaries(optimizer.learning_rate_boundaries)
+    if boundaries and (optimizer.enable_lars or optimizer.learning_rate_schedule != "step"):
+        name = "learning_rate_boundaries"
+        other = "enable_lars" if optimizer.enable_lars else f"learning_rate_schedule {optimizer.learning_rate_schedule}"
+        got = f"{optimizer.learning_rate_boundaries} with {other}"
+        raise UserError(name, got, "the schedule step, which alone has boundaries", f"Set {name} to nothing.")
+
+
+def _check_average(config: Config) -> None:
+    """The moving average smooths the running batch-norm statistics too, which must not be averages already."""
+    decay, bn_momentum = config.optimizer.moving_average_decay, config.model.bn_momentum
+    if decay > 0 and bn_momentum != 0:
+        got = f"{decay} with bn_momentum {'left to its default' if bn_momentum is None else bn_momentum}"
+        expected = "bn_momentum 0, as running statistics are averaged like the weights"
+        raise UserError("moving_average_decay", got, expected, "Set bn_momentum=0.")
+
+
+def _check_accumulation(parts: int, batch_size: int) -> None:
+    if batch_size % parts:
+        low = [n for n in range(1, math.isqrt(min(batch_size, 2**40)) + 1) if batch_size % n == 0]
+        divisors = {*low, *(batch_size // n for n in low)}
+        near = [max(n for n in divisors if n < parts), *sorted(n for n in divisors if n > parts)[:1]]
+        expected = f"a divisor of train_batch_size {batch_size}"
+        raise UserError("gradient_accumulation_steps", parts, expected, f"Use {' or '.join(map(str, near))}.")

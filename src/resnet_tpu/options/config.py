@@ -1,0 +1,463 @@
+"""All options: one name each, grouped by concern, checked before any work.
+
+Outside (command line, YAML, override strings, `config.json`) an option is one flat name. In code it is a field of one
+of the frozen groups below: `config.train.train_batch_size`. Names and defaults are those of the original program
+"ResNet-50 on TPU" wherever it had the option.
+"""
+
+import dataclasses
+import itertools
+import math
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options.fields import FilePath, Length, Option, Rgb, option, options_of
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, how many, and how they become batches."""
+
+    data_dir: FilePath = option(
+        "",
+        "TFRecords named train-*, validation-*, test-*; or a folder of images per class. Empty or 'null': zeros "
+        "instead of images; 'synthetic': coloured noise that can be learned. Both are for measuring speed.",
+    )
+    image_size: int = option(224, "Side of the square image the network sees, in pixels.", at_least=8)
+    num_label_classes: int | None = option(
+        None,
+        "Classes. Default: counted from the data, else 1000. With 1001, labels count from 0 = background.",
+        at_least=2,
+    )
+    num_train_images: int | None = option(None, "Training images in an epoch. Default: counted.", at_least=1)
+    num_eval_images: int | None = option(None, "Validation images to evaluate. Default: all.", at_least=1)
+    num_test_images: int | None = option(None, "Test images to predict. Default: all.", at_least=1)
+    min_crop_area: float = option(
+        0.1,
+        "Smallest share of a training image that its random crop covers. Raise it where the border matters.",
+        at_least=0,
+    )
+    crop_padding: int | None = option(
+        None,
+        "Train on windows of image_size out of the image with so many black pixels on each side, in place of windows "
+        "of random size and shape. 4 is usual for CIFAR.",
+        at_least=0,
+    )
+    crop_pct: float = option(
+        0.875, "Share of the shorter side that evaluation and prediction see: the central square.", at_least=0
+    )
+    random_flip: bool = option(True, "Mirror half of the training images. Not for what has a reading direction.")
+    augment_name: Literal["autoaugment", "randaugment"] | None = option(
+        None, "Change training images at random after the crop: by learned policies, or randaug_num_layers operations."
+    )
+    randaug_num_layers: int | None = option(None, "Operations on each image by randaugment. Default: 2.", at_least=0)
+    randaug_magnitude: int | None = option(
+        None, "Strength of randaugment's operations, 0 to 10 (more is possible). Default: 9.", at_least=0
+    )
+    augment_flavor: Literal["tf", "corrected"] = option(
+        "tf",
+        "tf: operations as the original computes them. corrected: Contrast around the mean grey, no wrap-around in "
+        "Solarize.",
+    )
+    random_erasing: float = option(
+        0.0, "Share of the training images in which a random rectangle is replaced by noise.", at_least=0
+    )
+    resize_method: Literal["bicubic", "bilinear"] = option(
+        "bicubic", "How crops are brought to image_size: with TensorFlow 1's kernel of that name."
+    )
+    num_parallel_calls: int | None = option(
+        None, "Threads or processes that decode images. Default: one per CPU core.", at_least=1
+    )
+    input_workers: Literal["threads", "processes"] = option(
+        "threads",
+        "What decodes images. Processes take seconds to start, but never wait for each other's Python, which pays with "
+        "many cores, augmentation, or formats other than JPEG.",
+    )
+    input_pipeline: Literal["optimized", "basic"] = option(
+        "optimized",
+        "basic: one image after the other, on one thread, only when the device asks. To see what a good one is worth.",
+    )
+    cache: Literal["none", "records", "decoded"] = option(
+        "none",
+        "Keep the training images in memory from the first epoch on. records: as they are stored, where that is in a "
+        "bucket; files of this machine the system keeps. decoded: as pixels, their shorter side at most "
+        "cache_short_side: the fastest, for data that fits.",
+    )
+    cache_short_side: int | None = option(
+        None, "Pixels to which cache=decoded shrinks the shorter side. Default: 8/7 of image_size.", at_least=8
+    )
+    cache_memory: float | None = option(
+        None, "Most memory that the cache may take, in GB. Default: half of what is free at the start.", at_least=0
+    )
+    cache_folder: FilePath = option(
+        "",
+        "Keep what is read of TFRecords in a bucket in this folder of this machine. Default: below ~/.cache, if that "
+        "fills at most half of what is free there. 'none': read it anew.",
+    )
+    lth_use_random_label: bool = option(
+        False, "Labels drawn by the hash of each image's file name, as the original's pruning fork draws them."
+    )
+    skip_bad_records: bool = option(
+        False, "Count damaged records and undecodable images and go on with others, instead of stopping at the first."
+    )
+    bigtable_instance: str = option(
+        "", "Read the images from this instance of Cloud Bigtable, one tf.train.Example per row, instead of data_dir."
+    )
+    bigtable_project: str = option("", "Project of the instance. Default: gcp_project.")
+    bigtable_table: str = option("imagenet", "Its table.")
+    bigtable_train_prefix: str = option("train_", "What the keys of training rows begin with; an index follows.")
+    bigtable_eval_prefix: str = option("validation_", "What the keys of validation rows begin with.")
+    bigtable_test_prefix: str = option("test_", "What the keys of test rows begin with.")
+    bigtable_column_family: str = option("tfexample", "Column family of the examples.")
+    bigtable_column_qualifier: str = option("example", "Their column in it.")
+    gcp_project: str = option("", "Google Cloud project. Default: that of the credentials.")
+
+    @property
+    def place(self) -> str:
+        """Where the images are: `data_dir`, or `bigtable://INSTANCE/TABLE`. Empty: nowhere is given."""
+        if self.bigtable_instance:
+            return f"bigtable://{self.bigtable_instance}/{self.bigtable_table}"
+        return self.data_dir
+
+    @property
+    def cached_short_side(self) -> int:
+        """Pixels that the shorter side of a photo needs: what crops of `image_size` are taken from, at most."""
+        return self.cache_short_side or round(self.image_size * 8 / 7)
+
+    def num_images(self, split: Literal["train", "validation", "test"]) -> int | None:
+        """How many images of a split are asked for; None: all."""
+        counts = {"train": self.num_train_images, "validation": self.num_eval_images, "test": self.num_test_images}
+        return counts[split]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network."""
+
+    resnet_depth: int = option(
+        50, "18, 34, 50, 101, 152, 200, 270, 350 or 420; or a CIFAR network: 8, 20, 32, 44, 56 or 110."
+    )
+    resnet_width: int | None = option(
+        None, "Channels after the stem. Default: 64 (16 for the CIFAR networks).", at_least=1
+    )
+    inner_channels: str = option(
+        "",
+        "Channels of the inner convolutions of each block, in order, of a network that was compacted: 14,16,12. "
+        "Default: by resnet_width.",
+    )
+    stem: Literal["auto", "imagenet", "small"] = option(
+        "auto",
+        "imagenet: 7x7 stride 2 and a max-pool. small: 3x3 stride 1, no pool. auto: small for images under 64 px.",
+    )
+    precision: Literal["bfloat16", "float32"] = option(
+        "bfloat16", "Type of activations and of the arithmetic of convolutions. Parameters are always float32."
+    )
+    kernels: Literal["auto", "plain", "cpu", "gpu", "fused", "block"] = option(
+        "auto",
+        "How training computes the layers. plain: one by one. cpu: by the library in C. gpu: with fewer passes over "
+        "the memory; no GPU has run it. fused: norms with the layer beside them. block: whole blocks, from depth 50; "
+        "no TPU has run it, and libtpu before 0.0.46 would gather the batch on each device. auto: cpu on a CPU that "
+        "has it, fused on TPUs in bfloat16, else plain.",
+    )
+    batch_norm_scope: Literal["replica", "global"] = option(
+        "replica",
+        "Whose images give the batch-norm statistics: each device's own (as the original) or the whole batch.",
+    )
+    batch_norm_group_size: int = option(
+        1, "Neighbouring devices that share their batch-norm statistics, with batch_norm_scope=replica.", at_least=1
+    )
+    bn_momentum: float | None = option(
+        None,
+        "Decay of the running batch-norm statistics per step. Default: 0.9 (0.997 for the CIFAR networks).",
+        at_least=0,
+    )
+    freeze_batch_norm: bool = option(
+        False, "Train with the running batch-norm statistics, and change neither them nor batch norm's parameters."
+    )
+    pre_activation: bool = option(False, "Batch norm and ReLU before each convolution instead of after (version 2).")
+    norm_act_layer: Literal["bn_relu", "evonorm_b0", "evonorm_s0"] = option(
+        "bn_relu", "Normalisation and activation. The EvoNorms need pre_activation."
+    )
+    use_resnetd_stem: bool = option(False, "Three 3x3 convolutions instead of the 7x7 of the stem (ResNet-D).")
+    resnetd_shortcut: bool = option(False, "Average pooling before the projections of stride 2 (ResNet-D).")
+    replace_stem_max_pool: bool = option(False, "A 3x3 convolution of stride 2 instead of the stem's max-pool.")
+    se_ratio: float | None = option(
+        None, "Squeeze-and-excite in each block, with this share of its channels. From depth 50.", at_least=0
+    )
+    dropblock_groups: str = option(
+        "", "Groups of blocks in which DropBlock acts in training, such as 3,4. From depth 50."
+    )
+    dropblock_keep_prob: float | None = option(
+        None, "Share of activations that DropBlock keeps at the end of the training.", at_least=0
+    )
+    dropblock_size: int = option(7, "Side of the squares that DropBlock drops.", at_least=1)
+    drop_connect_rate: float | None = option(
+        None,
+        "Share of images that skip the branch of a block in training, in the last group. From depth 50.",
+        at_least=0,
+    )
+    dropout_rate: float | None = option(None, "Share of features dropped before the classifier.", at_least=0)
+    pool_padding: Literal["same", "symmetric"] = option(
+        "same", "Padding of the stem's max-pool: same as TensorFlow's, which is uneven, or symmetric as PyTorch's."
+    )
+    project_first_group: bool = option(
+        True, "Whether the first group's shortcut is a projection in depths 18 and 34 too; PyTorch's has none."
+    )
+    mean_rgb: Rgb = option(
+        (0.485, 0.456, 0.406), "Mean that is subtracted from the images, of colours from 0 to 1. Default: ImageNet's."
+    )
+    stddev_rgb: Rgb = option((0.229, 0.224, 0.225), "Deviation by which they are divided then. Default: ImageNet's.")
+    weights_origin: str = option(
+        "", "Whose weights the training began with, as far as they tell: a name, its revision, a checksum."
+    )
+    weights_licence: str = option(
+        "", "Licence of the weights, by its short name such as apache-2.0; theirs, if they tell."
+    )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Loss, optimizer and learning rate."""
+
+    base_learning_rate: float = option(
+        0.1, "Learning rate for a batch of 256; scaled by train_batch_size/256.", at_least=0
+    )
+    learning_rate_schedule: Literal["step", "cosine", "constant"] = option(
+        "step",
+        "step: warm-up, then /10 at 1/3, 2/3 and 8/9 of the run. cosine: warm-up, then to 0. constant: no change.",
+    )
+    warmup_steps: Length | None = option(
+        None,
+        "Length of the linear warm-up of cosine and constant. Default: 1/18 of the run for cosine, 0 for constant.",
+    )
+    learning_rate_epochs: float | None = option(
+        None,
+        "Epochs over which step stretches its boundaries. Default: train_steps / floor(num_train_images / batch). "
+        "90 is what the pruning fork of the original always uses.",
+        at_least=0,
+    )
+    learning_rate_boundaries: str = option(
+        "",
+        "Boundaries of step in epochs, such as 4,21,35,43: the end of the warm-up, then of the full rate, of a tenth, "
+        "and so on. Default: by learning_rate_epochs.",
+    )
+    lottery_force_learning_rate: float | None = option(
+        None, "This learning rate in every step, whatever the schedule and the batch.", at_least=0
+    )
+    momentum: float = option(0.9, "Momentum coefficient.", at_least=0)
+    nesterov: bool = option(True, "Nesterov's form of momentum, as the original.")
+    weight_decay: float = option(1e-4, "L2 coefficient on all parameters but batch norm's.", at_least=0)
+    decay_batch_norm: bool = option(False, "weight_decay acts on batch norm's scale and bias too.")
+    enable_lars: bool = option(
+        False, "LARS with its polynomial schedule instead of momentum SGD; for batches of 8192 and more."
+    )
+    poly_rate: float = option(0.0, "Peak learning rate of LARS. Default 0: by train_batch_size.", at_least=0)
+    label_smoothing: float = option(0.0, "Share of the target spread evenly over all classes.", at_least=0)
+    mixup_alpha: float = option(
+        0.0, "Blend pairs of images and their labels, by a share drawn from Beta(alpha, alpha). 0: no.", at_least=0
+    )
+    cutmix_alpha: float = option(
+        0.0,
+        "Paste a rectangle of another image, and mix the labels by its area. With mixup: one or the other.",
+        at_least=0,
+    )
+    moving_average_decay: float = option(
+        0.0,
+        "Keep a moving average of the weights with this decay, and evaluate with it; needs bn_momentum 0. 0: none.",
+        at_least=0,
+    )
+    gradient_accumulation_steps: int = option(
+        1, "Parts into which each batch is split, one after the other, to need less memory.", at_least=1
+    )
+    freeze: str = option(
+        "", "Parameters that keep their values: patterns of names such as stem/*,group[12]/*, see convert --inspect."
+    )
+    head_learning_rate_multiplier: float = option(
+        1.0, "The classifier learns so many times faster than the rest.", at_least=0
+    )
+
+    @property
+    def keeps_average(self) -> bool:
+        """Whether a moving average of the weights is kept."""
+        return self.moving_average_decay > 0
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long, how often, and what is kept."""
+
+    train_batch_size: int = option(1024, "Images per optimizer step, over all devices.", at_least=1)
+    train_steps: Length = option(112590, "Total length of the training, in steps or epochs (90epochs).")
+    steps_per_eval: Length = option(1251, "Training between two evaluations in train_and_eval.", at_least=1)
+    iterations_per_loop: Length = option(
+        1251, "Steps between two looks at the device: log line, metrics, checkpoints.", at_least=1
+    )
+    save_checkpoints_steps: Length | None = option(
+        None,
+        "Training between checkpoints. Default: max(5000, iterations_per_loop), and at every evaluation.",
+        at_least=1,
+    )
+    keep_checkpoint_max: int = option(5, "How many of the newest checkpoints to keep, beside the best.", at_least=1)
+    lottery_checkpoint_iters: str = option(
+        "", "Steps whose checkpoints are kept for ever, such as 0,11259: what `prune` may rewind to."
+    )
+    log_step_count_steps: int = option(64, "Steps between two refreshes of the progress line.", at_least=1)
+    skip_host_call: bool = option(False, "Do not record loss and learning rate of every step for TensorBoard.")
+    seed: int = option(0, "Decides initial weights, data order and crops.", at_least=0)
+    resnet_checkpoint: FilePath = option(
+        "",
+        "Start from these weights when model_dir is empty: a TF1 checkpoint of the original, a .safetensors "
+        "or .pth file of torchvision or timm, a model_dir of ours; or a name, see `resnet-tpu models`.",
+    )
+    profile_every_n_steps: int = option(
+        0, "Steps between two captures for TensorBoard's Profile tab. 0: none.", at_least=0
+    )
+    tpu_profile_duration: int = option(2000, "Length of one capture, in ms.", at_least=1)
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation, prediction and export."""
+
+    eval_batch_size: int = option(
+        1024, "Images per evaluation step, over all devices. The last batch is padded.", at_least=1
+    )
+    predict_batch_size: int | None = option(None, "Images per prediction step. Default: eval_batch_size.", at_least=1)
+    eval_timeout: int | None = option(
+        None, "Seconds to wait for the next checkpoint when following a training. Default: for ever.", at_least=0
+    )
+    export_moving_average: bool = option(
+        True, "Predict with and export the moving average of the weights, where the training kept one."
+    )
+    export_dir: FilePath = option("", "Write the trained model here, under a time-stamped folder. Default: no export.")
+    export_forms: str = option(
+        "",
+        "Forms to write, with commas: stablehlo, onnx, int8, savedmodel. Default: stablehlo, and onnx and savedmodel "
+        "where their packages are installed.",
+    )
+    model_name: str = option("resnet", "Name of the model in what is exported, and where it is served.")
+    inference_batch_sizes: str = option("8", "Batch sizes to warm up a server with, such as 1,8,32.")
+    add_warmup_requests: bool = option(
+        False, "Write requests of these sizes beside the SavedModel, with which TensorFlow Serving warms itself up."
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where the run lives and what it does."""
+
+    model_dir: FilePath = option("", "Folder of checkpoints, metrics and reports. An existing run in it is continued.")
+    mode: Literal["train", "eval", "train_and_eval", "predict"] = option("train_and_eval", "What to do.")
+    num_cores: int | None = option(None, "Use at most this many devices. Default: all there are.", at_least=1)
+    coordinator_address: str = option(
+        "", "host:port of process 0, for several processes. Default: found on Cloud TPU, Slurm and GKE."
+    )
+    num_processes: int | None = option(None, "Processes that train together. Default: found likewise.", at_least=1)
+    process_id: int | None = option(None, "Which of them this one is, from 0. Default: found likewise.", at_least=0)
+    coordinator_timeout: int = option(
+        300,
+        "Seconds in which all processes must have come, to start and wherever they wait for each other.",
+        at_least=1,
+    )
+    heartbeat_timeout: int = option(
+        30, "Seconds without a sign of life after which a process counts as lost, and all others end.", at_least=5
+    )
+    use_tpu: bool = option(True, "False: leave a TPU alone even where there is one, and run on GPU or CPU.")
+
+    def require_model_dir(self) -> None:
+        """Raises UserError when no `model_dir` is given."""
+        if not self.model_dir:
+            raise UserError("model_dir", "nothing", "a folder for checkpoints and metrics", "Give --model_dir=FOLDER.")
+
+
+@dataclass(frozen=True)
+class LotteryConfig:
+    """The flags of the original's pruning fork; the verb `prune` does the same with fewer."""
+
+    lottery_results_dir: FilePath = option(
+        "", "Folder for the names checkpoint_iter_<step> and the file density_ratio."
+    )
+    lottery_pruning_method: str = option("prune_global_20", "How to prune; see `resnet-tpu prune --help`.")
+    lottery_prune_at: FilePath = option(
+        "", "Prune this checkpoint: DIR/checkpoint_iter_<step>, ..._final or reinitialize."
+    )
+    lottery_reset_to: FilePath = option("", "Then train from this one, with the masks of the other; or reinitialize.")
+    lottery_reset_global_step_to: FilePath = option("", "But from the step of this one on.")
+    lottery_force_reprune: bool = option(False, "Begin anew even where model_dir has the same masks.")
+    lth_prediction_result_dir: FilePath = option(
+        "", "mode=predict: predict the validation images, and pickle what comes out into `predictions` in this folder."
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every option of a run."""
+
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    lottery: LotteryConfig = dataclasses.field(default_factory=LotteryConfig)
+
+    def flat(self) -> dict[str, Any]:
+        """All options by their one name."""
+        return {
+            field.name: getattr(group, field.name)
+            for group in (getattr(self, group.name) for group in dataclasses.fields(self))
+            for field in dataclasses.fields(group)
+        }
+
+    def changed(self) -> dict[str, Any]:
+        """The options that are not at their defaults, by name."""
+        return {name: value for name, value in self.flat().items() if value != OPTIONS[name].default}
+
+    def __repr__(self) -> str:
+        """An expression that gives it, with nothing but `changed`."""
+        lines = "".join(f"    {name}={value!r},\n" for name, value in self.changed().items())
+        return f"Config().replace(\n{lines})" if lines else "Config()"
+
+    def replace(self, **options: Any) -> "Config":
+        """A copy with some options, by their flat names, changed and checked.
+
+        Raises UserError for an unknown name, a value of the wrong kind or out of range.
+        """
+        groups: dict[str, Any] = {}
+        for name, value in options.items():
+            found = find_option(name)
+            group = groups.get(found.group, getattr(self, found.group))
+            groups[found.group] = dataclasses.replace(group, **{name: found.convert(value)})
+        return dataclasses.replace(self, **groups)
+
+
+OPTIONS: dict[str, Option] = {
+    name: found
+    for group in dataclasses.fields(Config)
+    for name, found in options_of(group.name, typing.cast("type", group.default_factory)).items()
+}
+"""Every option by its flat name, in the order of `Config`."""
+
+OF_ONE_START = ("coordinator_address", "num_processes", "process_id")
+"""Options that a run does not keep: what is done with it next may be done by other processes."""
+
+
+def find_option(name: str) -> Option:
+    """The option called `name`. Raises UserError with the nearest known names."""
+    if name not in OPTIONS:
+        raise UserError("Option", name, "a known option", f"See --help.{nearest(name, OPTIONS)}")
+    return OPTIONS[name]
+
+
+def epoch_boundaries(text: str) -> list[float]:
+    """The epochs in `learning_rate_boundaries`, none for no text. Raises UserError unless they are >= 0 and ascend."""
+    try:
+        boundaries = [float(part) for part in text.split(",")] if text else []
+    except ValueError:
+        boundaries = [math.nan]
+    if not all(before <= after < math.inf for before, after in itertools.pairwise([0.0, *boundaries])):
+        expected = "epochs in ascending order such as 4,21,35,43"
+        raise UserError("learning_rate_boundaries", repr(text), expected, "Change the value.")
+    return boundaries

@@ -1,0 +1,119 @@
+"""Options out of YAML files, override strings and earlier runs, and their merging, layer over layer."""
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+from resnet_tpu.options import plain_yaml
+from resnet_tpu.options.config import OF_ONE_START, Config
+from resnet_tpu.options.fields import expand_home
+from resnet_tpu.storage import checked_json
+
+_PAIR = re.compile(  # possessive, for a blank that two parts could take would be tried in both
+    r"""\s*+([A-Za-z][\w.]*+)\s*+=\s*+("[^"]*+"|'[^']*+'|\[[^\[\]]*+\]|[^,\[]*+)\s*+(?:,|$)""",
+)
+
+_OF_CHECKPOINT = "meta/data.json"  # what a checkpoint says of itself, as Orbax writes it
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values of options, by flat name, and where they come from: `command line`, `flowers.yaml`."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+def merge(base: Config, layers: Iterable[Layer]) -> tuple[Config, dict[str, str]]:
+    """`base` with the layers' values on it, later layers over earlier ones; and each given option's last origin.
+
+    Raises UserError, naming the layer, for an unknown option or a value that does not fit.
+    """
+    origins: dict[str, str] = {}
+    for layer in layers:
+        try:
+            base = base.replace(**layer.values)
+        except UserError as error:
+            raise UserError(f"{error.what} ({layer.origin})", error.got, error.expected, error.do) from None
+        origins |= dict.fromkeys(layer.values, layer.origin)
+    return base, origins
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """The options in a YAML file: one flat mapping, as also the config.json of a run is.
+
+    Raises UserError when it is missing or no mapping.
+    """
+    path = expand_home(path)
+    if not storage.exists(path) or storage.is_dir(path):
+        raise UserError("YAML file", path, "an existing file", "Check the path.")
+    try:
+        with storage.open_read(path) as file:
+            text = file.read(4 * plain_yaml.MAX_CHARACTERS + 1).decode()  # of UTF-8, which has up to 4 bytes for one
+        options = _parse_mapping(text, path)
+    except UnicodeDecodeError:
+        raise UserError("YAML file", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
+    return {name: value for name, value in options.items() if name != "version"}
+
+
+def to_yaml(config: Config) -> str:
+    """The options that are not at their defaults as text that `read_yaml` reads; those of one start are left out."""
+    values = {name: value for name, value in config.changed().items() if name not in OF_ONE_START}
+    return plain_yaml.dump({name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
+
+
+def read_run(path: str) -> Layer | None:
+    """The options of a run but for those of one start; `path`: its `model_dir`, or a checkpoint. None where neither is.
+
+    Raises UserError for a file of them that is no JSON object.
+    """
+    places = [storage.join(path, name) for name in ("config.json", _OF_CHECKPOINT)] if path else []
+    place = next(filter(storage.exists, places), None)
+    if place is None:
+        return None
+    try:
+        found = checked_json.parse(storage.read_text(place))
+        values = found["config"] if place.endswith(_OF_CHECKPOINT) else found
+        return Layer(place, {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)})
+    except (ValueError, AttributeError, KeyError, TypeError):
+        do = "Choose another model_dir or checkpoint, or delete this file."
+        raise UserError("Config of the run", place, "a JSON object", do) from None
+
+
+def parse_overrides(text: str) -> dict[str, Any]:
+    """The options in an override string: `a=1,b=x`, or YAML/JSON `{"a": 1}`, or the path of a YAML file.
+
+    The grammar of the original's `--params_override`. Values of the first form stay text where they are not quoted or
+    lists: their type is the option's. Raises UserError when the text is none of the three.
+    """
+    values: dict[str, Any] = {}
+    position = 0
+    while position < len(text) and (match := _PAIR.match(text, position)):
+        value = match[2].rstrip()
+        values[match[1]] = _parse_yaml(value, "Override") if value[:1] in ("'", '"', "[") else value
+        position = match.end()
+    if position == len(text):
+        return values
+    with contextlib.suppress(UserError):
+        return _parse_mapping(text, "Override")
+    if storage.exists(expand_home(text)):
+        return read_yaml(text)
+    raise UserError("Override", repr(text), "a=1,b=2 or a mapping or a YAML file", "Quote values that hold commas.")
+
+
+def _parse_yaml(text: str, what: str) -> Any:
+    try:
+        return plain_yaml.parse(text)
+    except ValueError as error:
+        raise UserError(what, error, "one mapping `name: value`", "Correct it.") from None
+
+
+def _parse_mapping(text: str, what: str) -> dict[str, Any]:
+    values = _parse_yaml(text, what)
+    if not isinstance(values, dict):
+        raise UserError(what, repr(values), "one mapping `name: value`", "Write one option per line.")
+    return {str(name): value for name, value in values.items()}

@@ -1,0 +1,144 @@
+"""Devices and processes: start-up, the mesh, and how arrays lie on it."""
+
+import importlib.util
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.system.machine import has_accelerator, has_gpu, has_tpu, keep_memory
+
+BATCH_AXIS = "data"
+
+DeviceBatch = dict[str, jax.Array]
+"""image uint8 [n, s, s, 3], label int32 [n], weight float32 [n] (0 for padding), cut over the devices."""
+
+
+def start(*, use_tpu: bool) -> None:
+    """Chooses the platform and turns the compilation cache on; call before anything touches a device.
+
+    Where that can be no other than the CPU, memory is kept from now on: XLA's threads, which come with the devices,
+    would each have a heap of their own. Without a TPU on the machine, `use_tpu` changes nothing: GPU or CPU is used,
+    and libtpu, which `plan` needs, is not loaded, for it would complain at length.
+    """
+    without_tpu = not (use_tpu and has_tpu())
+    if without_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
+        plugins = map(importlib.util.find_spec, ("jax_cuda13_plugin", "jax_cuda12_plugin"))
+        jax.config.update("jax_platforms", "cuda,cpu" if has_gpu() and any(plugins) else "cpu")
+    settings: Any = jax.config
+    if settings.jax_platforms == "cpu" or not has_accelerator():
+        keep_memory()
+    if settings.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", storage.join(storage.cache_dir(), "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def mesh_of(devices: Sequence[Any]) -> Mesh:
+    """These devices in one row, along which the batch is cut."""
+    return Mesh(np.asarray(devices), (BATCH_AXIS,))
+
+
+def make_mesh(num_cores: int | None = None) -> Mesh:
+    """The devices of all processes in one row, at most `num_cores` of them; the batch is cut along it.
+
+    Those of a process are neighbours, and each process has the same number. Raises UserError when it cannot.
+    """
+    processes = jax.process_count()
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    if num_cores is not None and num_cores < len(devices):
+        if num_cores % processes:
+            choice = max(num_cores // processes, 1) * processes
+            raise UserError("num_cores", num_cores, f"a multiple of the {processes} processes", f"Use {choice}.")
+        each, there = num_cores // processes, len(devices) // processes
+        devices = [device for i, device in enumerate(devices) if i % there < each]
+    return mesh_of(devices)
+
+
+def batch_norm_groups(model: ModelConfig, mesh: Mesh) -> int:
+    """Into how many groups of neighbouring devices the batch falls, each with batch-norm statistics of its own.
+
+    Raises UserError when the devices do not fall into groups of `batch_norm_group_size`.
+    """
+    devices, size = mesh.devices.size, model.batch_norm_group_size
+    if model.batch_norm_scope == "global":
+        if size != 1:
+            got = f"{size} with batch_norm_scope global"
+            raise UserError("batch_norm_group_size", got, "1, as all devices are one group", "Leave one of them out.")
+        return 1
+    if devices % size:
+        near = " or ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)
+        raise UserError("batch_norm_group_size", size, f"a divisor of the {devices} devices", f"Use {near}.")
+    return devices // size
+
+
+def check_divides(what: str, batch_size: int, devices: int) -> None:
+    """Raises UserError unless every device gets the same number of images."""
+    if batch_size % devices:
+        below = batch_size // devices * devices
+        choice = f"{below} or {below + devices}" if below else str(devices)
+        raise UserError(what, batch_size, f"a multiple of the {devices} devices", f"Use {choice}.")
+
+
+def round_up(batch_size: int, devices: int) -> int:
+    """The next batch size of which every device gets the same number of images."""
+    return -(-batch_size // devices) * devices
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Every device holds the whole array."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def split_batch(mesh: Mesh) -> NamedSharding:
+    """Every device holds its slice of the first axis."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
+
+
+def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> DeviceBatch:
+    """This host's slice of a batch onto its devices; the result is the global batch."""
+    sharding = split_batch(mesh)
+    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
+
+
+def prefetch(batches: Iterable[dict[str, np.ndarray]], mesh: Mesh, ahead: int = 2) -> Iterator[DeviceBatch]:
+    """The batches on the devices, transfers started `ahead` of use."""
+    waiting: deque[DeviceBatch] = deque()
+    for batch in batches:
+        waiting.append(put_batch(batch, mesh))
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def put_replicated(tree: Any, mesh: Mesh) -> Any:
+    """A pytree of arrays onto every device; every process must give the same values."""
+    everywhere = replicated(mesh)
+    if jax.process_count() == 1:
+        return jax.device_put(tree, everywhere)
+    return jax.tree.map(
+        lambda leaf: jax.make_array_from_process_local_data(everywhere, np.asarray(leaf), np.shape(leaf)), tree
+    )
+
+
+def gather(array: jax.Array) -> np.ndarray:
+    """The whole of an array on this host, whichever processes hold it; every process must call it."""
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def steps_ahead(mesh: Mesh) -> int:
+    """How many steps the host may be ahead of the devices.
+
+    Enough that they never wait for Python, not so many that batches fill their memory. Virtual CPU devices deadlock
+    when several collectives are in flight: none there.
+    """
+    return 0 if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu" else 4

@@ -1,0 +1,285 @@
+"""Several processes, on one host or many, that train together: how they meet, agree, stop and end.
+
+They meet through `jax.distributed`, whose key-value store carries everything here; arrays travel by collectives
+between the devices. A process that fails tells the others, which stop too, with its message and its exit code. One that
+is killed is missed by JAX's heartbeats, and at once where a collective notices; nothing waits for ever.
+"""
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import jax
+
+from resnet_tpu.errors import LostProcessError, UserError, describe, first_line
+from resnet_tpu.options.config import RunConfig
+from resnet_tpu.parallel.rendezvous import meet
+
+log = logging.getLogger(__name__)
+
+_ROOT = "resnet_tpu"
+_POLL_SECS = 0.5
+_GRACE_SECS = 2.0  # for the main thread to end with a message of its own
+_STOP_SECS = 60.0  # in which the others say how far they are
+_ENDED = re.compile(r"Gloo|heartbeat|coordination|UNAVAILABLE|unhealthy", re.IGNORECASE)
+
+
+class Group:
+    """The processes that work together, seen from one of them; `joined` makes it."""
+
+    def __init__(self, *, index: int, count: int, timeout_secs: float) -> None:
+        from jax._src.distributed import global_state  # the store that JAX and Orbax meet in has no public name
+
+        self.index, self.count = index, count
+        self._client: Any = global_state.client
+        self._timeout_secs = timeout_secs
+        self._calls = 0
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._step = -1
+        self._stop_at: int | None = None
+        self._stop_signal: int | None = None
+        self._signal: Callable[[], int | None] = lambda: None
+        atexit.register(self.part)  # before JAX's farewell, after which the store is gone
+        threading.Thread(target=self._watch, daemon=True, name="resnet_tpu hosts").start()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether this process ends, and need not tell why."""
+        return self._ending.is_set()
+
+    def exchange(self, text: str) -> list[str]:
+        """What each process, in order, gave to the same call. All must make it; waits for the slowest."""
+        self._calls += 1
+        found = self._gather(f"exchange/{self._calls}", text, self._timeout_secs)
+        # all are in this call, so none still reads the last one
+        self._client.key_value_delete(f"{_ROOT}/exchange/{self._calls - 1}/{self.index}")
+        return found
+
+    def stop_signal(self, step: int, signal: Callable[[], int | None]) -> int | None:
+        """The signal for which every process ends before step `step`, or None: the answer is the same in all.
+
+        `signal` says whether this one has received any. Asking costs nothing until one has: then the processes tell
+        each other, beside the training, how far they are, and stop where the furthest is.
+        """
+        with self._lock:
+            self._signal, self._step = signal, step
+            due = self._stop_at is not None and step >= self._stop_at
+            return self._stop_signal if due else None
+
+    def fail(self, message: str, code: int) -> None:
+        """Tells the others why this process ends, which makes them end too, and makes it end without waiting."""
+        self._ending.set()
+        with contextlib.suppress(Exception):  # the store may be what is lost
+            self._client.key_value_set(f"{_ROOT}/failed/{self.index}", json.dumps([message, code]))
+        atexit.register(self._exit, code)
+        # a thread that waits for a device, which waits for another process, would keep this one from ending
+        hurry = threading.Timer(3 * _GRACE_SECS, self._exit, [code])
+        hurry.daemon = True
+        hurry.start()
+
+    def part(self) -> None:
+        """From here on all processes end in the same way: no one needs to tell the others."""
+        self._ending.set()
+
+    def _gather(self, name: str, text: str, timeout_secs: float) -> list[str]:
+        self._client.key_value_set(f"{_ROOT}/{name}/{self.index}", text)
+        until = time.monotonic() + timeout_secs
+        found = []
+        for other in range(self.count):
+            left = max(1, int(1000 * (until - time.monotonic())))
+            try:
+                found.append(self._client.blocking_key_value_get(f"{_ROOT}/{name}/{other}", left))
+            except Exception as error:
+                raise _lost(
+                    f"Process {other} of {self.count}", f"nothing from it within {timeout_secs:.0f} s"
+                ) from error
+        return found
+
+    def _watch(self) -> None:
+        """Ends this process when another has failed, and takes part in agreeing where to stop."""
+        try:
+            while not self._ending.wait(_POLL_SECS):
+                if failed := self._client.key_value_dir_get(f"{_ROOT}/failed/"):
+                    self._follow(*failed[0])
+                number = self._signal()
+                if number is not None and self._stop_at is None:
+                    self._client.key_value_set(f"{_ROOT}/stop/{self.index}", str(number), allow_overwrite=True)
+                asked = [] if self._stop_at is not None else self._client.key_value_dir_get(f"{_ROOT}/stop/")
+                if asked:
+                    self._agree_to_stop(int(asked[0][1]))
+        except Exception as error:  # noqa: BLE001  the store is gone with process 0: JAX ends the program, or
+            if not self._ending.wait(_GRACE_SECS):  # the main thread has noticed
+                self._end(str(_lost("Process 0", first_line(error))), LostProcessError.exit_code)
+
+    def _agree_to_stop(self, number: int) -> None:
+        # Held until all have answered: none begins a step meanwhile, so none is further than it said.
+        with self._lock:
+            steps = self._gather("stop_at", str(self._step), _STOP_SECS)
+            self._stop_signal, self._stop_at = number, max(map(int, steps)) + 1
+
+    def _follow(self, key: str, told: str) -> None:
+        other = key.rsplit("/", 1)[-1]
+        message, code = json.loads(told)
+        self._client.key_value_set(f"{_ROOT}/followed/{self.index}", "", allow_overwrite=True)
+        if not self._ending.wait(_GRACE_SECS):
+            self._end(f"Process {other} of {self.count} stopped, and so does this one. {message}", code)
+
+    def _end(self, message: str, code: int) -> NoReturn:
+        print(f"[process {self.index}] {message}", file=sys.stderr)
+        self._exit(code)
+
+    def _exit(self, code: int) -> NoReturn:
+        """Ends without JAX's farewell, which waits for processes that may be gone."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        if self.index == 0:  # the store ends with this process: the others must have read from it
+            with contextlib.suppress(Exception):
+                until = time.monotonic() + 2 * _GRACE_SECS
+                while time.monotonic() < until and self._unaware():
+                    time.sleep(_POLL_SECS / 5)
+        os._exit(code)
+
+    def _unaware(self) -> bool:
+        """Whether a process has neither failed itself nor heard of it."""
+        told = {key.rsplit("/", 1)[-1] for kind in ("failed", "followed") for key, _ in
+                self._client.key_value_dir_get(f"{_ROOT}/{kind}/")}  # fmt: skip
+        return len(told) < self.count
+
+
+_group: list[Group] = []  # of this process: none, or the one
+
+
+def group() -> Group | None:
+    """The processes that this one works with; None when it works alone."""
+    return _group[0] if _group else None
+
+
+@contextlib.contextmanager
+def joined(run: RunConfig) -> Iterator[None]:
+    """Work in which several processes take part, when the options or the environment say that there are several.
+
+    Call it before anything touches a device; what is joined stays so until the program ends. An error in the work ends
+    all processes, and one that comes from losing another becomes LostProcessError. Raises UserError for options that do
+    not fit, and when the others do not come within `coordinator_timeout`.
+    """
+    if not _group:
+        _join(run)
+    together = group()
+    if together is None:
+        yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        ended = _translated(error, together)
+        if not together.is_ending:
+            together.fail(describe(ended), _exit_code(ended))
+        if ended is error:
+            raise
+        raise ended from error
+
+
+def agree(what: str, values: Mapping[str, Any], do: str) -> None:
+    """Raises UserError in every process, naming values and processes, unless all processes give the same values."""
+    together = group()
+    if together is None:
+        return
+    told = [json.loads(text) for text in together.exchange(json.dumps({k: str(v) for k, v in values.items()}))]
+    names = sorted({name for one in told for name in one})
+    differing = {
+        name: by_value for name in names if len(by_value := _by_value([one.get(name, "nothing") for one in told])) > 1
+    }
+    if differing:
+        together.part()
+        got = "; ".join(
+            f"{name} " + ", ".join(f"{value} in {_processes(where)}" for value, where in by_value.items())
+            for name, by_value in differing.items()
+        )
+        raise UserError(what, got, f"the same in all {together.count} processes", do)
+
+
+def exchange(text: str) -> list[str]:
+    """What each process, in order, gave to the same call; every process must call it."""
+    together = group()
+    return [text] if together is None else together.exchange(text)
+
+
+def from_first(text: str) -> str:
+    """What process 0 gave; every process must call it."""
+    return exchange(text if is_first() else "")[0]
+
+
+def is_first() -> bool:
+    """Whether this process works alone or is number 0: the one that speaks and writes what is written once."""
+    together = group()
+    return together is None or together.index == 0
+
+
+def wait_for_all() -> None:
+    """Returns when every process has come here."""
+    from_first("")
+
+
+def _by_value(values: list[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for index, value in enumerate(values):
+        found.setdefault(value, []).append(index)
+    return found
+
+
+def _processes(numbers: list[int]) -> str:
+    named = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    return f"process {named}" if len(numbers) == 1 else f"processes {named}"
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error of JAX's means that another process ended."""
+    return group() is not None and isinstance(error, ValueError | RuntimeError) and bool(_ENDED.search(str(error)))
+
+
+def _translated(error: BaseException, together: Group) -> BaseException:
+    if isinstance(error, UserError) or not is_loss(error):
+        return error
+    return _lost(f"One of {together.count} processes", f"an end of it in the middle of the work ({first_line(error)})")
+
+
+def _lost(what: str, got: str) -> LostProcessError:
+    expected = "all processes to work to the end"
+    return LostProcessError(what, got, expected, "Start all of them again: the training goes on where it was saved.")
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, UserError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+
+
+def _join(run: RunConfig) -> None:
+    """Meets the other processes, where there are any."""
+    meet(run)
+    if jax.distributed.is_initialized() and jax.process_count() > 1:
+        index, count = jax.process_index(), jax.process_count()
+        _group.append(Group(index=index, count=count, timeout_secs=run.coordinator_timeout))
+        _speak_as(index)
+        log.info("%d processes with %d devices in all", count, jax.device_count())
+
+
+def _speak_as(index: int) -> None:
+    """Process 0 says everything, the others their warnings, with their number."""
+    if index:
+        logger = logging.getLogger("resnet_tpu")
+        logger.setLevel(logging.WARNING)
+        for handler in logger.handlers:
+            handler.setFormatter(logging.Formatter(f"[process {index}] %(message)s"))

@@ -1,0 +1,115 @@
+"""How several processes find each other: by options, or by what Cloud TPU, Slurm, Open MPI and Kubernetes say."""
+
+import atexit
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.options.config import RunConfig
+
+_LONGER_SECS = 60  # JAX would end the program with a stack trace: our own time is over before its
+
+
+def meet(run: RunConfig) -> None:
+    """Starts `jax.distributed` when the options or the environment say that there are several processes.
+
+    Waits for all of them, at most `coordinator_timeout` seconds. Raises UserError when they do not come, and for
+    options that do not fit.
+    """
+    given = {name: getattr(run, name) for name in ("coordinator_address", "num_processes", "process_id")}
+    _check(given)
+    if jax.distributed.is_initialized():
+        return
+    if given["coordinator_address"]:
+        if given["num_processes"] > 1:
+            _initialize(run, given)
+    elif is_in_cluster(run):
+        _initialize(run, {})
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    missing = [name for name, value in given.items() if value in ("", None)]
+    if not missing:
+        host, _, port = given["coordinator_address"].rpartition(":")
+        if not host or not (port.isdecimal() and len(port) < 6) or not 0 < int(port) < 65536:
+            do = "Give host and a free port of process 0, the same in all processes."
+            raise UserError("coordinator_address", given["coordinator_address"], "host:port such as 10.0.0.1:8476", do)
+        if given["process_id"] >= given["num_processes"]:
+            expected = f"0 to {given['num_processes'] - 1}, for num_processes is {given['num_processes']}"
+            raise UserError("process_id", given["process_id"], expected, "Number the processes from 0.")
+    elif len(missing) < len(given):
+        got = ", ".join(f"{name} {value}" for name, value in given.items() if name not in missing)
+        do = "Give all three, or none: on Cloud TPU, Slurm and GKE they are found."
+        raise UserError("Several processes", f"{got} alone", f"{' and '.join(missing)} too", do)
+
+
+def is_in_cluster(run: RunConfig) -> bool:
+    """Whether JAX is to look for other processes: asked of the environment alone, for its own search may wait."""
+    env = os.environ
+    if _count("SLURM_NTASKS") > 1 and "SLURM_STEP_NODELIST" in env:
+        return True
+    if _count("OMPI_COMM_WORLD_SIZE") > 1 or {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*env}:
+        return True
+    if not run.use_tpu or "tpu" not in env.get("JAX_PLATFORMS", "tpu"):
+        return False
+    hosts = env.get("TPU_PROCESS_ADDRESSES") or env.get("TPU_WORKER_HOSTNAMES") or ""
+    # JAX says so on importing it: there are TPU chips, and a metadata server that knows the slice
+    return "," in hosts or ("TPU_ML_PLATFORM" in env and "TPU_SKIP_MDS_QUERY" not in env)
+
+
+def _count(name: str) -> int:
+    """The whole number in a variable of the environment; 1 where it is not set."""
+    try:
+        return int(os.environ.get(name, "1"))
+    except ValueError:
+        got = repr(os.environ[name])
+        raise UserError(f"${name} in the environment", got, "a whole number", "Unset or correct it.") from None
+
+
+def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
+    """`jax.distributed.initialize`, with an end to its waiting that is an error and not an abort."""
+    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and knows no Ctrl-C
+    outcome: list[BaseException | None] = []
+
+    def initialize() -> None:
+        try:
+            jax.distributed.initialize(
+                **given,
+                initialization_timeout=run.coordinator_timeout + _LONGER_SECS,
+                heartbeat_timeout_seconds=run.heartbeat_timeout,
+            )
+            outcome.append(None)
+        except Exception as error:  # noqa: BLE001  told below
+            outcome.append(error)
+
+    meeting = threading.Thread(target=initialize, daemon=True)
+    meeting.start()
+    meeting.join(run.coordinator_timeout)
+    if not outcome:
+        atexit.register(os._exit, UserError.exit_code)  # before JAX says farewell to those who never came
+        raise UserError(
+            "Several processes", _who_is_missing(given, run.coordinator_timeout),
+            "all of them to start at about the same time",
+            "Check the address and the firewall, and start all; or raise coordinator_timeout.",
+        )  # fmt: skip
+    if outcome[0] is not None and (given or not isinstance(outcome[0], ValueError)):
+        raise UserError(
+            "Several processes", first_line(outcome[0]), "to meet the others",
+            "Check coordinator_address; give it with num_processes and process_id where they are not found.",
+        ) from outcome[0]  # fmt: skip
+
+
+def _who_is_missing(given: Mapping[str, Any], seconds: int) -> str:
+    if given.get("process_id"):
+        host, _, port = given["coordinator_address"].rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+        except OSError as error:
+            return f"no answer from {given['coordinator_address']} within {seconds} s ({error})"
+    count = given.get("num_processes", "")
+    return f"not all {count} processes within {seconds} s".replace("  ", " ")

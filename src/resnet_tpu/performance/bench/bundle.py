@@ -1,0 +1,38 @@
+"""A bundle of a network that nobody trained, to measure and to try out what serves bundles."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from resnet_tpu.checkpoints.convert import write_model_dir
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.serving.export.export import export_run
+
+
+def make_bundle(config: Config, folder: Path, class_names: Sequence[str]) -> str:
+    """Writes the bundle that `config` asks for below `folder`, and returns its path.
+
+    config: of the network, the images and the export; the data are needed for int8 alone. Weights are drawn as for the
+    start of a training. Raises UserError when a form cannot be written.
+    """
+    distributed.start(use_tpu=False)
+    config = config.replace(
+        num_label_classes=len(class_names), precision="float32", mode="train", num_cores=1,
+        model_dir=str(folder / "model"), export_dir=str(folder / "exported"),
+    )  # fmt: skip
+    network = Network.create(config.model, num_classes=len(class_names), image_size=config.data.image_size)
+    params, batch_stats = network.init(0)
+    arrays = {"params": _without_zeros(params), "batch_stats": batch_stats, "step": np.int32(0)}
+    write_model_dir(config.run.model_dir, config, arrays, list(class_names))
+    return export_run(config)
+
+
+def _without_zeros(params: Arrays) -> Arrays:
+    """Halves for the scales that start at zero: nothing would be left of a branch."""
+    return jax.tree.map(lambda leaf: leaf if leaf.ndim != 1 or jnp.any(leaf) else jnp.full_like(leaf, 0.5), params)

@@ -1,0 +1,234 @@
+"""One program beside another: alternating runs, medians, ratios, and a record of where and how they were measured.
+
+Every run is a process of its own. Within one process the thread pools of two frameworks disturb each other, and the one
+that allocates first decides how memory behaves for the other. Rounds alternate, and every second round runs backwards
+(A B, B A, A B ...), so that a machine growing slower or faster meets all programs alike.
+"""
+
+import contextlib
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import platform
+import shlex
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.reports.progress import track
+from resnet_tpu.system.machine import num_cores
+
+log = logging.getLogger(__name__)
+
+PACKAGES = (
+    "resnet-tpu", "jax", "jaxlib", "flax", "grain", "numpy", "scipy", "opencv-python-headless", "simplejpeg",
+    "pillow", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "onnxruntime", "uvicorn", "fastapi",
+)  # fmt: skip
+
+KEEP_HEAP = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
+    "glibc.malloc.mmap_threshold=17179869184:glibc.malloc.trim_threshold=17179869184"
+}
+"""Settings of the C library (Linux, glibc >= 2.35) that ask for huge pages and never give memory back."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of the programs compared: round number -> command, whose last line of output is a JSON object of figures."""
+
+    name: str
+    command: Callable[[int], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of a program and its peer: a figure per round, in the order of the rounds."""
+
+    what: str
+    metric: str
+    ours: str
+    peer: str
+    figures: Mapping[str, Sequence[float]]
+
+    def medians(self) -> tuple[float, float]:
+        """The middle figures of the program and of its peer."""
+        return statistics.median(self.figures[self.ours]), statistics.median(self.figures[self.peer])
+
+    def ratios(self) -> list[float]:
+        """The program's figure over its peer's, round by round."""
+        return [ours / theirs for ours, theirs in zip(self.figures[self.ours], self.figures[self.peer], strict=True)]
+
+
+class Peer(Protocol):
+    """A program to compare with: its name for people, and the Python module and package it needs, if any."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def module(self) -> str: ...
+    @property
+    def package(self) -> str: ...
+
+
+def choose_peers(asked: str, peers: Mapping[str, Peer]) -> tuple[list[str], list[str]]:
+    """The names of the peers to run, and a line for each that is left out because it is not installed.
+
+    asked: names with commas, `none`, or nothing for all that are installed. Raises UserError for an unknown one, and
+    for one asked for by name that is not installed.
+    """
+    names = [] if asked == "none" else asked.split(",") if asked else list(peers)
+    for name in names:
+        if name not in peers:
+            do = f"Name those to run.{nearest(name, peers)}"
+            raise UserError("peers", name, f"some of {', '.join(peers)}, or none", do)
+        if asked and peers[name].module:
+            require(peers[name].title, peers[name].module, peers[name].package)
+    missing = [name for name in names if peers[name].module and not importlib.util.find_spec(peers[name].module)]
+    notes = [f"Left out: {peers[name].title}, not installed (pip install {peers[name].package})." for name in missing]
+    return [name for name in names if name not in missing], notes
+
+
+def require(peer: str, module: str, package: str) -> None:
+    """Raises UserError when the peer's Python module is not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise UserError(
+            f"{peer}, the peer of this benchmark", f"no module {module!r}", "it to be installed",
+            f"It is no dependency of resnet-tpu: pip install {package}.",
+        )  # fmt: skip
+
+
+def alternate(
+    contenders: Sequence[Contender],
+    *,
+    rounds: int,
+    environment: Mapping[str, str] | None = None,
+    optional: Collection[str] = (),
+) -> dict[str, list[dict[str, Any]]]:
+    """What each contender printed in each round, each run logged. `environment` is added to this process's own.
+
+    Raises UserError with its error output when one fails; those named in `optional` are left out then, with a warning.
+    """
+    outputs: dict[str, list[dict[str, Any]]] = {contender.name: [] for contender in contenders}
+    order = [(i, one) for i in range(rounds) for one in (contenders if i % 2 == 0 else reversed(contenders))]
+    for number, contender in track(order, "measure", len(order)):
+        name = contender.name
+        if name not in outputs:
+            continue
+        start = time.perf_counter()
+        try:
+            figures = run(name, contender.command(number), environment)
+        except UserError as error:
+            if name not in optional:
+                raise
+            log.warning("Left out: %s", error)
+            del outputs[name]
+            continue
+        outputs[name].append(figures)
+        shown = ", ".join(f"{metric} {_short(value)}" for metric, value in figures.items())
+        log.info("Round %d of %d, %s, %.0f s: %s", number + 1, rounds, name, time.perf_counter() - start, shown)
+    return outputs
+
+
+def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The figures that the command prints, run in a session of its own, of which nothing is left afterwards.
+
+    Raises UserError when it fails or prints no figures.
+    """
+    # files, not pipes: a pipe ends only when the last process that inherited it does
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(  # noqa: S603  # the caller's own command
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=os.environ | dict(environment or {}),
+            start_new_session=True,
+        )
+        try:
+            process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # workers that it left behind, or all of it after Ctrl-C
+            process.wait()
+        lines, complaint = (_read(file) for file in (output, errors))
+    if process.returncode == 0 and lines:
+        with contextlib.suppress(ValueError):
+            if isinstance(figures := json.loads(lines[-1]), dict):
+                return figures
+    raise UserError(
+        f"Benchmark of {name}",
+        "\n".join([f"exit code {process.returncode}", *complaint[-30:], ""]),
+        "exit code 0 and a line with a JSON object",
+        f"Run it alone: {shlex.join(command)}",
+    )
+
+
+def _read(file: IO[str]) -> list[str]:
+    file.seek(0)
+    return file.read().strip().splitlines()
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def compare(
+    what: str, metric: str, ours: str, peer: str, outputs: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Comparison:
+    """The figures called `metric` out of what two contenders printed."""
+    return Comparison(what, metric, ours, peer, {name: [run[metric] for run in outputs[name]] for name in (ours, peer)})
+
+
+def table(comparisons: Sequence[Comparison]) -> str:
+    """Markdown: the medians of both, the median of the rounds' ratios and their range."""
+    lines = ["| what | ours | peer | ours / peer | range over rounds |", "|---|---|---|---|---|"]
+    for row in comparisons:
+        ours, peer = row.medians()
+        ratios = row.ratios()
+        lines.append(
+            f"| {row.what}, {row.metric.replace('_', ' ')} | {ours:.4g} | {row.peer}: {peer:.4g} "
+            f"| {statistics.median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def write_record(path: Path, command: Sequence[str], figures: Mapping[str, Any]) -> None:
+    """Writes the figures as JSON, with the date, the machine, the versions and the command they come from."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    content = {"date": today, "command": shlex.join(command), "machine": machine(), "figures": figures}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    log.info("Written: %s", path)
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory, system, and the version of everything that takes part."""
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return {
+        "processor": _processor(),
+        "cores": num_cores(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

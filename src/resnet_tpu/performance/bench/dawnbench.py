@@ -1,0 +1,180 @@
+"""The original's DAWNBench job: train with a checkpoint per epoch, evaluate each in a process of its own."""
+
+import contextlib
+import itertools
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.performance.bench.dawnbench_options import DawnbenchOptions, write_job
+from resnet_tpu.performance.bench.dawnbench_results import RESULTS, START, follow, verdict
+from resnet_tpu.system.program import exit_code
+from resnet_tpu.training.loop import check_training, train
+from resnet_tpu.training.run import lengths_of
+
+log = logging.getLogger(__name__)
+
+_ALL = 10**9
+
+
+class Phase(NamedTuple):
+    """A part of the fast training: up to which epoch, the side of its images, whether from `data_dir_small`."""
+
+    last_epoch: int
+    image_size: int
+    is_small: bool
+
+
+FAST = (Phase(18, 128, is_small=True), Phase(41, 224, is_small=False), Phase(50, 288, is_small=False))
+"""The original's fast training."""
+
+FAST_BOUNDARIES = "4,21,35,43"
+"""Its `learning_rate_boundaries`."""
+
+
+def dawnbench(config: Config, options: DawnbenchOptions) -> None:
+    """Does the job, or goes on with it: `model_dir/results.tsv` has a row per epoch at its end.
+
+    Mode train_and_eval trains here and evaluates in a second process, on the CPU where the training has the TPU; train
+    only trains; eval only evaluates what appears in `model_dir`, on this or another machine, until the last step.
+    Raises UserError for options, data or checkpoints that do not fit, and when the evaluation failed.
+    """
+    _check(config, options)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        if config.run.mode == "eval":
+            _evaluate(config, lengths_of(phases_of(config, options)[-1]).total)
+        else:
+            _train(config, options)
+
+
+def _train(config: Config, options: DawnbenchOptions) -> None:
+    config = config.replace(num_train_images=config.data.num_train_images or len(open_source(config.data, "train")))
+    phases = phases_of(config, options)
+    open_source(config.data, "validation")  # what is missing is said now, not hours later
+    for phase in phases:
+        check_training(phase)
+    with _evaluation(config, lengths_of(phases[-1]).total):
+        if hosts.is_first():
+            _mark_start(config, options)
+        for phase in _unfinished(phases):
+            train(phase)
+
+
+def _check(config: Config, options: DawnbenchOptions) -> None:
+    config.run.require_model_dir()
+    if config.run.mode == "predict":
+        raise UserError("mode", "predict", "train, eval or train_and_eval", "Change the value.")
+    if options.data_dir_small and not options.use_fast_lr:
+        expected = "use_fast_lr, which alone trains on small images"
+        raise UserError("data_dir_small", options.data_dir_small, expected, "Give --use_fast_lr too, or leave it out.")
+    optimizer = config.optimizer
+    if options.use_fast_lr and (optimizer.enable_lars or optimizer.learning_rate_schedule != "step"):
+        other = "enable_lars" if optimizer.enable_lars else f"learning_rate_schedule {optimizer.learning_rate_schedule}"
+        raise UserError(
+            "use_fast_lr", f"true with {other}", "one of them", "It has a schedule of its own: leave one out."
+        )
+    check(config)
+    there = storage.exists(storage.join(config.run.model_dir, START))
+    if config.run.mode == "eval" and not there:
+        do = "Start the job with --mode=train, then run this."
+        raise UserError("model_dir", f"{config.run.model_dir} without {START}", "a DAWNBench job", do)
+    if not there and store.steps_in(storage.join(config.run.model_dir, store.FOLDER)):
+        got = f"{config.run.model_dir}, which has checkpoints but no {START}"
+        raise UserError("model_dir", got, "an empty folder or a DAWNBench job", "Choose another model_dir.")
+
+
+def phases_of(config: Config, options: DawnbenchOptions) -> list[Config]:
+    """The trainings that follow each other in `model_dir`, each up to its own train_steps."""
+    whole = config.replace(
+        mode="train",
+        save_checkpoints_steps=config.train.save_checkpoints_steps or "1epochs",
+        keep_checkpoint_max=_ALL,
+    )
+    if not options.use_fast_lr:
+        return [whole]
+    total, images = lengths_of(whole).total, config.data.num_train_images or 1
+    ends = [int(phase.last_epoch * images / config.train.train_batch_size) for phase in FAST]
+    return [
+        whole.replace(
+            image_size=phase.image_size,
+            data_dir=(options.data_dir_small if phase.is_small else "") or config.data.data_dir,
+            train_steps=min(end, total),
+            learning_rate_boundaries=FAST_BOUNDARIES,
+        )
+        for phase, (start, end) in zip(FAST, itertools.pairwise([0, *ends]), strict=True)
+        if start < total
+    ]
+
+
+def _unfinished(phases: list[Config]) -> list[Config]:
+    """The phases that the newest checkpoint has not passed; at least the last, which says that nothing is left."""
+    steps = store.steps_in(storage.join(phases[0].run.model_dir, store.FOLDER))
+    newest = steps[-1] if steps else 0
+    return [phase for phase in phases if lengths_of(phase).total > newest] or phases[-1:]
+
+
+def _mark_start(config: Config, options: DawnbenchOptions) -> None:
+    """Writes what the job is, and, the first time, when it starts."""
+    write_job(config, options)
+    start = storage.join(config.run.model_dir, START)
+    if not storage.exists(start):
+        storage.write_text(start, f"{time.time():.3f}\n")
+
+
+@contextlib.contextmanager
+def _evaluation(config: Config, last_step: int) -> Iterator[None]:
+    """While training, evaluates in a second process when the mode says so; waits for it at the end."""
+    if config.run.mode == "train":
+        yield
+        return
+    if hosts.group() is not None:
+        got = f"train_and_eval in {jax.process_count()} processes"
+        do = "Run --mode=train on all of them, and --mode=eval on one machine beside them or afterwards."
+        raise UserError("mode", got, "train or eval", do)
+    backend = jax.default_backend()
+    if backend == "tpu":  # it belongs to one process
+        config = config.replace(use_tpu=False)
+    elif backend == "gpu":  # the training has most of its memory already
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    process = multiprocessing.get_context("spawn").Process(target=_evaluate_beside, args=(config, last_step))
+    process.start()
+    try:
+        yield
+        process.join()
+    finally:
+        process.terminate()
+        process.join()
+    if process.exitcode:
+        do = "See its message above, then run the same command again: what was evaluated counts."
+        raise UserError("Evaluation", f"a process that ended with {process.exitcode}", "one that ends well", do)
+
+
+def _evaluate_beside(config: Config, last_step: int) -> None:
+    """The second process: gone when the training is."""
+    os.environ["TTY_COMPATIBLE"] = "0"  # its bars would be drawn over the training's
+
+    def work(_: object) -> None:
+        distributed.start(use_tpu=config.run.use_tpu)
+        _evaluate(config, last_step)
+
+    sys.exit(exit_code(work, []))
+
+
+def _evaluate(config: Config, last_step: int) -> None:
+    parent = multiprocessing.parent_process()
+    rows = follow(config, last_step, is_wanted=lambda: parent is None or parent.is_alive())
+    log.info("%s Epoch by epoch: %s", verdict(rows), storage.join(config.run.model_dir, RESULTS))

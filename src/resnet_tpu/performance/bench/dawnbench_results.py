@@ -1,0 +1,109 @@
+"""What the DAWNBench job reports: every checkpoint evaluated, and `results.tsv`."""
+
+import functools
+import json
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.training.evaluate import evaluate_checkpoint
+from resnet_tpu.training.patience import Patience
+from resnet_tpu.training.trained import load_trained
+
+log = logging.getLogger(__name__)
+
+START = "START"
+"""File in `model_dir` that holds when the training began, in unix seconds."""
+
+RESULTS = "results.tsv"
+
+TOP_5_GOAL = 93.0
+"""The accuracy in percent at which DAWNBench stops its clock. Source: DAWNBench, ImageNet training."""
+
+
+class Row(NamedTuple):
+    """A line of `results.tsv`: how far a checkpoint is, and its accuracies in percent."""
+
+    epoch: int
+    hours: float
+    top_1: float
+    top_5: float
+
+
+def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = lambda: True) -> list[Row]:
+    """Evaluates every checkpoint of `model_dir` as it appears, in order, and writes `results.tsv` after each.
+
+    Ends with the checkpoint of `last_step`, when none came for `eval_timeout` seconds, or when it is not wanted any
+    more. What was evaluated before is not evaluated again. The count of training images must be in the options.
+    Returns the rows of `results.tsv`. Raises DamagedCheckpointError.
+    """
+    mesh = distributed.make_mesh(config.run.num_cores)
+    folder = storage.join(config.run.model_dir, store.FOLDER)
+    rows = _known_rows(config, folder)
+    patience = Patience(config.eval.eval_timeout)
+    while True:
+        waiting = [step for step in store.steps_in(folder) if step not in rows][:1]
+        is_late = patience.is_over and not waiting
+        is_over = is_late or last_step in rows or not is_wanted()
+        # every process goes by what the first one sees
+        waiting, is_over = json.loads(hosts.from_first(json.dumps([waiting, is_over])))
+        if is_over:
+            break
+        if not waiting:
+            after = max(rows, default=0)
+            patience.wait(functools.partial("a checkpoint after step {}, up to step {}".format, after, last_step))
+            continue
+        path = storage.join(folder, str(waiting[0]))
+        rows[waiting[0]] = _row(config, path, evaluate_checkpoint(load_trained(path, mesh), config))
+        patience.begin()
+        _write(config, rows)
+    if is_late:
+        log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
+    return _write(config, rows)
+
+
+def _known_rows(config: Config, folder: str) -> dict[int, Row]:
+    """The rows of the checkpoints that have been evaluated, by step."""
+    there = set(store.steps_in(folder))
+    return {
+        metrics["step"]: _row(config, storage.join(folder, str(metrics["step"])), metrics)
+        for metrics in read_metrics(config.run.model_dir)
+        if metrics["split"] == "eval" and metrics["step"] in there
+    }
+
+
+def _row(config: Config, path: str, metrics: dict[str, float]) -> Row:
+    """The original's figures: epochs by whole steps per epoch, hours from START to the writing of the checkpoint."""
+    steps_per_epoch = max((config.data.num_train_images or 1) // config.train.train_batch_size, 1)
+    seconds = store.written_at(path) - float(storage.read_text(storage.join(config.run.model_dir, START)))
+    accuracies = (100 * metrics["top_1_accuracy"], 100 * metrics["top_5_accuracy"])
+    return Row(store.step_of(path) // steps_per_epoch, seconds / 3600, *accuracies)
+
+
+def _write(config: Config, rows: dict[int, Row]) -> list[Row]:
+    """The rows in order, which are what `results.tsv` says now."""
+    ordered = [rows[step] for step in sorted(rows)]
+    if hosts.is_first():
+        write_results(config.run.model_dir, ordered)
+    return ordered
+
+
+def write_results(model_dir: str, rows: list[Row]) -> None:
+    """Writes `results.tsv` in the form that DAWNBench takes: tabs, a header, percent with two decimals."""
+    lines = [f"{row.epoch}\t{row.hours:.6f}\t{row.top_1:.2f}\t{row.top_5:.2f}\n" for row in rows]
+    header = "epoch\thours\ttop1Accuracy\ttop5Accuracy\n"
+    storage.write_text(storage.join(model_dir, RESULTS), header + "".join(lines))
+
+
+def verdict(rows: list[Row]) -> str:
+    """In one sentence whether and when DAWNBench's goal was reached."""
+    for row in rows:
+        if row.top_5 >= TOP_5_GOAL:
+            return f"Top-5 accuracy {TOP_5_GOAL:g} % first at epoch {row.epoch}, after {row.hours:.2f} hours."
+    best = max((row.top_5 for row in rows), default=0.0)
+    return f"Top-5 accuracy {TOP_5_GOAL:g} % was not reached; the best was {best:.2f} %."

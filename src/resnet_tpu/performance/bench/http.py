@@ -1,0 +1,80 @@
+"""What a server of a bundle takes: for one photo at a time, and for so many clients at once."""
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu.data.pixels.decode import eval_image
+from resnet_tpu.performance.bench import compare, load, server
+from resnet_tpu.performance.bench.load import KINDS, Load
+from resnet_tpu.serving.export.bundle import default_form, load_classifier, open_bundle
+from resnet_tpu.system.program import exit_code
+
+_PAIRS_PER_SECOND = 4
+_WARM_UP_PAIRS = 3
+_PAUSE = 0.1  # seconds, in which the threads of a runtime stop looking for more work
+
+
+def measure(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of one server: for one photo at a time, and for each way of sending and number of clients.
+
+    task: `bundle`, a path; `photos`, paths of JPEGs; `clients`, their numbers; `seconds` for each.
+    """
+    figures: dict[str, Any] = {}
+    with server.running([task["bundle"]]) as served:
+        first = Load(served.url, served.model, "multipart", task["photos"], 1, task["seconds"], task["seconds"] / 5)
+        figures |= _measure_overhead(task["bundle"], first)
+        for kind in KINDS:
+            for clients in task["clients"]:
+                changes = {"kind": kind, "clients": clients, "warm_up": max(task["seconds"] / 5, _PAUSE)}
+                asked = json.dumps(asdict(first) | changes)
+                begin = served.cpu_secs()
+                found = compare.run("the clients", [sys.executable, "-m", load.__name__, asked])
+                found["server_cpu_ms_per_image"] = 1000 * (served.cpu_secs() - begin) / found["requests"]
+                figures |= {f"{kind}_{clients}_{name}": value for name, value in found.items()}
+    return figures
+
+
+def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
+    """Medians, in ms: a photo over HTTP, decoded here, through the network here, and what the server adds to these.
+
+    The three follow each other for one photo after the other, so that a machine that grows slower slows all of them.
+    """
+    bundle = open_bundle(path)
+    classify = load_classifier(bundle, default_form(bundle))
+    out = np.empty((1, bundle.image_size, bundle.image_size, 3), np.uint8)
+    rows: list[tuple[float, float, float]] = []
+    with socket.create_connection(asked.address) as connection:
+        for number in range(_WARM_UP_PAIRS + max(2, round(_PAIRS_PER_SECOND * asked.seconds))):
+            photo = Path(asked.photos[number % len(asked.photos)])
+            request, encoded = load.multipart_request(asked, photo), photo.read_bytes()
+            time.sleep(_PAUSE)
+            begin = time.perf_counter()
+            load.ask(connection, request)
+            http = time.perf_counter() - begin
+            time.sleep(_PAUSE)
+            begin = time.perf_counter()
+            data = bundle.config.data
+            eval_image(encoded, bundle.image_size, out[0], resize_method=data.resize_method, crop_pct=data.crop_pct)
+            decoded = time.perf_counter()
+            classify(out)
+            rows.append((http, decoded - begin, time.perf_counter() - decoded))
+    http, decode, run = 1000 * np.array(rows[_WARM_UP_PAIRS:]).T
+    medians = {"http_ms": http, "decode_ms": decode, "run_ms": run, "overhead_ms": http - decode - run}
+    return {name: float(np.median(values)) for name, values in medians.items()}
+
+
+def _main(arguments: Sequence[str]) -> None:
+    """What is done in a process of its own: a task as JSON -> the figures of a server as JSON."""
+    print(json.dumps(measure(json.loads(arguments[0]))), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(_main))

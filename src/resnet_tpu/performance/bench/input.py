@@ -1,0 +1,167 @@
+"""Images per second of input pipelines, ours and others', over the same records."""
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import option
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
+from resnet_tpu.performance.bench.options import BenchOptions
+from resnet_tpu.performance.bench.peers import PEERS
+from resnet_tpu.performance.bench.photos import find_photos, write_photos, write_records
+from resnet_tpu.performance.bench.task import Task, measure
+from resnet_tpu.system.machine import num_cores
+from resnet_tpu.system.program import exit_code
+
+OURS = "resnet-tpu"
+OUR_OPTIONS = ("input_workers", "input_pipeline", "cache", "cache_short_side", "cache_memory")
+"""What peers do not have."""
+
+_Outputs = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class InputBenchOptions(BenchOptions):
+    """How `bench input` measures."""
+
+    peers: str = option("", f"Of {', '.join(PEERS)}; or none. Default: all that are installed.")
+    variants: bool = option(
+        False,
+        "Also ours with processes, with cache=decoded, with photos shrunk by prepare --short_side, and the basic one.",
+    )
+
+
+def bench_input(where: str, config: Config, options: InputBenchOptions, command: Sequence[str]) -> None:
+    """Runs ours and the peers over the photos of `where` (drawn ones if empty), and shows the figures.
+
+    config: the options of ours; image size, resize method and parallel calls are everyone's. command: what the user
+    typed, for the record. Raises UserError for a peer asked for by name that is not installed, and when one fails.
+    """
+    options = options.settled()
+    peers, notes = compare.choose_peers(options.peers, PEERS)
+    with tempfile.TemporaryDirectory() as folder:
+        records, short = Path(folder, "records"), Path(folder, "short")
+        short_side = config.data.cached_short_side
+        write_photos(where, records, options.num_images)
+        if options.variants:
+            write_records(find_photos(str(records)), short, options.num_images, short_side=short_side)
+        task = our_task(config.replace(data_dir=str(records)), options)
+        tasks = {OURS: task} | (_variants(task, str(short), short_side) if options.variants else {})
+        runs = {name: ("ours", task) for name, task in tasks.items()}
+        runs |= {PEERS[peer].title: (peer, task) for peer in peers}
+        contenders = [Contender(name, lambda _, run=run: run_alone(*run)) for name, run in runs.items()]
+        optional = () if options.peers else [PEERS[peer].title for peer in peers]
+        outputs = compare.alternate(contenders, rounds=options.rounds, optional=optional)
+    notes += [f"Left out: {name}, which failed." for name in runs if name not in outputs]
+    grid = _tabulate(outputs, task, notes)
+    show(grid, options.format)
+    if options.output:
+        compare.write_record(Path(options.output), command, _record(outputs, task))
+    if options.picture:
+        _draw(options.picture, outputs, list(tasks), grid.title)
+
+
+def our_task(config: Config, options: BenchOptions) -> Task:
+    """The records in `config.data.data_dir` with the options of ours."""
+    data = config.data
+    return Task(
+        records=data.data_dir,
+        num_images=options.num_images,
+        image_size=data.image_size,
+        resize_method=data.resize_method,
+        num_parallel_calls=data.num_parallel_calls or num_cores(),
+        batch_size=options.batch_size,
+        seconds=options.seconds,
+        options={name: getattr(data, name) for name in OUR_OPTIONS},
+    )
+
+
+def _variants(task: Task, short: str, short_side: int) -> dict[str, Task]:
+    def change(**options: Any) -> Task:
+        return dataclasses.replace(task, options=task.options | options)
+
+    return {
+        f"{OURS}, input_workers=processes": change(input_workers="processes"),
+        f"{OURS}, cache=decoded": change(cache="decoded"),
+        f"{OURS}, prepare --short_side={short_side}": dataclasses.replace(task, records=short),
+        f"{OURS}, input_pipeline=basic": change(input_pipeline="basic", input_workers="threads"),
+    }
+
+
+def run_alone(pipeline: str, task: Task) -> list[str]:
+    """The command that measures a pipeline, "ours" or one of PEERS, in a process of its own."""
+    return [sys.executable, "-m", "resnet_tpu.performance.bench.input", pipeline, json.dumps(asdict(task))]
+
+
+def _reference(outputs: _Outputs) -> str:
+    """Whose speed is 1: the original's pipeline, or the next peer there is."""
+    return next((peer.title for peer in PEERS.values() if peer.title in outputs), OURS)
+
+
+def _tabulate(outputs: _Outputs, task: Task, notes: Sequence[str]) -> Grid:
+    reference = _reference(outputs)
+    rows = []
+    for name in outputs:
+        speed, cpu = (
+            compare.compare("input", metric, name, reference, outputs)
+            for metric in ("images_per_sec", "cpu_ms_per_image")
+        )
+        ratios = speed.ratios()
+        rows.append(
+            (
+                name,
+                f"{speed.medians()[0]:,.0f}",
+                f"{statistics.median(ratios):.2f}",
+                f"{min(ratios):.2f} to {max(ratios):.2f}",
+                f"{cpu.medians()[0]:.3f}",
+            )
+        )
+    title = (
+        f"Input at {task.image_size} px, {task.resize_method}, {task.num_parallel_calls} threads or processes, "
+        f"batch {task.batch_size}, {task.num_images} images"
+    )
+    header = ("pipeline", "images/s", f"times {reference}", "range", "CPU ms/image")
+    return Grid(title, header, rows, notes)
+
+
+def _record(outputs: _Outputs, task: Task) -> dict[str, Any]:
+    settings = {name: value for name, value in asdict(task).items() if name != "records"}
+    return {"task": settings, "reference": _reference(outputs), "runs": outputs}
+
+
+def _draw(path: str, outputs: _Outputs, ours: Sequence[str], title: str) -> None:
+    reference, bars = _reference(outputs), []
+    for name in outputs:
+        speed = compare.compare("input", "images_per_sec", name, reference, outputs)
+        value = speed.medians()[0]
+        bars.append(Bar(name, value, f"{value:,.0f}  ({statistics.median(speed.ratios()):.2f}x)", name in ours))
+    write_bars(path, title, bars, f"images per second (x: times {reference})")
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """One run in this process: the name of a pipeline and a Task as JSON."""
+    pipeline, text = arguments
+    task = Task(**json.loads(text))
+    if pipeline == "ours":
+        data = task.data()
+        batches = train_batches(open_source(data, "train"), data, batch_size=task.batch_size, seed=0)
+    else:
+        batches = PEERS[pipeline].open(task)
+    print(json.dumps(measure(batches, task)), flush=True)
+    os._exit(0)  # the threads and processes of an endless iterator end with this one
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(_run, sys.argv[1:]))

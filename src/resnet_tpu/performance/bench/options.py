@@ -1,0 +1,36 @@
+"""What the benchmarks have in common."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Self
+
+from resnet_tpu.options.fields import FilePath, option
+from resnet_tpu.performance.bench.figures import Format
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What is measured for how long, and what becomes of the figures."""
+
+    rounds: int = option(5, "Alternating rounds, each with one run of everyone. Figures are medians.", at_least=1)
+    seconds: float = option(5.0, "About how long a run is timed for, after it has warmed up.", at_least=0)
+    quick: bool = option(False, "One short round with few images: shows that it works, the figures mean nothing.")
+    format: Format = option("table", "How to print the figures.")
+    output: FilePath = option("", "Also write them into this JSON file, with machine, versions and command.")
+    picture: FilePath = option("", "Also draw them into this PNG file.")
+
+    def settled(self) -> Self:
+        """These options, with little to do if it is to be quick."""
+        return dataclasses.replace(self, rounds=1, seconds=0.2) if self.quick else self
+
+
+@dataclass(frozen=True)
+class BenchOptions(MeasureOptions):
+    """The same for the benchmarks of the input."""
+
+    batch_size: int = option(100, "Images in a batch.", at_least=1)
+    num_images: int = option(1000, "Images in the records: photos are repeated up to that.", at_least=1)
+
+    def settled(self) -> Self:
+        """These options, with little to do if it is to be quick."""
+        return dataclasses.replace(super().settled(), batch_size=8, num_images=32) if self.quick else self

@@ -1,0 +1,183 @@
+"""Input pipelines to compare with, each written as those who use that library would write it to be fast.
+
+They read the same records as ours, shuffle them, draw random windows, resize them, mirror half of them and make batches
+for ever, with as many threads or processes as ours. Libraries are imported where they are used: they are no
+dependencies of this package, but for Grain.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import grain
+import numpy as np
+from PIL import Image
+
+from resnet_tpu.data.pixels.crop import train_window
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.performance.bench.task import Task
+
+_FILES_AT_ONCE = 64  # as the original
+_SHUFFLE_BUFFER = 1024
+_BATCHES_AHEAD = 2  # of each worker
+_ENDLESS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A pipeline, the Python module it needs, and the package that brings it."""
+
+    title: str
+    open: Callable[[Task], Iterator[Any]]
+    module: str
+    package: str
+
+
+def open_tf_optimized(task: Task) -> Iterator[Any]:
+    """The original's pipeline: raw records cached, images made by threads, batches made ahead.
+
+    tensorflow/tpu, models/official/resnet/imagenet_input.py with `use_cache`. Its `map_and_batch` has become `map` and
+    `batch`, which need no more CPU time; nor does a thread pool of its own, which keeps the number of threads exact.
+    """
+    import tensorflow as tf
+
+    dataset = _tf_records(task).cache().shuffle(_SHUFFLE_BUFFER).repeat()
+    dataset = dataset.map(_tf_preprocess(task), num_parallel_calls=task.num_parallel_calls, deterministic=False)
+    dataset = dataset.batch(task.batch_size, drop_remainder=True).prefetch(2)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = task.num_parallel_calls
+    return iter(dataset.with_options(options))
+
+
+def open_tf_basic(task: Task) -> Iterator[Any]:
+    """The naive pipeline that the original was compared with: the same, one image after the other, only when asked."""
+    dataset = _tf_records(task).shuffle(_SHUFFLE_BUFFER).repeat()
+    return iter(dataset.map(_tf_preprocess(task)).batch(task.batch_size, drop_remainder=True))
+
+
+def _tf_records(task: Task) -> Any:
+    import tensorflow as tf
+
+    files = tf.data.Dataset.list_files(f"{task.records}/train-*", shuffle=False)
+    return files.interleave(tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE, num_parallel_calls=1)
+
+
+def _tf_preprocess(task: Task) -> Callable[[Any], tuple[Any, Any]]:
+    """Record -> (bfloat16 image, label): decodes nothing but the window, and resizes with TF1's kernels."""
+    import tensorflow as tf
+
+    size = task.image_size
+    resize = {"bicubic": tf.raw_ops.ResizeBicubic, "bilinear": tf.raw_ops.ResizeBilinear}[task.resize_method]
+
+    def preprocess(record: Any) -> tuple[Any, Any]:
+        kinds = {"image/encoded": tf.string, "image/class/label": tf.int64}
+        spec = {name: tf.io.FixedLenFeature([], kind) for name, kind in kinds.items()}
+        features = tf.io.parse_single_example(record, spec)
+        encoded = features["image/encoded"]
+        begin, extent, _ = tf.image.sample_distorted_bounding_box(
+            tf.image.extract_jpeg_shape(encoded),
+            tf.zeros([1, 0, 4]),
+            min_object_covered=0.1,
+            aspect_ratio_range=(3 / 4, 4 / 3),
+            area_range=(0.08, 1.0),
+            max_attempts=10,
+            use_image_if_no_bounding_boxes=True,
+        )
+        window = tf.stack([begin[0], begin[1], extent[0], extent[1]])
+        image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
+        image = resize(images=image[None], size=[size, size])[0]
+        image = tf.image.random_flip_left_right(tf.ensure_shape(image, [size, size, 3]))
+        return tf.cast(image, tf.bfloat16), tf.cast(features["image/class/label"], tf.int32) - 1
+
+    return preprocess
+
+
+class _TorchPhotos:
+    """A map-style data set, as `DataLoader` takes it."""
+
+    def __init__(self, source: Source, decode: Callable[[bytes], Any], transform: Callable[[Any], Any]) -> None:
+        self._source, self._decode, self._transform = source, decode, transform
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        sample = self._source[i]
+        return self._transform(self._decode(bytes(sample.encoded))), sample.label
+
+
+def open_torch(task: Task) -> Iterator[Any]:
+    """PyTorch's DataLoader with a process per core, torchvision's JPEG decoder and transforms on uint8 tensors."""
+    return _open_torch(task, _decode_torchvision, [])
+
+
+def open_torch_pillow(task: Task) -> Iterator[Any]:
+    """The same with Pillow and transforms on its images, as torchvision's `ImageFolder` and its reference training."""
+    from torchvision.transforms import v2
+
+    return _open_torch(task, _decode_pillow, [v2.PILToTensor()])
+
+
+def _open_torch(task: Task, decode: Callable[[bytes], Any], last: list[Any]) -> Iterator[Any]:
+    """The transforms of torchvision's references/classification.
+
+    The crop is torchvision's: uniform in area, where the original's is uniform in height. Whole photos are decoded
+    either way. The sampler draws one epoch after the other without the pause that a new iterator would make.
+    """
+    from torch.utils.data import DataLoader, RandomSampler
+    from torchvision.transforms import InterpolationMode, v2
+
+    crop = v2.RandomResizedCrop(task.image_size, interpolation=InterpolationMode(task.resize_method), antialias=True)
+    transform = v2.Compose([crop, v2.RandomHorizontalFlip(), *last])
+    photos: Any = _TorchPhotos(open_source(task.data(), "train"), decode, transform)
+    sampler = RandomSampler(photos, num_samples=_ENDLESS)
+    workers = task.num_parallel_calls
+    loader = DataLoader(
+        photos, task.batch_size, sampler=sampler, drop_last=True, num_workers=workers, prefetch_factor=_BATCHES_AHEAD
+    )
+    return iter(loader)
+
+
+def _decode_torchvision(encoded: bytes) -> Any:
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    return decode_jpeg(torch.frombuffer(bytearray(encoded), dtype=torch.uint8), mode=ImageReadMode.RGB)
+
+
+def _decode_pillow(encoded: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(encoded)).convert("RGB")
+
+
+def open_grain(task: Task) -> Iterator[Any]:
+    """Grain with its threads and OpenCV. Each thread makes whole batches: per image, Grain's hand-over costs more."""
+    cv2.setNumThreads(1)  # each thread has an image of its own
+    source: Any = open_source(task.data(), "train")
+    records = grain.MapDataset.source(source).seed(0).shuffle().repeat()
+    batches = records.random_map(lambda sample, rng: _crop(sample.encoded, rng, task)).batch(task.batch_size)
+    threads = task.num_parallel_calls
+    return iter(
+        batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=_BATCHES_AHEAD * threads))
+    )
+
+
+def _crop(encoded: bytes, rng: np.random.Generator, task: Task) -> np.ndarray:
+    image = np.asarray(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION))
+    height, width, _ = image.shape
+    y, x, h, w = train_window(rng, height, width, task.image_size)
+    method = {"bicubic": cv2.INTER_CUBIC, "bilinear": cv2.INTER_LINEAR}[task.resize_method]
+    small = cv2.resize(image[y : y + h, x : x + w], (task.image_size, task.image_size), interpolation=method)
+    small = cv2.cvtColor(small, cv2.COLOR_BGR2RGB)
+    return cv2.flip(small, 1) if rng.random() < 0.5 else small
+
+
+PEERS = {
+    "tf_optimized": Peer("tf.data, optimized", open_tf_optimized, "tensorflow", "tensorflow"),
+    "tf_basic": Peer("tf.data, basic", open_tf_basic, "tensorflow", "tensorflow"),
+    "torch": Peer("PyTorch DataLoader", open_torch, "torchvision", "torchvision"),
+    "torch_pillow": Peer("PyTorch DataLoader, Pillow", open_torch_pillow, "torchvision", "torchvision"),
+    "grain": Peer("Grain, OpenCV", open_grain, "grain", "grain"),
+}

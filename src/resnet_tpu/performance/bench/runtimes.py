@@ -1,0 +1,193 @@
+"""Programs that compute what a bundle computes, each as its users would run it to be fast, and how fast they are.
+
+All take the same images, uint8 [n, s, s, 3], and normalise them. Libraries are imported where they are used: they are
+no dependencies of this package, but for JAX. Their weights are random ones: these do not matter for the speed.
+"""
+
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.performance.bench.task import cpu_secs
+from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier, open_bundle
+from resnet_tpu.system.program import exit_code
+
+BATCH_SIZES = (1, 8, 32)
+
+Run = Callable[[np.ndarray], Any]
+"""images uint8 [n, s, s, 3] -> probabilities or logits, as the program hands them out."""
+
+_WARM_UP_CALLS = 2
+_MIN_CALLS = 3
+_TORCH_DEPTHS = (18, 34, 50, 101, 152)
+_KERAS_DEPTHS = (50, 101, 152)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A program, the Python module it needs, and the package that brings it.
+
+    form: of the bundle that it runs; without one it has networks of its own, of these depths.
+    """
+
+    title: str
+    open: Callable[[Bundle], Run]
+    module: str
+    package: str
+    form: Form | None = None
+    depths: tuple[int, ...] = ()
+
+
+def _open_onnx_runtime(bundle: Bundle) -> Run:
+    """The file alone, as ONNX Runtime's own documentation runs it."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(f"{bundle.path}/model.onnx", providers=["CPUExecutionProvider"])
+    return lambda images: session.run(["probabilities"], {"images": images})
+
+
+def _torch_model(bundle: Bundle) -> Any:
+    import torch
+    import torchvision
+
+    model = getattr(torchvision.models, f"resnet{bundle.config.model.resnet_depth}")(weights=None)
+    model.fc = torch.nn.Linear(model.fc.in_features, len(bundle.class_names))
+    return model.eval().to(memory_format=torch.channels_last)
+
+
+def _run_torch(bundle: Bundle, model: Any) -> Run:
+    import torch
+
+    mean, deviation = (torch.tensor(values)[:, None, None] for values in _statistics(bundle))
+
+    def run(images: np.ndarray) -> Any:
+        with torch.inference_mode():
+            # no copy: images of NHWC are what PyTorch calls channels_last
+            return model((torch.from_numpy(images).permute(0, 3, 1, 2).float() - mean) / deviation)
+
+    return run
+
+
+def _open_torch(bundle: Bundle) -> Run:
+    return _run_torch(bundle, _torch_model(bundle))
+
+
+def _open_torch_compile(bundle: Bundle) -> Run:
+    """Compiled with its weights frozen, which folds batch norm, and anew for each batch size."""
+    import torch
+    from torch._inductor import config
+
+    config.freezing = True
+    return _run_torch(bundle, torch.compile(_torch_model(bundle), dynamic=False))
+
+
+def _open_keras(bundle: Bundle) -> Run:
+    """`keras.applications`, as a `tf.function`: its stride is in the first 1x1 of a block, 7 % less to compute."""
+    import keras
+    import tensorflow as tf
+
+    size, depth = bundle.image_size, bundle.config.model.resnet_depth
+    create = getattr(keras.applications, f"ResNet{depth}")
+    model = create(weights=None, input_shape=(size, size, 3), classes=len(bundle.class_names))
+    mean, deviation = _statistics(bundle)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, size, size, 3], tf.uint8)])
+    def call(images: Any) -> Any:
+        return model((tf.cast(images, tf.float32) - mean) / deviation, training=False)
+
+    return lambda images: call(images).numpy()
+
+
+def _statistics(bundle: Bundle) -> tuple[Sequence[float], Sequence[float]]:
+    return bundle.config.model.mean_rgb, bundle.config.model.stddev_rgb
+
+
+RUNTIMES = {
+    "onnx": Runtime("resnet-tpu, onnx", lambda b: load_classifier(b, "onnx"), "onnxruntime", "onnxruntime", "onnx"),
+    "int8": Runtime("resnet-tpu, int8", lambda b: load_classifier(b, "int8"), "onnxruntime", "onnxruntime", "int8"),
+    "stablehlo": Runtime("resnet-tpu, stablehlo", lambda b: load_classifier(b, "stablehlo"), "jax", "jax", "stablehlo"),
+    "onnxruntime": Runtime("ONNX Runtime", _open_onnx_runtime, "onnxruntime", "onnxruntime", "onnx"),
+    "torch": Runtime("PyTorch", _open_torch, "torchvision", "torchvision", depths=_TORCH_DEPTHS),
+    "torch_compile": Runtime("torch.compile", _open_torch_compile, "torchvision", "torchvision", depths=_TORCH_DEPTHS),
+    "keras": Runtime("Keras", _open_keras, "tensorflow", "tensorflow", depths=_KERAS_DEPTHS),
+}
+"""Ours by the name of the form, and the peers."""
+
+OURS = ("onnx", "int8", "stablehlo")
+BARE = "onnxruntime"
+"""What a server over ONNX Runtime is compared with."""
+
+
+def choose(bundle: Bundle) -> tuple[list[str], list[str]]:
+    """The runtimes that can run here, and a line for each that is left out."""
+    chosen, notes = [], []
+    is_plain = _is_plain(bundle)
+    for name, runtime in RUNTIMES.items():
+        if runtime.form and runtime.form not in bundle.forms:
+            notes.append(f"Left out: {runtime.title}, the bundle has no {runtime.form}.")
+        elif not runtime.form and not (is_plain and bundle.config.model.resnet_depth in runtime.depths):
+            notes.append(f"Left out: {runtime.title}, which has no such network.")
+        elif importlib.util.find_spec(runtime.module) is None:
+            notes.append(f"Left out: {runtime.title}, not installed (pip install {runtime.package}).")
+        else:
+            chosen.append(name)
+    return chosen, notes
+
+
+def _is_plain(bundle: Bundle) -> bool:
+    """Whether the network has the arrays of the textbook's of that depth: nothing narrower, added or left out."""
+    from resnet_tpu.models.network import Network  # not where a runtime is measured, which may need no JAX
+
+    model, size = bundle.config.model, bundle.image_size
+    plain = ModelConfig(resnet_depth=model.resnet_depth, stem="imagenet")
+    ours, theirs = (
+        Network.create(config, num_classes=len(bundle.class_names), image_size=size).shapes()[0]
+        for config in (model, plain)
+    )
+    return bool(ours == theirs)
+
+
+def run_alone(name: str, bundle: str, seconds: float) -> list[str]:
+    """The command that measures a runtime in a process of its own: `images_per_sec` and `cpu_ms` per batch size."""
+    return [sys.executable, "-m", "resnet_tpu.performance.bench.runtimes", name, bundle, json.dumps(seconds)]
+
+
+def measure(run: Run, image_size: int, seconds: float) -> dict[str, float]:
+    """For each batch size n: `ms_n` of a call (median), `images_per_sec_n`, and `cpu_ms_n` per image."""
+    figures = {}
+    for batch_size in BATCH_SIZES:
+        images = np.random.default_rng(0).integers(0, 256, (batch_size, image_size, image_size, 3), np.uint8)
+        for _ in range(_WARM_UP_CALLS):
+            run(images)
+        times: list[float] = []
+        cpu_begin, begin = cpu_secs(), time.perf_counter()
+        while len(times) < _MIN_CALLS or time.perf_counter() - begin < seconds / len(BATCH_SIZES):
+            start = time.perf_counter()
+            run(images)
+            times.append(time.perf_counter() - start)
+        cpu = (cpu_secs() - cpu_begin) / (len(times) * batch_size)
+        median = statistics.median(times)
+        figures |= {
+            f"ms_{batch_size}": 1000 * median,
+            f"images_per_sec_{batch_size}": batch_size / median,
+            f"cpu_ms_{batch_size}": 1000 * cpu,
+        }
+    return figures
+
+
+def _main(arguments: Sequence[str]) -> None:
+    name, path, seconds = arguments
+    bundle = open_bundle(path)
+    print(json.dumps(measure(RUNTIMES[name].open(bundle), bundle.image_size, json.loads(seconds))), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(_main))

@@ -1,0 +1,153 @@
+"""A bundle's speed: its runtimes beside peers, and the same over HTTP with more and more clients."""
+
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import option
+from resnet_tpu.performance.bench import compare, http, runtimes
+from resnet_tpu.performance.bench.bundle import make_bundle
+from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
+from resnet_tpu.performance.bench.load import KINDS
+from resnet_tpu.performance.bench.options import MeasureOptions
+from resnet_tpu.performance.bench.photos import draw_photos, write_photos
+from resnet_tpu.performance.bench.runtimes import BARE, BATCH_SIZES, OURS, RUNTIMES
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.system.machine import num_cores
+
+HTTP = "HTTP"
+_CLASSES = 1000
+_PHOTOS = 16
+_TINY = {"resnet_depth": 18, "resnet_width": 8, "image_size": 64}
+
+_Outputs = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class ServeBenchOptions(MeasureOptions):
+    """How `bench serve` measures."""
+
+    clients: str = option("1,8,64", "How many clients ask at a time, with commas.")
+    peers: str = option("", f"Of {', '.join(name for name in RUNTIMES if name not in OURS)}; or none. Default: all.")
+
+
+def bench_serve(where: str, config: Config, options: ServeBenchOptions, command: Sequence[str]) -> None:
+    """Measures the bundle at `where`; without one, that of a network with random weights that `config` asks for.
+
+    command: what the user typed, for the record. Raises UserError for options that mean nothing, and when ours fails.
+    """
+    options = options.settled()
+    clients = _parse_clients(options.clients)
+    known = {name: runtime for name, runtime in RUNTIMES.items() if name not in OURS}
+    peers, _ = compare.choose_peers(options.peers, known)  # what is left out, and why, is for `runtimes.choose` to say
+    with tempfile.TemporaryDirectory() as folder:
+        photos = Path(folder, "photos")
+        draw_photos(photos, _PHOTOS)
+        path = where or _make_bundle(config.replace(**_TINY) if options.quick else config, Path(folder))
+        bundle = open_bundle(path)
+        names, notes = runtimes.choose(bundle)
+        names = [name for name in names if name in (*OURS, *peers)]
+        task = {"bundle": bundle.path, "photos": sorted(map(str, photos.glob("*/*"))), "clients": clients}
+        commands = {name: runtimes.run_alone(name, bundle.path, options.seconds) for name in names}
+        commands[HTTP] = [sys.executable, "-m", http.__name__, json.dumps(task | {"seconds": options.seconds})]
+        contenders = [Contender(name, lambda _, command=command: command) for name, command in commands.items()]
+        optional = [name for name in names if name not in (*OURS, BARE)]
+        outputs = compare.alternate(contenders, rounds=options.rounds, optional=optional)
+    notes += [f"Left out: {RUNTIMES[name].title}, which failed." for name in names if name not in outputs]
+    what = f"{bundle.description['network']}, {bundle.image_size} px, {num_cores()} cores"
+    show(_runtime_grid(outputs, what, notes), options.format)
+    show(_http_grid(outputs, clients, what), options.format)
+    if options.output:
+        card = {name: value for name, value in bundle.description.items() if name != "class_names"}
+        compare.write_record(Path(options.output), command, {"bundle": card, "runs": outputs})
+    if options.picture:
+        _draw(options.picture, outputs, clients, what)
+
+
+def _parse_clients(text: str) -> list[int]:
+    try:
+        clients = [int(part) for part in text.split(",")]
+    except ValueError:
+        clients = [0]
+    if min(clients) < 1:
+        raise UserError("clients", text, "numbers from 1 with commas, such as 1,8,64", "Change the value.")
+    return clients
+
+
+def _make_bundle(config: Config, folder: Path) -> str:
+    """A bundle with every form that is measured; drawn photos calibrate its int8 form."""
+    write_photos("", folder / "records", _PHOTOS)
+    config = config.replace(data_dir=str(folder / "records"), num_train_images=_PHOTOS, export_forms=",".join(OURS))
+    return make_bundle(config, folder, [str(label) for label in range(_CLASSES)])
+
+
+def _runtime_grid(outputs: _Outputs, what: str, notes: Sequence[str]) -> Grid:
+    reference = BARE if BARE in outputs else next(iter(outputs))
+    rows = []
+    for name in outputs:
+        if name == HTTP:
+            continue
+        cells = [f"{_median(outputs, name, 'ms_1'):.2f}"]
+        for size in BATCH_SIZES:
+            cells.append(f"{_median(outputs, name, f'images_per_sec_{size}'):.1f}")
+        pair = compare.compare("runtime", f"images_per_sec_{BATCH_SIZES[-1]}", name, reference, outputs)
+        ratios = pair.ratios()
+        cells += [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+        cells.append(f"{_median(outputs, name, f'cpu_ms_{BATCH_SIZES[-1]}'):.1f}")
+        rows.append((RUNTIMES[name].title, *cells))
+    batches = [f"1/s at {size}" for size in BATCH_SIZES]
+    header = ("runtime", "ms at 1", *batches, f"x {RUNTIMES[reference].title}", "range", "CPU ms")
+    notes = [*notes, f"x: at {BATCH_SIZES[-1]} images. CPU ms: per image, there."]
+    return Grid(f"{what}: images per second in batches of 1, 8 and 32, in one process", header, rows, notes)
+
+
+def _median(outputs: _Outputs, name: str, metric: str) -> float:
+    return statistics.median(run[metric] for run in outputs[name])
+
+
+def _bare_speeds(outputs: _Outputs) -> list[float]:
+    """Images per second of the bare runtime in each round, at its best batch size."""
+    runs = outputs.get(BARE) or outputs[next(iter(outputs))]
+    return [max(run[f"images_per_sec_{size}"] for size in BATCH_SIZES) for run in runs]
+
+
+def _http_grid(outputs: _Outputs, clients: Sequence[int], what: str) -> Grid:
+    rows, bare = [], _bare_speeds(outputs)
+    for kind in KINDS:
+        for number in clients:
+            key = f"{kind}_{number}"
+            speeds = [run[f"{key}_images_per_sec"] for run in outputs[HTTP]]
+            ratios = [speed / alone for speed, alone in zip(speeds, bare, strict=True)]
+            names = ("p50_ms", "p90_ms", "p99_ms", "server_cpu_ms_per_image", "client_cpu_ms_per_image")
+            cells = [f"{_median(outputs, HTTP, f'{key}_{name}'):.2f}" for name in names]
+            speed = f"{statistics.median(speeds):.1f}"
+            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            rows.append((f"{kind}, {number}", speed, f"{statistics.median(ratios):.2f}", spread, *cells))
+    once = {name: _median(outputs, HTTP, name) for name in ("http_ms", "decode_ms", "run_ms", "overhead_ms")}
+    notes = [
+        "One photo at a time: {http_ms:.2f} ms over HTTP, of which decode {decode_ms:.2f} ms, network {run_ms:.2f} ms, "
+        "and the server {overhead_ms:.2f} ms.".format(**once),
+        "x: of its best batch size, images already decoded.",
+    ]
+    reference = RUNTIMES[BARE].title if BARE in outputs else RUNTIMES[next(iter(outputs))].title
+    header = ("clients", "1/s", f"x {reference}", "range", "p50 ms", "p90 ms", "p99 ms", "CPU ms", "clients' CPU ms")
+    return Grid(f"{what}: JPEGs of 100 kB per second over HTTP, clients on the same cores", header, rows, notes)
+
+
+def _draw(path: str, outputs: _Outputs, clients: Sequence[int], what: str) -> None:
+    bars = []
+    for name in outputs:
+        if name != HTTP:
+            value = _median(outputs, name, f"images_per_sec_{BATCH_SIZES[-1]}")
+            bars.append(Bar(RUNTIMES[name].title, value, f"{value:.1f}", name in OURS))
+    value = _median(outputs, HTTP, f"multipart_{clients[-1]}_images_per_sec")
+    bars.append(Bar(f"resnet-tpu serve, {clients[-1]} clients", value, f"{value:.1f}", True))
+    write_bars(path, what, bars, f"images per second, batches of {BATCH_SIZES[-1]}")

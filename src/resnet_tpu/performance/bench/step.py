@@ -1,0 +1,228 @@
+"""Images per second of a training step, next to PyTorch, flax and Keras.
+
+The batch is in memory, so that nothing but the step is measured: uint8 images in; normalisation, forward, backward,
+momentum; new parameters out. Every run is a process that warms up, then times each step and gives the median.
+"""
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import option
+from resnet_tpu.parallel import distributed
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
+from resnet_tpu.performance.bench.options import MeasureOptions
+from resnet_tpu.performance.bench.step_programs import NUM_CLASSES, OURS, PROGRAMS, Case, Step, make_ours, make_torch
+from resnet_tpu.system.program import exit_code
+
+PRECISIONS = ("float32", "bfloat16")
+CASES = "50:224:16,18:128:32"
+CHECK_STEPS = 3
+CHECK_TOLERANCE = 1e-5
+"""Largest relative difference of a loss. Rounding makes some 1e-7; a wrong weight decay, the smallest mistake, 1e-4."""
+
+
+@dataclass(frozen=True)
+class StepBenchOptions(MeasureOptions):
+    """How `bench step` measures."""
+
+    warmup: int = option(4, "Steps before the measured ones.", at_least=1)
+    steps: int = option(12, "Measured steps of a run, at least: `seconds` may ask for more.", at_least=1)
+    precisions: str = option(",".join(PRECISIONS), f"Of {', '.join(PRECISIONS)}.")
+    peers: str = option("", f"Of {', '.join(name for name in PROGRAMS if name != OURS)}; default: all installed.")
+    check: bool = option(False, "Measure nothing: compare the losses of ours and PyTorch from the same weights.")
+
+
+def bench_step(cases: str, config: Config, options: StepBenchOptions, command: Sequence[str]) -> None:
+    """Measures all cases (`depth:image_size:batch_size`, with commas) and shows the figures.
+
+    config: unused, for the cases say what is trained. command: what the user typed, for the record. Raises UserError
+    for what is not installed but asked for, and when a program fails.
+    """
+    del config
+    options = options.settled()
+    if options.quick:
+        options, cases = dataclasses.replace(options, warmup=1, steps=2), cases or "18:64:8"
+    chosen = [Case.parse(text) for text in (cases or CASES).split(",")]
+    if options.check:
+        for case in chosen:
+            check(case)
+        return
+    here = "gpu" if distributed.has_gpu() else "cpu"
+    peers = {name: program for name, program in PROGRAMS.items() if name != OURS and program.only_on in ("", here)}
+    chosen_peers, notes = compare.choose_peers(options.peers, peers)
+    rows, records, bars = [], [], []
+    for case in chosen:
+        for precision in _precisions(options.precisions):
+            outputs = _measure_case(case, precision, chosen_peers, options, optional=not options.peers)
+            rows += _rows(f"{case.title}, {precision}", outputs)
+            records.append({"case": str(case), "precision": precision, "runs": outputs})
+            bars += _bars(f"{case.title}, {precision}", outputs)
+    header = ("step", "program", "images/s", "ours / it", "range", "CPU ms", "MFU")
+    show(Grid("Training step", header, rows, notes), options.format)
+    if options.output:
+        compare.write_record(Path(options.output), command, {"options": asdict(options), "cases": records})
+    if options.picture:
+        write_bars(options.picture, "Training step", bars, "images per second")
+
+
+def _precisions(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in PRECISIONS:
+            raise UserError("precisions", name, f"some of {', '.join(PRECISIONS)}", "Change the value.")
+    return names
+
+
+def _measure_case(
+    case: Case, precision: str, peers: Sequence[str], options: StepBenchOptions, *, optional: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """What each program printed in each round, by its title."""
+    names = [OURS, *(name for name in peers if case.depth in PROGRAMS[name].depths)]
+    lengths = [str(options.warmup), str(options.steps), str(options.seconds)]
+    contenders = [
+        Contender(PROGRAMS[name].title, lambda _, name=name: run_alone(name, case, precision, lengths))
+        for name in names
+    ]
+    left_out = [PROGRAMS[name].title for name in names[1:]] if optional else ()
+    outputs = compare.alternate(contenders, rounds=options.rounds, optional=left_out)
+    check_devices({title: runs[0]["device"] for title, runs in outputs.items()})
+    return outputs
+
+
+def check_devices(devices: Mapping[str, str]) -> None:
+    """Raises UserError unless all programs, by their titles, ran on the same kind of device."""
+    if len(set(devices.values())) > 1:
+        got = ", ".join(f"{title} on a {device}" for title, device in devices.items())
+        do = "Install the peer's build for that device, or leave it out: --peers=none."
+        raise UserError("bench step", got, "all on the same kind of device", do)
+
+
+def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> list[str]:
+    """The command that measures one of PROGRAMS in a process of its own. lengths: warm-up, steps, seconds."""
+    kept = [f"{key}={value}" for key, value in compare.KEEP_HEAP.items()] if PROGRAMS[name].keeps_memory else []
+    command = [sys.executable, "-m", "resnet_tpu.performance.bench.step", name, str(case), precision, *lengths]
+    return ["env", *kept, *command] if kept else command
+
+
+def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: float) -> dict[str, Any]:
+    """Images per second at the median and at the fastest of so many steps or more, and what came before them.
+
+    `cpu_secs` is what the process's threads took together in the median step, which other programs change little.
+    """
+    start = time.perf_counter()
+    step()
+    first_secs = time.perf_counter() - start
+    for _ in range(warmup - 1):
+        step()
+    times: list[float] = []
+    cpu_times: list[float] = []
+    while len(times) < steps or sum(times) < seconds:
+        start, cpu_start = time.perf_counter(), time.process_time()
+        step()
+        times.append(time.perf_counter() - start)
+        cpu_times.append(time.process_time() - cpu_start)
+    return {
+        "images_per_sec": batch_size / statistics.median(times),
+        "best_images_per_sec": batch_size / min(times),
+        "cpu_secs": statistics.median(cpu_times),
+        "first_step_secs": first_secs,
+    }
+
+
+def _rows(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[tuple[str, ...]]:
+    ours = PROGRAMS[OURS].title
+    first = outputs[ours][0]
+    share = first.get("mfu", 0) / first["images_per_sec"]
+    rows = []
+    for title, runs in outputs.items():
+        comparison = compare.compare(what, "images_per_sec", ours, title, outputs)
+        ratios = comparison.ratios()
+        rows.append(
+            (
+                what,
+                title,
+                f"{comparison.medians()[1]:.4g}",
+                f"{statistics.median(ratios):.2f}",
+                f"{min(ratios):.2f} to {max(ratios):.2f}",
+                f"{1000 * statistics.median(run['cpu_secs'] for run in runs):.0f}",
+                f"{share * comparison.medians()[1]:.1%}" if share else "",
+            )
+        )
+    return rows
+
+
+def _bars(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[Bar]:
+    speeds = {title: statistics.median(run["images_per_sec"] for run in runs) for title, runs in outputs.items()}
+    ours = PROGRAMS[OURS].title
+    return [Bar(f"{title}, {what}", speed, f"{speed:.4g}", title == ours) for title, speed in speeds.items()]
+
+
+def check(case: Case) -> None:
+    """Prints the losses of a few float32 steps of ours and PyTorch from the same weights.
+
+    Raises UserError when they differ.
+    """
+    compare.require("PyTorch", "torch", "torch")
+    import jax
+
+    from resnet_tpu.performance.bench import torch_resnet
+
+    jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
+    torch_resnet.compute_exactly()
+    params, step = make_ours(case, "float32")
+    model, peer_step = make_torch(case, "float32")
+    torch_resnet.copy_weights(model, params)
+    weight_decay = case.config("float32").optimizer.weight_decay
+    print(f"{case.title}\n| step | ours | PyTorch | relative difference |\n|---|---|---|---|")
+    for number in range(CHECK_STEPS):
+        peer = 0.5 * weight_decay * torch_resnet.sum_of_squares(model)
+        peer += peer_step()
+        ours = step()
+        difference = abs(ours - peer) / abs(peer)
+        print(f"| {number} | {ours:.6f} | {peer:.6f} | {difference:.1e} |")
+        if not difference < CHECK_TOLERANCE:
+            what = f"Loss at step {number}, relative difference"
+            raise UserError(what, difference, f"less than {CHECK_TOLERANCE}", "The two programs are not the same.")
+
+
+def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str, float]:
+    """The share of a GPU's peak that a step's arithmetic uses; empty on other devices."""
+    import jax
+
+    from resnet_tpu.models.network import Network
+    from resnet_tpu.models.work import TRAINING, forward_flops
+    from resnet_tpu.performance.profiling.peaks import find_peak
+
+    device = jax.devices()[0]
+    peak = find_peak(device.device_kind) if device.platform == "gpu" else None
+    if peak is None:
+        return {}
+    network = Network.create(case.config(precision).model, num_classes=NUM_CLASSES, image_size=case.image_size)
+    return {"mfu": images_per_sec * TRAINING * forward_flops(network) / peak}
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """One run in this process: name of a program, case, precision, warm-up, steps and seconds."""
+    name, text, precision, warmup, steps, seconds = arguments
+    case = Case.parse(text)
+    _, step = PROGRAMS[name].make(case, precision)
+    figures = measure(step, case.batch_size, warmup=int(warmup), steps=int(steps), seconds=float(seconds))
+    figures["device"] = PROGRAMS[name].device()
+    if name == OURS:
+        figures |= _utilisation(case, precision, figures["images_per_sec"])
+    print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(_run))

@@ -1,0 +1,222 @@
+"""The training steps that `bench step` compares: what they train, and how each is made."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+
+NUM_CLASSES = 1000
+DEPTHS = (18, 20, 34, 50)
+
+Step = Callable[[], float]
+"""One update with the same batch as ever, done when it returns: the loss before it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained: `50:224:16` is ResNet-50 on images of 224 px in batches of 16."""
+
+    depth: int
+    image_size: int
+    batch_size: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Case":
+        """From `depth:image_size:batch_size`. Raises UserError."""
+        try:
+            depth, image_size, batch_size = map(int, text.split(":"))
+        except ValueError:
+            raise UserError("Case", repr(text), "depth:image_size:batch_size", "For example 50:224:16.") from None
+        if depth not in DEPTHS or image_size < (32 if depth == 20 else 64) or batch_size < 2:
+            expected = "depth 18, 34 or 50 and at least 64 px, or 20 and 32 px; at least 2 images"
+            raise UserError("Case", text, expected, "Change the case.")
+        return cls(depth, image_size, batch_size)
+
+    def __str__(self) -> str:
+        return f"{self.depth}:{self.image_size}:{self.batch_size}"
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"ResNet-{self.depth}, {self.image_size} px, batch {self.batch_size}"
+
+    def config(self, precision: str) -> Config:
+        """The options that ours and PyTorch follow. The weight decay is large so that `--check` sees it."""
+        return Config().replace(
+            resnet_depth=self.depth,
+            image_size=self.image_size,
+            train_batch_size=self.batch_size,
+            precision=precision,
+            base_learning_rate=0.1,
+            learning_rate_schedule="constant",
+            num_train_images=1000,
+            num_label_classes=NUM_CLASSES,
+            label_smoothing=0.1,
+            weight_decay=0.01,
+        )
+
+    def batch(self) -> dict[str, np.ndarray]:
+        """The same random images and labels for everyone."""
+        rng = np.random.default_rng(0)
+        shape = (self.batch_size, self.image_size, self.image_size, 3)
+        return {
+            "image": rng.integers(0, 256, shape, np.uint8),
+            "label": rng.integers(0, NUM_CLASSES, self.batch_size, np.int32),
+            "weight": np.ones(self.batch_size, np.float32),
+        }
+
+
+def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
+    """(initial parameters, a step on one device) of resnet-tpu, which keeps its memory on a CPU as `train` does."""
+    import jax
+
+    from resnet_tpu.kernels.choose import choose_kernels
+    from resnet_tpu.models.network import Network
+    from resnet_tpu.parallel import distributed
+    from resnet_tpu.training.optimizer import make_optimizer
+    from resnet_tpu.training.schedule import make_schedule
+    from resnet_tpu.training.state import create_state
+    from resnet_tpu.training.step import make_train_step
+
+    distributed.start(use_tpu=True)
+    device = jax.devices()[0]
+    config = case.config(precision)
+    network = Network.create(config.model, num_classes=NUM_CLASSES, image_size=case.image_size)
+    network = network.with_kernels(choose_kernels(config.model, distributed.mesh_of([device])))
+    optimizer = make_optimizer(config.optimizer)
+    state = create_state(network, optimizer, seed=0)
+    params = jax.device_get(state.params)
+    train_step = make_train_step(network, optimizer, make_schedule(config), config.optimizer, device=device)
+    batch = jax.device_put(case.batch())
+
+    def step() -> float:
+        nonlocal state
+        state, metrics = train_step(state, batch)
+        return float(jax.block_until_ready((state, metrics))[1]["loss"])
+
+    return params, step
+
+
+def make_torch(case: Case, precision: str, *, compiled: bool = False) -> tuple[Any, Step]:
+    """(the network, a step whose loss lacks the L2 term) of PyTorch: channels_last, bfloat16 by autocast.
+
+    compiled: by torch.compile, on a GPU with CUDA graphs; else eager.
+    """
+    from resnet_tpu.performance.bench import torch_resnet
+
+    config = case.config(precision)
+    options = config.optimizer
+    model = torch_resnet.build(case.depth, NUM_CLASSES, seed=0)
+    optimizer = torch_resnet.make_optimizer(
+        model, momentum=options.momentum, nesterov=options.nesterov, weight_decay=options.weight_decay
+    )
+    train_step = torch_resnet.make_train_step(
+        model, optimizer, label_smoothing=options.label_smoothing, precision=precision, compiled=compiled
+    )
+    images, labels = (torch_resnet.put(case.batch()[name]) for name in ("image", "label"))
+    rate = options.base_learning_rate * case.batch_size / 256
+    return model, lambda: train_step(images, labels, rate)
+
+
+def make_flax(case: Case, precision: str) -> tuple[Any, Step]:
+    """(parameters, a step) of a ResNet as flax's users write it: NNX's layers one by one, optax, one jit."""
+    import jax
+    import optax
+    from flax import nnx
+
+    from resnet_tpu.performance.bench.flax_resnet import make_resnet
+
+    model = make_resnet(case.depth, NUM_CLASSES, precision)
+    optimizer = nnx.Optimizer(model, optax.sgd(0.01, 0.9, nesterov=True), wrt=nnx.Param)
+    batch = jax.device_put(case.batch())
+
+    def loss_of(model: Any, batch: Any) -> jax.Array:
+        images = (batch["image"].astype(np.float32) - 118) / 58
+        losses = optax.softmax_cross_entropy_with_integer_labels(model(images), batch["label"])
+        return losses.mean() + 0.005 * sum((leaf**2).sum() for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+    @nnx.jit
+    def train_step(model: Any, optimizer: Any, batch: Any) -> jax.Array:
+        loss, gradients = nnx.value_and_grad(loss_of)(model, batch)
+        optimizer.update(model, gradients)
+        return loss
+
+    return model, lambda: float(train_step(model, optimizer, batch))
+
+
+def make_keras(case: Case, precision: str) -> tuple[Any, Step]:
+    """(the network, a step) of Keras' own ResNet-50 on TensorFlow. Raises UserError for other depths."""
+    if case.depth != 50:
+        raise UserError("Keras", f"depth {case.depth}", "50, the only one that it brings", "Leave it out.")
+    import keras
+    import tensorflow as tf
+
+    keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
+    shape = (case.image_size, case.image_size, 3)
+    make: Any = keras.applications.ResNet50  # typed as if no weights were no choice
+    model = make(weights=None, input_shape=shape, classes=NUM_CLASSES, classifier_activation=None)
+    model.compile(
+        keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True, weight_decay=1e-4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    batch = case.batch()
+    images, labels = tf.constant((batch["image"].astype(np.float32) - 118) / 58), tf.constant(batch["label"])
+    return model, lambda: float(model.train_on_batch(images, labels))
+
+
+def _device_of_jax() -> str:
+    import jax
+
+    return jax.devices()[0].platform
+
+
+def _device_of_torch() -> str:
+    import torch
+
+    return "gpu" if torch.cuda.is_available() else "cpu"
+
+
+def _device_of_tensorflow() -> str:
+    import tensorflow as tf
+
+    return "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A contender: its name for people, how to make its step, and the module and package that it needs."""
+
+    title: str
+    make: Callable[[Case, str], tuple[Any, Step]]
+    module: str = ""
+    package: str = ""
+    keeps_memory: bool = False
+    """Whether it runs with settings of the C library that keep freed memory, as ours does by itself."""
+    depths: tuple[int, ...] = DEPTHS
+    device: Callable[[], str] = _device_of_jax
+    """On what it computes when it runs: cpu, gpu or tpu."""
+    only_on: str = ""
+    """The one kind of device that it is for."""
+
+
+OURS = "ours"
+PROGRAMS = {
+    OURS: Program("resnet-tpu", make_ours),
+    "torch": Program("PyTorch", make_torch, "torch", "torch", device=_device_of_torch),
+    "torch_kept": Program(
+        "PyTorch, memory kept", make_torch, "torch", "torch", keeps_memory=True, device=_device_of_torch, only_on="cpu"
+    ),
+    "torch_compiled": Program(
+        "PyTorch, compiled", functools.partial(make_torch, compiled=True), "torch", "torch", device=_device_of_torch,
+        only_on="gpu",
+    ),
+    "flax": Program("flax, layer by layer", make_flax, "flax", "flax", depths=(18, 34, 50)),
+    "keras": Program(
+        "Keras", make_keras, "tensorflow", "tensorflow-cpu", depths=(50,), device=_device_of_tensorflow
+    ),
+}  # fmt: skip

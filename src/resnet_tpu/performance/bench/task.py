@@ -1,0 +1,77 @@
+"""What every program does that `bench input` compares, and the measurement of one of them."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from resnet_tpu.options.config import Config, DataConfig
+
+_PROCESSES = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Random crops of all records, shuffled, in batches, for ever; timed after a warm-up."""
+
+    records: str  # folder of train-*
+    num_images: int  # in the records; so many warm the caches up
+    image_size: int
+    resize_method: Literal["bicubic", "bilinear"]
+    num_parallel_calls: int
+    batch_size: int
+    seconds: float
+    options: dict[str, Any]  # of ours, by name
+
+    def data(self) -> DataConfig:
+        """The options of ours."""
+        return (
+            Config()
+            .replace(
+                data_dir=self.records,
+                image_size=self.image_size,
+                resize_method=self.resize_method,
+                num_parallel_calls=self.num_parallel_calls,
+                **self.options,
+            )
+            .data
+        )
+
+
+def measure(batches: Iterator[Any], task: Task) -> dict[str, float]:
+    """Images per second, and CPU time per image in ms over all processes; batches are dropped as they come.
+
+    The first epoch is not counted: files come from memory then, and caches are full.
+    """
+    for _ in range(task.num_images // task.batch_size + 2):
+        next(batches)
+    cpu_begin, begin, num_images = cpu_secs(), time.perf_counter(), 0
+    while True:
+        next(batches)
+        num_images += task.batch_size
+        seconds = time.perf_counter() - begin
+        if seconds >= task.seconds:
+            break
+    cpu_ms = 1000 * (cpu_secs() - cpu_begin) / num_images
+    return {"images_per_sec": num_images / seconds, "cpu_ms_per_image": cpu_ms}
+
+
+def cpu_secs() -> float:
+    """CPU seconds of all processes of this process group, in steps of about 10 ms.
+
+    Where there is no /proc (not Linux), of this process alone: there, the CPU time of those that work in several
+    processes comes out too low.
+    """
+    if not _PROCESSES.is_dir():
+        return time.process_time()
+    ticks, group = 0, str(os.getpgrp())
+    for path in _PROCESSES.glob("[0-9]*/stat"):
+        try:
+            _, _, process_group, *fields = path.read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            continue  # ended meanwhile
+        if process_group == group:
+            ticks += sum(map(int, fields[8:12]))  # its own, and of its children that ended; user and system
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,190 @@
+"""How long a device waits for its images: trained with the basic and with the optimized input pipeline.
+
+The step needs a little less than what the optimized pipeline can give. On GPU and TPU it is the real training step. On
+a CPU a real step would compete with the decoders for the cores, as no accelerator does; so there a stand-in takes its
+place, which sleeps for as long as the device would compute. All else is a training as always: the same loop, the same
+hand-over of batches, the share of time waited for input as it stands in its `metrics.jsonl`.
+"""
+
+import dataclasses
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import option
+from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
+from resnet_tpu.performance.bench.input import our_task, run_alone
+from resnet_tpu.performance.bench.options import BenchOptions
+from resnet_tpu.performance.bench.photos import write_photos
+from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.system.program import exit_code
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.state import TrainState
+from resnet_tpu.training.step import TrainStep
+
+log = logging.getLogger(__name__)
+
+PIPELINES: dict[str, dict[str, str]] = {
+    "basic": {"input_pipeline": "basic", "input_workers": "threads", "cache": "none"},
+    "optimized": {"input_pipeline": "optimized"},
+}
+_HEADROOM = 1.25  # of the device's time over the loader's, which shares the cores with the hand-over
+_MIN_STEPS = 4
+_STEPS_OF_A_DEVICE = 50
+_THIS = [sys.executable, "-m", "resnet_tpu.performance.bench.wait"]
+_SMALL_NETWORK = {"resnet_depth": 18, "resnet_width": 4, "precision": "float32"}
+
+
+@dataclass(frozen=True)
+class WaitBenchOptions(BenchOptions):
+    """How `bench wait` measures."""
+
+    device_ms: float | None = option(
+        None,
+        "Milliseconds per batch of a device that is stood in for. Default: on GPU and TPU the real step; on CPU a "
+        "quarter more than the optimized pipeline takes for a batch.",
+        at_least=0,
+    )
+
+
+def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: Sequence[str]) -> None:
+    """Trains on the photos of `where` (drawn ones if empty) with both pipelines, and shows how long the device waited.
+
+    config: options of the data, and of the network where it is the real step. command: what the user typed, for the
+    record. Raises UserError when a training fails.
+    """
+    options = options.settled()
+    # in a process of its own: this one would keep the device from the others
+    device = compare.run("the device", [*_THIS, "device", json.dumps(config.run.use_tpu)])
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder, "records")
+        write_photos(where, records, options.num_images)
+        config = config.replace(data_dir=str(records), train_batch_size=options.batch_size, mode="train")
+        device_ms = options.device_ms
+        if device_ms is None and device["platform"] == "cpu":
+            device_ms = _calibrate(config, options)
+        contenders = [
+            Contender(name, lambda _, changes=changes: _command(config.replace(**changes), device_ms, options))
+            for name, changes in PIPELINES.items()
+        ]
+        outputs = compare.alternate(contenders, rounds=options.rounds)
+    note = f"Device: {device['kind']}, ResNet-{config.model.resnet_depth}."
+    if device_ms is not None:
+        note = f"Device: a stand-in that takes {device_ms:.1f} ms for a batch, and no time of the CPU."
+    grid = _tabulate(outputs, config, note)
+    show(grid, options.format)
+    if options.output:
+        figures = {"device": device, "device_ms": device_ms, "options": config.flat() | {"data_dir": where}}
+        compare.write_record(Path(options.output), command, figures | {"runs": outputs})
+    if options.picture:
+        shares = {name: statistics.median(run["input_wait_share"] for run in runs) for name, runs in outputs.items()}
+        bars = [Bar(name, 100 * share, f"{share:.1%}", name == "optimized") for name, share in shares.items()]
+        write_bars(options.picture, grid.title, bars, "% of the time in which the device waits for input")
+
+
+def _calibrate(config: Config, options: WaitBenchOptions) -> float:
+    """Milliseconds per batch of a device that the optimized pipeline can just keep busy."""
+    speed = compare.run("the input pipeline", run_alone("ours", our_task(config, options)))["images_per_sec"]
+    device_ms = _HEADROOM * 1000 * options.batch_size / speed
+    log.info("The input gives %.0f images/s; the device takes %.1f ms for a batch.", speed, device_ms)
+    return device_ms
+
+
+def _command(config: Config, device_ms: float | None, options: WaitBenchOptions) -> list[str]:
+    steps = _STEPS_OF_A_DEVICE if device_ms is None else round(1000 * options.seconds / max(device_ms, 1))
+    steps = max(steps, options.num_images // options.batch_size + _MIN_STEPS)  # caches are full after the first loop
+    changes = {"train_steps": 3 * steps, "iterations_per_loop": steps, "num_label_classes": 2}
+    if device_ms is not None:
+        changes |= _SMALL_NETWORK  # nothing is computed with it
+    run = {"options": config.replace(**changes).flat(), "device_ms": device_ms}
+    return [*_THIS, "train", json.dumps(run)]
+
+
+def _tabulate(outputs: Mapping[str, Sequence[Mapping[str, float]]], config: Config, note: str) -> Grid:
+    rows = []
+    for name, runs in outputs.items():
+        shares = [run["input_wait_share"] for run in runs]
+        speed = statistics.median(run["images_per_sec"] for run in runs)
+        spread = f"{min(shares):.1%} to {max(shares):.1%}"
+        rows.append((name, f"{speed:,.0f}", f"{statistics.median(shares):.1%}", spread))
+    title = f"Waiting for input, {config.data.image_size} px, batch {config.train.train_batch_size}"
+    return Grid(title, ("input_pipeline", "images/s", "input wait", "range"), rows, [note])
+
+
+class _Pending:
+    """The result of a step that the device is still at: as much of a `jax.Array` as the training loop asks for."""
+
+    def __init__(self, done: Future[float]) -> None:
+        self._done = done
+
+    def copy_to_host_async(self) -> None:
+        """Nothing to do: it will be on the host."""
+
+    def block_until_ready(self) -> "_Pending":
+        """Waits for the end of the step."""
+        self._done.result()
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._done.result(), dtype)
+
+
+def make_device(device_ms: float) -> TrainStep:
+    """A stand-in for a training step on a device of its own: takes `device_ms`, asks for no core, learns nothing.
+
+    Like a device it works on one step at a time, from when the batch is there, while the host goes on at once.
+    """
+    device = ThreadPoolExecutor(1, thread_name_prefix="device")
+
+    def work(batch: DeviceBatch) -> float:
+        jax.block_until_ready(batch)
+        time.sleep(device_ms / 1000)
+        return 0.0
+
+    def step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, dict[str, Any]]:
+        done = _Pending(device.submit(work, batch))
+        metrics: dict[str, Any] = {"loss": done, "learning_rate": done, "top_1_accuracy": done}
+        return dataclasses.replace(state, step=state.step + 1), metrics
+
+    return step
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """What is done in a process of its own, with its arguments as JSON: `train` or `device`."""
+    what, text = arguments
+    figures = {"train": _train, "device": _describe_device}[what](json.loads(text))
+    print(json.dumps(figures), flush=True)
+
+
+def _train(run: Mapping[str, Any]) -> dict[str, float]:
+    """Speed and wait in the middle one of three loops: the first begins and the last ends with a device at rest."""
+    step = None if run["device_ms"] is None else make_device(run["device_ms"])
+    with tempfile.TemporaryDirectory() as model_dir:
+        train(Config().replace(**run["options"]).replace(model_dir=model_dir), train_step=step)
+        row = [row for row in read_metrics(model_dir) if "input_wait_share" in row][1]
+    return {name: row[name] for name in ("images_per_sec", "input_wait_share")}
+
+
+def _describe_device(use_tpu: bool) -> dict[str, str]:
+    distributed.start(use_tpu=use_tpu)
+    return {"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind}
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(_run, sys.argv[1:]))

@@ -1,0 +1,220 @@
+"""The compilers for TPUs and for NVIDIA's GPUs, without either: what they make of a lowered step, and estimate."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError, missing_extra
+from resnet_tpu.performance.plan.hlo import parse_module
+from resnet_tpu.performance.plan.memory import Memory, count_memory
+from resnet_tpu.performance.plan.operations import Operation, list_operations
+from resnet_tpu.performance.plan.topology import Topology
+from resnet_tpu.storage import checked_json
+from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for
+
+log = logging.getLogger(__name__)
+
+FORMAT = 6
+"""Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
+
+CUDA_PLUGINS = "jax-cuda13-pjrt", "jax-cuda12-pjrt"
+"""Packages, each of which brings XLA for CUDA."""
+
+_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server, which answers after minutes where there is none
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works beside a training that holds the TPU
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: what to compile for is said with each topology
+}
+_HURRIED = {"xla_jf_convolution_performance_target": "0"}
+"""The first form at hand for each convolution: the same buffers in half the time or less, and no more growing with the
+batch; but it is another program, mostly smaller, and its cycles mean nothing."""
+
+_PIN = re.compile(r"libtpu *== *([\d.]*\d)")
+_NEEDED = re.compile(r"(?:total memory required for [\w ]+ \(|Used )([\d.]+)([KMGT]?)")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class OutOfMemory(Exception):  # noqa: N818  # it is an answer
+    """The program needs more memory than a device has: `needed` bytes, as far as the compiler says."""
+
+    def __init__(self, needed: int | None) -> None:
+        super().__init__(needed)
+        self.needed = needed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the compiler says of one step, per device."""
+
+    memory: Memory
+    operations: tuple[Operation, ...]
+    compile_secs: float
+
+    @property
+    def cycles(self) -> int:
+        """The compiler's cycles of all operations, one after the other; some have none: see `Operation.cycles`."""
+        return sum(operation.cycles or 0 for operation in self.operations)
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a package, None where it is not installed."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def libtpu_version() -> str:
+    """The version of the compiler that is installed."""
+    return importlib.metadata.version("libtpu")
+
+
+def libtpu_of_training() -> str:
+    """The series, such as 0.0.42, that training on a TPU gets: JAX's extra pins it. Empty where JAX names none."""
+    found = (_PIN.match(requirement) for requirement in importlib.metadata.requires("jax") or ())
+    return next((pin[1] for pin in found if pin), "")
+
+
+def is_of_series(version: str, series: str) -> bool:
+    """Whether 0.0.42.1 is of 0.0.42, as 0.0.42 itself is, and 0.0.421 is not."""
+    return f"{version}.".startswith(f"{series}.")
+
+
+def compiler_of(topology: Topology) -> str:
+    """The compiler's name and version, such as `libtpu 0.0.42.1` or `jax-cuda13-pjrt 0.10.2`.
+
+    Raises UserError, naming what to install, when it is not installed.
+    """
+    if not topology.is_gpu:
+        if importlib.util.find_spec("libtpu") is None:
+            raise missing_extra("plan", "libtpu", "plan")
+        return f"libtpu {libtpu_version()}"
+    for name in CUDA_PLUGINS:
+        if version := installed_version(name):
+            return f"{name} {version}"
+    version = importlib.metadata.version("jaxlib")
+    parts = " ".join(f"jax-cuda13-{part}=={version}" for part in ("plugin", "pjrt"))
+    raise UserError("plan", "no compiler for CUDA", "JAX's plugin", f"pip install --no-deps {parts} # 400 MB, no GPU")
+
+
+def warn_of_another() -> None:
+    """Warns where training would be compiled by another compiler than the one that is installed."""
+    version, series = libtpu_version(), libtpu_of_training()
+    if series and not is_of_series(version, series):
+        log.warning(
+            "libtpu %s is installed, but jax %s trains with libtpu %s, which may need other memory and time: "
+            "pip install 'resnet-tpu[plan]' brings that.",
+            version, jax.__version__, series,
+        )  # fmt: skip
+
+
+@functools.cache
+def devices_of(topology: Topology) -> tuple[Any, ...]:
+    """The devices of a slice that is not here, for shardings to compile for.
+
+    Raises UserError when the compiler is not installed.
+    """
+    compiler_of(topology)
+    if topology.is_gpu:
+        settings = {"topology": f"1x1x{topology.chips}", "target_config": topology.generation.target}
+        return tuple(topologies.get_topology_desc(platform="cuda", topology_name="", **settings).devices)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    bounds: dict[str, Any] = {"chip_config_name": topology.generation.chip_config}
+    if topology.chips == 1:  # a host has four otherwise; libtpu before 0.0.50 does not see that one has to do
+        bounds["chips_per_host_bounds"] = (1, 1, 1)
+    found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **bounds)
+    return tuple(found.devices)
+
+
+def compile_step(
+    lowered: jax.stages.Lowered,
+    topology: Topology,
+    *,
+    options: Mapping[str, str] | None = None,
+    use_cache: bool = True,
+    hurry: bool = False,
+) -> Estimate:
+    """Compiles a step that was lowered for `devices_of(topology)`; takes some minutes for a real one.
+
+    options: of the compiler, beside those that the step was jitted with.
+    hurry: only the memory is asked for. There are no operations then, and the program is another, mostly smaller one.
+    What was compiled once is read from the user's cache: the same program for the same slice and compiler.
+    Raises OutOfMemory when it does not fit.
+    """
+    hurried = _HURRIED if hurry and not topology.is_gpu else {}
+    every = accepted_options(devices_of(topology)[0], {**(options or {}), **hurried})
+    path = _cache_file(lowered, topology, every)
+    if not use_cache or (found := _read(path)) is None:
+        found = _compile(lowered, every, topology.device_memory, hurry)
+        _write(path, found)
+    if isinstance(found, Estimate):
+        return found
+    raise found
+
+
+def _compile(
+    lowered: jax.stages.Lowered, options: Mapping[str, str], available: float, hurry: bool
+) -> Estimate | OutOfMemory:
+    start = time.monotonic()
+    try:
+        compiled = lowered.compile(dict(options) or None)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return OutOfMemory(_needed(str(error)))
+    module = parse_module(compiled.as_text() or "")
+    memory = count_memory(module.entry, compiled.memory_analysis())
+    if memory.total > available:  # XLA for GPUs does not refuse it
+        return OutOfMemory(memory.total)
+    return Estimate(memory, () if hurry else list_operations(module), time.monotonic() - start)
+
+
+def _needed(message: str) -> int | None:
+    """The bytes that the compiler's error names."""
+    found = _NEEDED.search(message)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str]) -> Path:
+    jitted = compiler_options_for(devices_of(topology)[0])  # which the program's text does not tell
+    key = "\n".join([str(FORMAT), compiler_of(topology), topology.name, f"{jitted} {options}", lowered.as_text()])
+    return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _read(path: Path) -> Estimate | OutOfMemory | None:
+    try:
+        found = checked_json.parse(path.read_bytes())
+        if "needed" in found:
+            return OutOfMemory(found["needed"])
+        operations = tuple(Operation(*row) for row in found["operations"])
+        return Estimate(Memory(**found["memory"]), operations, found["compile_secs"])
+    except (OSError, ValueError, LookupError, TypeError):  # damaged: made anew
+        return None
+
+
+def _write(path: Path, found: Estimate | OutOfMemory) -> None:
+    if isinstance(found, OutOfMemory):
+        content: dict[str, Any] = {"needed": found.needed}
+    else:
+        rows = [dataclasses.astuple(operation) for operation in found.operations]
+        content = {"memory": dataclasses.asdict(found.memory), "operations": rows, "compile_secs": found.compile_secs}
+    storage.make_dir(str(path.parent))
+    storage.write_text(str(path), json.dumps(content))

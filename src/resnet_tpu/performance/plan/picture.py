@@ -1,0 +1,75 @@
+"""Plans as bars: speed, memory and cost of slices side by side."""
+
+from collections.abc import Callable, Sequence
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.performance.plan.generations import GIB
+from resnet_tpu.performance.plan.plan import Plan, Step
+from resnet_tpu.performance.plan.table import label_of
+from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
+
+_KINDS = ("parameters", "optimizer", "statistics", "batch", "activations", "program", "other")
+
+
+@mpl.rc_context(STYLE)
+def draw_plans(plans: Sequence[Plan]) -> Figure:
+    """One bar per slice: images/s, the memory of a device by kind, and hours; the cost where prices are known.
+
+    The steps are those of training, or of evaluation where only that was planned.
+    """
+    panels: list[tuple[str, Callable[[Axes, Sequence[Plan]], None]]] = [
+        ("images/s", lambda axes, found: _bars(axes, found, lambda plan: _step(plan).images_per_second, "{:,.0f}")),
+        ("memory per device, GiB", _draw_memory),
+        ("matrix units used", lambda axes, found: _bars(axes, found, lambda plan: _step(plan).utilisation, "{:.0%}")),
+    ]
+    if any(plan.hours is not None for plan in plans):
+        panels.append(("hours", lambda axes, found: _bars(axes, found, lambda plan: plan.hours, "{:,.2f}")))
+    if any(plan.cost is not None for plan in plans):
+        panels.append(("cost of the run", lambda axes, found: _bars(axes, found, lambda plan: plan.cost, "{:,.2f}")))
+    height = 0.9 + 0.32 * len(plans)
+    figure = Figure(figsize=(9, 0.8 + height * len(panels)), layout="constrained")
+    for axes, (title, draw) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+        draw(axes, plans)
+        axes.set_yticks(range(len(plans)), [plan.topology.name for plan in plans])
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_title(title)
+    what = "Training" if plans[0].train else "Evaluation"
+    add_title(figure, f"{what} ({', '.join(dict.fromkeys(map(label_of, plans)))})")
+    return figure
+
+
+def _step(plan: Plan) -> Step:
+    step = plan.train or plan.eval
+    if step is None:
+        raise UserError("Picture", "a plan without a step", "one of training or evaluation", "Choose another mode.")
+    return step
+
+
+def _bars(axes: Axes, plans: Sequence[Plan], value: Callable[[Plan], float | None], form: str) -> None:
+    values = [value(plan) for plan in plans]
+    bars = axes.barh(range(len(plans)), [number or 0 for number in values], color=COLOURS[0], height=0.62)
+    labels = ["does not fit" if number is None else form.format(number) for number in values]
+    axes.bar_label(bars, labels, padding=4)
+    axes.set_xticks([])  # the bars say their values
+    axes.set_xlim(0, 1.15 * max((number or 0 for number in values), default=0) or 1)
+
+
+def _draw_memory(axes: Axes, plans: Sequence[Plan]) -> None:
+    """Kinds one after the other, and a line where the memory of the device ends."""
+    left = [0.0] * len(plans)
+    for kind, colour in zip(_KINDS, COLOURS, strict=False):
+        found = [_step(plan).memory for plan in plans]
+        sizes = [getattr(memory, kind) / GIB if memory else 0.0 for memory in found]
+        axes.barh(range(len(plans)), sizes, left=left, color=colour, height=0.62, label=kind)
+        left = [begin + size for begin, size in zip(left, sizes, strict=True)]
+    for place, plan in enumerate(plans):
+        limit = plan.topology.device_memory / GIB
+        axes.plot([limit, limit], [place - 0.4, place + 0.4], color=GREY, linewidth=2)
+        if not _step(plan).fits:
+            axes.text(0, place, " does not fit", va="center")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -1,0 +1,211 @@
+"""What a run would be like on a TPU slice or on GPUs: does it fit, how fast, how long, at what price. Estimates."""
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import network_of
+from resnet_tpu.models.work import TRAINING, forward_flops
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.performance.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
+from resnet_tpu.performance.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
+from resnet_tpu.performance.plan.memory import Memory
+from resnet_tpu.performance.plan.operations import Operation, by_layer
+from resnet_tpu.performance.plan.search import find_largest
+from resnet_tpu.performance.plan.timing import Timing, time_step
+from resnet_tpu.performance.plan.topology import Topology, smallest_like
+from resnet_tpu.training.run import lengths_of, resolve
+
+PROGRAM = 0.03
+"""Of a device's memory: left to the program where only the other memory is asked for. 0.01 to 0.26 GiB were seen."""
+
+_ANY_LENGTH = {"num_train_images": 1_281_167, "train_steps": 112_590}
+"""What a step is compiled for: the length is but numbers in the schedule, and runs of all lengths share one program."""
+
+Notice = Callable[[str], contextlib.AbstractContextManager[Any]]
+"""Says what is being done while it lasts: `with notice("compiling ..."):`."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of training or evaluation on a slice."""
+
+    batch_size: int  # of the whole slice
+    batch_per_device: int
+    fits: bool
+    needed: int | None  # bytes on each device; of a program that does not fit as far as the compiler says
+    memory: Memory | None  # None when it does not fit, as all that follows
+    time: Timing | None
+    operations: tuple[Operation, ...]  # summed by kind, layer and direction
+    utilisation: float | None  # of the matrix units: the network's FLOPs over the peak in that time
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Of the whole slice."""
+        return self.batch_size / self.time.total if self.time else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run on a slice."""
+
+    topology: Topology
+    devices: int  # that the run uses
+    train: Step | None
+    eval: Step | None
+    train_images: int
+    eval_images: int
+    train_steps: int
+    evaluations: int
+    price_per_chip_hour: float | None
+    largest_batch: int | None  # that fits, of the whole slice; None when it was not looked for, or nothing fits
+    compiled_for: str  # the slice that the compiler was given
+    compiler: str  # its name and version
+
+    @property
+    def fits(self) -> bool:
+        """Whether all that was compiled fits."""
+        return all(step.fits for step in (self.train, self.eval) if step)
+
+    @property
+    def hours(self) -> float | None:
+        """Of training and, where planned, its evaluations; None when training was not planned or does not fit."""
+        if not (self.train and self.train.time and self.fits):
+            return None
+        seconds = self.train_steps * self.train.time.total
+        if self.eval and self.eval.time:
+            seconds += self.evaluations * math.ceil(self.eval_images / self.eval.batch_size) * self.eval.time.total
+        return seconds / 3600
+
+    @property
+    def cost(self) -> float | None:
+        """Of these hours on all chips of the slice."""
+        if self.hours is None or self.price_per_chip_hour is None:
+            return None
+        return self.hours * self.topology.chips * self.price_per_chip_hour
+
+
+def plan(
+    config: Config,
+    topology: Topology,
+    *,
+    price_per_chip_hour: float | None = None,
+    search: bool = False,
+    fast: bool = False,
+    notice: Notice = contextlib.nullcontext,
+) -> Plan:
+    """Compiles the steps that `mode` asks for, for the slice, and puts the compiler's estimates together.
+
+    search: also look for the largest training batch that fits.
+    fast: compile for four chips of the generation with as many images on each; transfers are those of the whole slice.
+    Takes minutes: see `compile_step`. Raises UserError for options that do not fit together, a batch that does not
+    divide, or when the compiler is not installed.
+    """
+    check_plan(config, topology)
+    mode, config = config.run.mode, settle(config)
+    small = smallest_like(topology)
+    is_enough = topology.chips > small.chips and small.devices % config.model.batch_norm_group_size == 0
+    compiled_for = small if fast and is_enough else topology
+    planner = _Planner(config, topology, compiled_for, notice)
+    per_eval = lengths_of(config).per_eval
+    train = planner.train() if mode in ("train", "train_and_eval") else None
+    return Plan(
+        topology,
+        planner.devices,
+        train,
+        planner.eval() if mode != "train" else None,
+        config.data.num_train_images or 0,
+        config.data.num_eval_images or 0,
+        lengths_of(config).total,
+        math.ceil(lengths_of(config).total / per_eval) if mode == "train_and_eval" else 0,
+        price_per_chip_hour,
+        planner.largest_batch(train) if search else None,
+        compiled_for.name,
+        compiler_of(topology),
+    )
+
+
+def check_plan(config: Config, topology: Topology) -> None:
+    """Raises UserError for options that do not fit together or do not fit the slice, before anything is compiled."""
+    check(config)
+    if config.run.mode == "predict":
+        raise UserError("mode", "predict", "train, eval or train_and_eval", "Plan eval: prediction is much the same.")
+    if config.run.mode != "eval":
+        units = devices_used(config, topology) * config.optimizer.gradient_accumulation_steps
+        distributed.check_divides("train_batch_size", config.train.train_batch_size, units)
+
+
+def devices_used(config: Config, topology: Topology) -> int:
+    """All devices of the slice, or `num_cores` of them."""
+    return min(topology.devices, config.run.num_cores or topology.devices)
+
+
+def settle(config: Config) -> Config:
+    """The options with counts of images and classes, from the data; without data those of ImageNet."""
+    config = resolve(config, open_source(config.data, "train"))
+    if config.run.mode == "train" or config.data.num_eval_images:
+        return config
+    return config.replace(num_eval_images=len(open_source(config.data, "validation")))
+
+
+class _Planner:
+    """Compiles the steps of one run for one slice."""
+
+    def __init__(self, config: Config, topology: Topology, compiled_for: Topology, notice: Notice) -> None:
+        self._config, self._topology, self._compiled_for, self._notice = config, topology, compiled_for, notice
+        self.devices = devices_used(config, topology)
+        self._flops = forward_flops(network_of(config))
+
+    def train(self) -> Step:
+        """A step of training."""
+        return self._step("train", "train_batch_size", self._config.train.train_batch_size)
+
+    def eval(self) -> Step:
+        """A step of evaluation."""
+        return self._step("eval", "eval_batch_size", eval_batch_size(self._config, self.devices))
+
+    def largest_batch(self, known: Step | None) -> int | None:
+        """The largest training batch of the whole slice that fits; `known` needs not be compiled again."""
+        unit = self.devices * self._config.optimizer.gradient_accumulation_steps
+
+        def needed(batch: int) -> float:
+            if known and known.batch_size == batch * unit:
+                return known.needed or math.inf
+            try:
+                return self._compile("train", "train_batch_size", batch * unit, hurry=True).memory.total
+            except OutOfMemory as error:
+                return error.needed or math.inf
+
+        available = (1 - PROGRAM) * self._topology.device_memory
+        found = find_largest(needed, available, self._config.train.train_batch_size // unit)
+        return found and found * unit
+
+    def _step(self, what: Literal["train", "eval"], option: str, batch_size: int) -> Step:
+        per_device = batch_size // self.devices
+        try:
+            estimate = self._compile(what, option, batch_size)
+        except OutOfMemory as error:
+            return Step(batch_size, per_device, False, error.needed, None, None, (), None)
+        flops = self._flops * per_device * (TRAINING if what == "train" else 1)
+        time = time_step(estimate.operations, self._topology, flops)
+        return Step(
+            batch_size, per_device, True, estimate.memory.total, estimate.memory, time,
+            tuple(by_layer(estimate.operations)), time.peak / time.total,
+        )  # fmt: skip
+
+    def _compile(
+        self, what: Literal["train", "eval"], option: str, batch_size: int, *, hurry: bool = False
+    ) -> Estimate:
+        per_device = batch_size // self.devices
+        mesh = distributed.mesh_of(devices_of(self._compiled_for)[: self.devices])
+        config = self._config.replace(**{option: per_device * mesh.devices.size}, **_ANY_LENGTH)
+        doing = f"looking for the memory of the {what} step" if hurry else f"compiling the {what} step"
+        with self._notice(f"{doing} for {self._compiled_for.name}, {per_device} images per device"):
+            lowered = (lower_train_step if what == "train" else lower_eval_step)(config, mesh)
+            return compile_step(lowered, self._compiled_for, hurry=hurry)

@@ -1,0 +1,31 @@
+"""Prices of chips, as the user gives them: the project knows none, for they change with region and contract."""
+
+from collections.abc import Mapping
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.performance.plan.generations import GENERATIONS
+from resnet_tpu.performance.plan.gpus import GPUS
+
+
+def read_prices(text: str) -> dict[str, float]:
+    """`1.20` or `v5e=1.20,v3=2.20` -> price of a chip-hour by generation, `""` for all others.
+
+    Raises UserError for anything else.
+    """
+    prices: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        generation, _, number = part.rpartition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = -1.0
+        if not 0 <= price < float("inf") or generation not in ("", *GENERATIONS, *GPUS):
+            expected = f"a number, or numbers by generation ({', '.join([*GENERATIONS, *GPUS])})"
+            raise UserError("--price_per_chip_hour", part, expected, "Write 1.20 or v5e=1.20,v3=2.20.")
+        prices[generation] = price
+    return prices
+
+
+def price_of(prices: Mapping[str, float], generation: str) -> float | None:
+    """The price for a generation, None where none was given."""
+    return prices.get(generation, prices.get(""))

@@ -1,0 +1,175 @@
+"""A plan for people and for programs."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from resnet_tpu.performance.plan.advice import advise
+from resnet_tpu.performance.plan.generations import GIB
+from resnet_tpu.performance.plan.memory import Memory
+from resnet_tpu.performance.plan.operations import Operation, by_kind, bytes_of
+from resnet_tpu.performance.plan.plan import Plan, Step
+
+LABEL = "compiler estimate"
+BOUND = "estimated bound: no step is faster"
+NOT_COUNTED = "reading and decoding images, checkpoints, compiling and the start of the slice"
+
+
+def render(plans: Sequence[Plan], *, top: int) -> RenderableType:
+    """What to rent, where the memory of a device goes, and the `top` groups of operations of each step."""
+    labels = dict.fromkeys(f"{label_of(plan)}, {plan.compiler}" for plan in plans)
+    parts: list[RenderableType] = [f"Plan ({'; '.join(labels)})", _overview(plans), *_remarks(plans)]
+    steps = [(plan, what, step) for plan in plans for what, step in _steps(plan) if step.memory]
+    if steps:
+        parts += ["", f"Memory of a device in MiB ({LABEL})", _memory(steps)]
+    for plan, what, step in steps if top else ():
+        parts += ["", f"Operations of a step of {what} on {plan.topology.name} ({label_of(plan)}), by kind"]
+        parts += [_operations(by_kind(step.operations)), f"The {top} that take longest, by layer"]
+        parts.append(_operations(step.operations, top))
+    return Group(*parts)
+
+
+def label_of(plan: Plan) -> str:
+    """What the figures of a plan are. Of a step on GPUs the compiler tells the bytes, and no time."""
+    return BOUND if plan.topology.is_gpu else LABEL
+
+
+def _steps(plan: Plan) -> list[tuple[str, Step]]:
+    return [(what, step) for what, step in (("training", plan.train), ("evaluation", plan.eval)) if step]
+
+
+def _overview(plans: Sequence[Plan]) -> Table:
+    table = Table("", box=box.SIMPLE)
+    for plan in plans:
+        table.add_column(plan.topology.name, justify="right")
+    for name, show in _ROWS.items():
+        cells = [show(plan) for plan in plans]
+        if any(cells):
+            table.add_row(name, *cells)
+    return table
+
+
+def _remarks(plans: Sequence[Plan]) -> list[str]:
+    remarks = [f"{plan.topology.name}: {text}" for plan in plans for text in advise(plan)]
+    if any(plan.hours is not None for plan in plans):
+        counted = "are counted" if any(plan.eval and plan.train for plan in plans) else "are not counted"
+        remarks.append(f"Hours: evaluations {counted}; {NOT_COUNTED} are not.")
+    remarks += [
+        f"{plan.topology.name}: compiled for {plan.compiled_for} and reckoned up."
+        for plan in plans
+        if plan.compiled_for != plan.topology.name
+    ]
+    return remarks
+
+
+def _train(plan: Plan, show: Any) -> str:
+    return show(plan.train) if plan.train and plan.train.time else ""
+
+
+def _eval(plan: Plan, show: Any) -> str:
+    return show(plan.eval) if plan.eval and plan.eval.time else ""
+
+
+def _used(plan: Plan, step: Step) -> str:
+    if step.needed is None:
+        return ""
+    return f"{step.needed / GIB:.2f} of {plan.topology.device_memory / GIB:.2f} GiB"
+
+
+def _of_compiler(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if seconds else ""
+
+
+_ROWS: dict[str, Any] = {
+    "chips": lambda plan: f"{plan.topology.chips:,}",
+    "devices used": lambda plan: f"{plan.devices:,}",
+    "fits": lambda plan: "yes" if plan.fits else "NO",
+    "train batch, whole and per device": lambda plan: (
+        f"{plan.train.batch_size:,} = {plan.devices:,} x {plan.train.batch_per_device:,}" if plan.train else ""
+    ),
+    "largest train batch that fits": lambda plan: f"{plan.largest_batch:,}" if plan.largest_batch else "",
+    "memory per device, training": lambda plan: _used(plan, plan.train) if plan.train else "",
+    "train step": lambda plan: _train(plan, lambda step: f"{1000 * step.time.total:.1f} ms"),
+    "  by the compiler": lambda plan: _train(plan, lambda step: _of_compiler(step.time.compiler)),
+    "  bytes at the memory's rate": lambda plan: _train(plan, lambda step: f"{1000 * step.time.memory:.1f} ms"),
+    "  bytes at the network's rate": lambda plan: _train(plan, lambda step: f"{1000 * step.time.network:.1f} ms"),
+    "  arithmetic at the peak": lambda plan: _train(plan, lambda step: f"{1000 * step.time.peak:.1f} ms"),
+    "bytes moved, training": lambda plan: _train(plan, lambda step: f"{bytes_of(step.operations) / 1e9:.1f} GB"),
+    "train images/s": lambda plan: _train(plan, lambda step: f"{step.images_per_second:,.0f}"),
+    "matrix units used": lambda plan: _train(plan, lambda step: f"{step.utilisation:.0%}"),
+    "eval step": lambda plan: _eval(plan, lambda step: f"{1000 * step.time.total:.1f} ms"),
+    "eval images/s": lambda plan: _eval(plan, lambda step: f"{step.images_per_second:,.0f}"),
+    "train images": lambda plan: f"{plan.train_images:,}" if plan.train else "",
+    "train steps": lambda plan: f"{plan.train_steps:,}" if plan.train else "",
+    "evaluations": lambda plan: f"{plan.evaluations:,}" if plan.evaluations else "",
+    "hours": lambda plan: f"{plan.hours:.2f}" if plan.hours is not None else "",
+    "cost": lambda plan: f"{plan.cost:,.2f}" if plan.cost is not None else "",
+}
+"""Rows of the overview; one that is empty for all plans is left out."""
+
+
+def _memory(steps: Sequence[tuple[Plan, str, Step]]) -> Table:
+    """Kinds of memory down, steps across; where a chip has two devices, also the sums of a chip."""
+    table = Table("", box=box.SIMPLE)
+    for plan, what, _ in steps:
+        table.add_column(f"{plan.topology.name} {what}", justify="right")
+    memories = [(plan.topology, step.memory) for plan, _, step in steps if step.memory]
+    for kind in (field.name for field in dataclasses.fields(Memory)):
+        table.add_row(kind, *(_mib(getattr(memory, kind)) for _, memory in memories))
+    table.add_section()
+    table.add_row("all", *(_mib(memory.total) for _, memory in memories))
+    table.add_row("available", *(_mib(topology.device_memory) for topology, _ in memories))
+    if any(topology.generation.devices > 1 for topology, _ in memories):
+        table.add_row("all on a chip", *(_mib(memory.total * slice_.generation.devices) for slice_, memory in memories))
+        table.add_row("available on a chip", *(_mib(topology.generation.usable_memory) for topology, _ in memories))
+    return table
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:,.1f}"
+
+
+def _operations(operations: Sequence[Operation], top: int | None = None) -> Table:
+    table = Table("kind", "layer", "direction", box=box.SIMPLE)
+    total = sum(one.cycles or 0 for one in operations)
+    for column in ("operations", "GB", *(("Mcycles", "share") if total else ())):
+        table.add_column(column, justify="right")
+    for one in operations[:top]:
+        cells = [str(one.count), f"{one.bytes / 1e9:.2f}"]
+        if total:
+            cycles = one.cycles
+            cells += ["", "no estimate"] if cycles is None else [f"{cycles / 1e6:.2f}", f"{cycles / total:.1%}"]
+        table.add_row(one.kind, one.layer, one.direction, *cells)
+    return table
+
+
+def to_json(plans: Sequence[Plan], *, top: int) -> str:
+    """The plans as a JSON list, with `top` groups of operations each."""
+    return json.dumps([_record(plan, top) for plan in plans], indent=2) + "\n"
+
+
+def _record(plan: Plan, top: int) -> dict[str, Any]:
+    record = dataclasses.asdict(plan)
+    record |= {
+        "label": label_of(plan),
+        "topology": plan.topology.name,
+        "chips": plan.topology.chips,
+        "device_memory": int(plan.topology.device_memory),
+        "fits": plan.fits,
+        "hours": plan.hours,
+        "cost": plan.cost,
+        "not_counted": NOT_COUNTED if plan.eval else f"evaluations, {NOT_COUNTED}",
+        "advice": advise(plan),
+    }
+    for name, step in (("train", plan.train), ("eval", plan.eval)):
+        if step:
+            record[name]["kinds"] = [dataclasses.asdict(one) for one in by_kind(step.operations)]
+            record[name]["operations"] = record[name]["operations"][:top]
+            record[name]["images_per_second"] = step.images_per_second
+            record[name]["bytes_moved"] = bytes_of(step.operations)
+    return record

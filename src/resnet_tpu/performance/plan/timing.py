@@ -1,0 +1,45 @@
+"""How long a step takes: on TPUs by the compiler's estimate and what has to be added to it, on GPUs at least."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from resnet_tpu.performance.plan.hlo import COLLECTIVES
+from resnet_tpu.performance.plan.operations import Operation
+from resnet_tpu.performance.plan.topology import Topology
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one step, one operation after the other. On GPUs the compiler says nothing: the rest is a bound."""
+
+    compiler: float  # cycles of the compiler, over the clock
+    memory: float  # operations for which the compiler gives no cycles: their bytes at the memory's full rate
+    network: float  # transfers between chips, likewise: their bytes at the network's full rate
+    peak: float  # the network's multiplications and additions at the peak of the matrix units
+
+    @property
+    def total(self) -> float:
+        """All of it, and not less than the matrix units need."""
+        return max(self.compiler + self.memory + self.network, self.peak)
+
+
+def time_step(operations: Iterable[Operation], topology: Topology, flops: float = 0.0) -> Timing:
+    """The time of these operations, `flops` of the network's among them, on a device of the slice."""
+    cycles, moved, sent = 0, 0, 0.0
+    for operation in operations:
+        if operation.cycles is not None:
+            cycles += operation.cycles
+        elif operation.kind in COLLECTIVES:
+            sent += operation.bytes * _share_sent(operation.kind, topology.chips)
+        else:
+            moved += operation.bytes
+    generation = topology.generation
+    return Timing(
+        cycles / generation.clock, moved / topology.device_bandwidth, sent / generation.network_bandwidth,
+        flops / topology.device_flops,
+    )  # fmt: skip
+
+
+def _share_sent(kind: str, chips: int) -> float:
+    """Bytes that each chip must send for each byte of the result; an all-reduce scatters, then gathers."""
+    return (2 if kind == "all-reduce" else 1) * (chips - 1) / chips

@@ -1,0 +1,85 @@
+"""Slices of TPU chips, by the names that the compiler and that Google Cloud give them; and GPUs of one machine."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.performance.plan.generations import GENERATIONS, Generation
+from resnet_tpu.performance.plan.gpus import COUNTS, GPUS
+from resnet_tpu.recipes.slices import topologies, topology_of
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A slice: a grid of chips of one generation. Of GPUs a row."""
+
+    generation: Generation
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The compiler's name, such as `v5e:2x4`; of GPUs `h200:8`."""
+        return f"{self.generation.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether these are GPUs."""
+        return bool(self.generation.target)
+
+    @property
+    def chips(self) -> int:
+        """How many chips: what is paid for."""
+        return math.prod(self.shape)
+
+    @property
+    def devices(self) -> int:
+        """How many devices JAX sees: cores of v2 and v3, else chips."""
+        return self.chips * self.generation.devices
+
+    @property
+    def device_memory(self) -> float:
+        """Bytes that a program may use on each device."""
+        return self.generation.usable_memory / self.generation.devices
+
+    @property
+    def device_flops(self) -> float:
+        """bfloat16 peak of each device, per second."""
+        return self.generation.peak_flops / self.generation.devices
+
+    @property
+    def device_bandwidth(self) -> float:
+        """Bytes/s between each device and its memory."""
+        return self.generation.memory_bandwidth / self.generation.devices
+
+
+def find_topology(name: str) -> Topology:
+    """The slice called `name`: `v5e:2x4` as the compiler says, or `v3-32` as Google Cloud; or GPUs: `h200:8`.
+
+    Raises UserError with those that there are.
+    """
+    known = [*topologies(), *(f"{gpu}:{count}" for gpu in GPUS for count in COUNTS)]
+    found = topology_of(name.replace("v5litepod", "v5e")) or name
+    if found in known:
+        return _parse(found)
+    generation = re.split("[:-]", name)[0]
+    if generation not in GENERATIONS | GPUS:
+        expected = f"a slice of {', '.join(GENERATIONS)} such as v5e:2x4 or v3-32, or {', '.join(GPUS)} such as h200:8"
+        raise UserError("--topology", name, expected, f"Choose one.{nearest(name, known)}")
+    own = ", ".join(other for other in known if other.startswith(f"{generation}:"))
+    raise UserError("--topology", name, f"one of {own}", f"Choose one.{nearest(name, known, count=1)}")
+
+
+def slice_for(recipe: str, num_cores: int | None) -> str | None:
+    """The slice that a recipe is made for: by its name, else the v3 with its `num_cores`, else None."""
+    return topology_of(recipe) or topology_of(f"v3-{num_cores}")
+
+
+def smallest_like(topology: Topology) -> Topology:
+    """A slice of four chips of the same generation."""
+    return Topology(topology.generation, {1: (4,), 2: (2, 2), 3: (2, 2, 1)}[len(topology.shape)])
+
+
+def _parse(name: str) -> Topology:
+    generation, _, shape = name.partition(":")
+    return Topology((GENERATIONS | GPUS)[generation], tuple(int(side) for side in shape.split("x")))

@@ -1,0 +1,148 @@
+"""What holds an input pipeline back, and the option that helps: figures in, sentences out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from resnet_tpu import storage
+from resnet_tpu.options.config import DataConfig
+
+_ENOUGH = 0.9
+"""Share of what workers could do from which on they count as busy."""
+_NOTABLE = 0.3
+"""Share of the time or of the pixels from which on it pays to do something about it."""
+_CACHE_SHARE = 0.5
+"""Of the free memory that a cache may take: the default of cache_memory."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the pipeline: CPU time per image on one core, in microseconds."""
+
+    name: str
+    cpu_us: float
+
+
+@dataclass(frozen=True)
+class Photos:
+    """What the photos are like, from a sample."""
+
+    num_images: int
+    short_side: float  # median, px
+    excess: float  # share of the pixels that would go if the short side were at most `needed_side`
+    needed_side: int  # px
+    decoded_bytes: float  # what cache=decoded would take
+
+
+@dataclass(frozen=True)
+class InputFigures:
+    """What was measured of an input pipeline. Speeds in images/s, of this host."""
+
+    speed: float
+    decoder_speed: float | None
+    """Crop, decoding and resizing alone, of images in memory; None where nothing is decoded."""
+    needed_speed: float | None
+    """What the training step takes when its data are there; None: not known."""
+    cores: int
+    workers: int
+    busy_share: float
+    """Share of all cores in use by the loader while it ran."""
+    others_share: float
+    """Share of them in use by other programs meanwhile."""
+    storage_share: float
+    """Share of its time for which a worker waits for storage."""
+    step_shares_cores: bool
+    """The step runs on this machine's CPU."""
+    free_bytes: float
+    stages: tuple[Stage, ...]
+    photos: Photos | None
+    data: DataConfig
+
+    def share(self, *parts: str) -> float:
+        """Share of the CPU time in the stages whose names begin with any of `parts`."""
+        total = sum(stage.cpu_us for stage in self.stages)
+        found = sum(stage.cpu_us for stage in self.stages if stage.name.startswith(parts))
+        return found / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A sentence or two; and the option to give, where there is one."""
+
+    text: str
+    option: str = ""
+
+
+def advise(figures: InputFigures) -> list[Advice]:
+    """The verdict, and if the input is the limit, what to do, the most worthwhile first."""
+    speed, needed = figures.speed, figures.needed_speed
+    if needed is not None and speed >= needed:
+        text = f"The device is the limit: the input gives {speed / needed:.1f} times what the step takes."
+        if figures.step_shares_cores:
+            text += " Both run on the same cores, so that each image costs the time of both."
+        return [Advice(text)]
+    verdict = f"The input gives {speed:,.0f} images/s; what the step takes is not known."
+    if needed is not None:
+        verdict = (
+            f"The input is the limit: it gives {speed:,.0f} of the {needed:,.0f} images/s that the step takes, so that "
+            f"the device waits {1 - speed / needed:.0%} of the time."
+        )
+    return [Advice(verdict), *(list(_remedies(figures)) or [_nothing_left(figures)])]
+
+
+def _remedies(figures: InputFigures) -> Iterator[Advice]:
+    data = figures.data
+    if data.input_pipeline == "basic":
+        text = "The basic pipeline works on one image after the other, and only while the device waits."
+        yield Advice(text, "--input_pipeline=optimized")
+        return  # the other figures say little about the optimized one
+    if figures.workers < figures.cores:
+        text = f"{figures.workers} of {figures.cores} cores decode images."
+        yield Advice(text, f"--num_parallel_calls={figures.cores}")
+    if figures.storage_share > _NOTABLE:
+        yield _for_storage(figures)
+    elif _waits_for_lock(figures):
+        text = f"{figures.workers} threads use {figures.busy_share:.0%} of the cores: Python's lock holds them up."
+        yield Advice(text, "--input_workers=processes")
+    if figures.others_share > _NOTABLE:
+        yield Advice(f"Other programs take {figures.others_share:.0%} of the cores: measure again without them.")
+    if figures.photos:
+        yield from _for_photos(figures, figures.photos)
+    if (share := figures.share("augment")) > _NOTABLE:
+        cheaper = "--randaug_num_layers=1" if data.augment_name == "randaugment" else "--augment_name=null"
+        text = f"Augmentation is {share:.0%} of the CPU time: fewer or cheaper operations, if the accuracy allows it."
+        yield Advice(text, cheaper if data.augment_name else "--random_erasing=0")
+
+
+def _for_storage(figures: InputFigures) -> Advice:
+    waiting = f"Workers wait {figures.storage_share:.0%} of their time"
+    if storage.is_remote(figures.data.place):
+        return Advice(f"{waiting} for the bucket.", "--cache=records")
+    return Advice(
+        f"{waiting} for the disk. Files that fit in memory are read from it once only; for more, take a faster one."
+    )
+
+
+def _for_photos(figures: InputFigures, photos: Photos) -> Iterator[Advice]:
+    decoding = figures.share("decode", "crop")
+    if figures.data.cache != "decoded" and photos.decoded_bytes < _CACHE_SHARE * figures.free_bytes:
+        size = f"about {photos.decoded_bytes / 1e9:.2g} GB of the {figures.free_bytes / 1e9:.2g} GB that are free"
+        text = f"Decoding is {decoding:.0%} of the CPU time. The decoded photos fit in memory, {size}:"
+        yield Advice(f"{text} from the second epoch on none is decoded.", "--cache=decoded")
+    if figures.data.cache != "decoded" and photos.excess > _NOTABLE:
+        text = f"The photos are {photos.short_side:.0f} px on the short side where {photos.needed_side} are enough:"
+        option = f"resnet-tpu prepare RAW OUT --short_side={photos.needed_side}"
+        yield Advice(f"{text} {photos.excess:.0%} of the decoding is thrown away.", option)
+
+
+def _waits_for_lock(figures: InputFigures) -> bool:
+    """Whether threads have all the cores they could use, and do not use them, nor does anyone else."""
+    expected = min(figures.workers, figures.cores) / figures.cores
+    in_use = figures.busy_share + figures.others_share
+    return figures.data.input_workers == "threads" and in_use < _ENOUGH * expected
+
+
+def _nothing_left(figures: InputFigures) -> Advice:
+    return Advice(
+        f"All {figures.cores} cores are busy with what has to be done: more of them for each device, or a smaller "
+        "image_size, would help."
+    )

@@ -1,0 +1,100 @@
+"""What the operations in a trace are: known from the compiled program, or guessed from their names."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+from resnet_tpu.performance.plan.hlo import Computation, Module, parse_module
+from resnet_tpu.performance.plan.operations import list_operations
+from resnet_tpu.storage import checked_json
+
+_FILE = "operations.json"
+_GUESSES = (
+    ("convolution", ("conv",)),
+    ("matrix product", ("dot", "gemm", "matmul")),
+    ("pooling", ("reduce-window", "reduce_window", "select-and-scatter", "select_and_scatter")),
+    ("transfer", ("memcpy", "memset")),
+    ("all-reduce", ("all-reduce", "all_reduce", "allreduce", "nccl")),
+    ("reduction", ("reduce",)),
+    ("layout", ("copy", "transpose", "bitcast")),
+)  # fmt: skip
+_SAYS_NOTHING = re.compile(r"(?:ynn_|loop_|input_|copy_|transpose_)*fusion[.\d]*$|custom-call")
+
+
+class Label(NamedTuple):
+    """What an operation is, of which layer, and in which pass: forward, backward or update. Empty: not known."""
+
+    kind: str
+    layer: str = ""
+    direction: str = ""
+
+
+def labels_of(program: str) -> dict[str, Label]:
+    """The labels of all operations by name, from the text of the compiled program."""
+    module = parse_module(program)
+    placed = Module(_placed(module.entry, module), module.computations)
+    return {
+        operation.name: Label(operation.kind, _single(operation.layer), operation.direction)
+        for operation in list_operations(placed)
+    }
+
+
+def _single(layer: str) -> str:
+    """The layer, or nothing for what was put together from several, as the sum of all gradients is."""
+    return "" if re.search("[:;]", layer) else layer
+
+
+def _placed(computation: Computation, module: Module) -> Computation:
+    """The operations; one that does not say where it comes from is from where those in it do, or the next that use it.
+
+    The CPU's compiler loses the place of what it fuses or writes anew, such as the gradients of kernels.
+    """
+    users: dict[str, list[str]] = defaultdict(list)
+    places = {}
+    for name, instruction in reversed(computation.items()):
+        inside = [inner.op_name for inner in module.called(instruction).values() if "/" in inner.op_name]
+        after = [places[user] for user in users[name] if places[user]]
+        places[name] = instruction.op_name or next(iter([*inside[::-1], *after]), "")
+        for operand in instruction.operands:
+            users[operand].append(name)
+    return {
+        name: replace(instruction, text=f'{instruction.text}, metadata={{op_name="{places[name]}"}}')
+        if places[name] and not instruction.op_name
+        else instruction
+        for name, instruction in computation.items()
+    }
+
+
+def guess_label(name: str) -> Label:
+    """The label of an operation of which nothing but the name is known, such as `transpose_copy_fusion.61`."""
+    text = name.lower()
+    if _SAYS_NOTHING.match(text):
+        return Label("other")
+    return Label(next((kind for kind, words in _GUESSES if any(word in text for word in words)), "elementwise"))
+
+
+def write_labels(folder: str, labels: dict[str, Label], names: Iterable[str]) -> None:
+    """Writes the labels of the operations `names` beside the trace in `folder`."""
+    text = json.dumps({name: labels[name] for name in sorted(set(names)) if name in labels}, indent=0)
+    storage.write_text(storage.join(folder, _FILE), text + "\n")
+
+
+def read_labels(folder: str) -> dict[str, Label]:
+    """The labels beside the trace in `folder`; none where it was captured during a training.
+
+    Raises UserError when they are damaged.
+    """
+    path = storage.join(folder, _FILE)
+    if not storage.exists(path):
+        return {}
+    try:
+        found = checked_json.as_kind(dict[str, list[str]], checked_json.parse(storage.read_text(path)), "labels")
+        return {name: Label(*label) for name, label in found.items()}
+    except (ValueError, TypeError) as error:
+        do = "Remove it: the operations are then guessed from their names."
+        raise UserError(path, error, "what `profile` wrote", do) from None

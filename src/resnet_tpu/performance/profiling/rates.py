@@ -1,0 +1,158 @@
+"""Speeds in images per second: of the loader, of its decoder alone, and of the step that takes the images."""
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.loader.order import random_at
+from resnet_tpu.data.pixels.decode import train_image
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.models.network import network_of
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.parallel import distributed
+from resnet_tpu.performance.plan.lowering import lower_train_step
+from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.system.machine import num_cores
+from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.state import create_state
+
+_MOST_PER_CPU = 32
+"""Images per step when a CPU's is measured: its speed hardly depends on it, a batch of 1024 takes minutes."""
+
+
+@dataclass(frozen=True)
+class LoaderSpeed:
+    """cpu_us: of an image, in all workers together; shares of the cores in use: by the loader, by other programs."""
+
+    images_per_sec: float
+    cpu_us: float
+    busy_share: float
+    others_share: float
+
+
+def measure_loader(config: Config, source: Source, *, seconds: float) -> LoaderSpeed:
+    """The loader as configured, for about so long. With a cache, after a first epoch that fills it."""
+    batch_size = config.train.train_batch_size
+    with train_batches(source, config.data, batch_size=batch_size, seed=config.train.seed) as batches:
+        warm_up = len(source) if config.data.cache != "none" else batch_size
+        for _ in range(-(-warm_up // batch_size) + 1):
+            next(batches)
+        begin, cpu_begin, all_begin, count = time.perf_counter(), cpu_time(), _machine_time(), 0
+        while (elapsed := time.perf_counter() - begin) < seconds or not count:
+            next(batches)
+            count += batch_size
+        cpu, everyone = cpu_time() - cpu_begin, _machine_time() - all_begin
+    own, others = (min(1.0, max(0.0, part / elapsed / num_cores())) for part in (cpu, everyone - cpu))
+    return LoaderSpeed(count / elapsed, 1e6 * cpu / count, own, others)
+
+
+def measure_decoder(
+    encoded: Sequence[bytes], data: DataConfig, *, honour_exif: bool, threads: int, seconds: float
+) -> float:
+    """Crop, decoding and resizing of these image files, in memory, by so many threads, for about so long."""
+    stop_at = time.perf_counter() + seconds
+
+    def run(first: int) -> int:
+        out, done = np.empty((data.image_size, data.image_size, 3), np.uint8), 0
+        while time.perf_counter() < stop_at or not done:
+            position = first + done
+            train_image(
+                encoded[position % len(encoded)],
+                data.image_size,
+                random_at(position, seed=0),
+                out,
+                honour_exif=honour_exif,
+                min_crop_area=data.min_crop_area,
+                crop_padding=data.crop_padding,
+                random_flip=data.random_flip,
+                resize_method=data.resize_method,
+            )
+            done += 1
+        return done
+
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        total = sum(pool.map(run, range(threads)))
+    return total / (time.perf_counter() - begin)
+
+
+def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
+    """Images per second of the training step with data that are on the devices already, for about so long.
+
+    The counts of images and classes must be resolved. On a CPU the batch is smaller than that of the training.
+    """
+    if mesh.devices.flat[0].platform == "cpu":
+        parts = mesh.devices.size * config.optimizer.gradient_accumulation_steps
+        config = config.replace(train_batch_size=min(config.train.train_batch_size, _MOST_PER_CPU * parts))
+    step = lower_train_step(config, mesh).compile()
+    average = config.optimizer.keeps_average
+    state = create_state(network_of(config), make_optimizer(config.optimizer), config.train.seed, average=average)
+    state = distributed.put_replicated(state, mesh)
+    batch = distributed.put_batch(made_up_batch(config), mesh)
+    durations: list[float] = []
+    state, _ = jax.block_until_ready(step(state, batch))
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds or not durations:
+        start = time.perf_counter()
+        state, _ = jax.block_until_ready(step(state, batch))
+        durations.append(time.perf_counter() - start)
+    return config.train.train_batch_size / statistics.median(durations)
+
+
+def made_up_batch(config: Config) -> dict[str, np.ndarray]:
+    """A batch of this host as the loader makes them, of noise."""
+    rng, size = np.random.default_rng(0), config.data.image_size
+    count = config.train.train_batch_size // jax.process_count()
+    return {
+        "image": rng.integers(0, 256, (count, size, size, 3), np.uint8),
+        "label": rng.integers(0, config.data.num_label_classes or 2, count, np.int32),
+        "weight": np.ones(count, np.float32),
+    }
+
+
+def speed_of_run(model_dir: str) -> float | None:
+    """What the step of an earlier run took, in images/s, its waits for input left out; None without measurements."""
+    rows = [row for row in read_metrics(model_dir) if row.get("images_per_sec") and row.get("input_wait_share", 1) < 1]
+    speeds = [row["images_per_sec"] / (1 - row["input_wait_share"]) for row in rows]
+    return statistics.median(speeds) if speeds else None
+
+
+def cpu_time() -> float:
+    """CPU seconds so far of this process and, on Linux, of those that it started and that run."""
+    return time.process_time() + sum(map(_cpu_time_of, _descendants("self")))
+
+
+def _machine_time() -> float:
+    """CPU seconds of all programs on this machine since it started, on Linux; elsewhere 0."""
+    try:
+        user, nice, system, _, _, irq, soft_irq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    except OSError:
+        return 0.0
+    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def _descendants(process: str) -> list[str]:
+    try:
+        children = [
+            pid for file in Path(f"/proc/{process}/task").glob("*/children") for pid in file.read_text().split()
+        ]
+    except OSError:  # it has just ended
+        return []
+    return [*children, *(pid for child in children for pid in _descendants(child))]
+
+
+def _cpu_time_of(pid: str) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has just ended
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,224 @@
+"""CPU time of each stage of the input pipeline, measured on one core by calling the stages themselves."""
+
+import bisect
+import functools
+import itertools
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from resnet_tpu import storage
+from resnet_tpu.data.images import Limits, shrink
+from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS, distant
+from resnet_tpu.data.loader.batches import CHUNK
+from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.pixels.augment import augment
+from resnet_tpu.data.pixels.crop import train_window
+from resnet_tpu.data.pixels.decode import DecodeError, decode, train_image
+from resnet_tpu.data.records.example import parse_image_example
+from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
+from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample_of
+from resnet_tpu.data.sources.tfrecords import RecordSource
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.parallel import distributed
+from resnet_tpu.performance.profiling.advice import Stage
+from resnet_tpu.performance.profiling.rates import made_up_batch
+
+T = TypeVar("T")
+
+ORDER, READ, PARSE, CROP, DECODE, RESIZE = (
+    "order and random numbers", "read", "parse", "crop decision", "decode", "resize"
+)  # fmt: skip
+AUGMENT, REST, HAND_OVER = "augment", "workers and batch", "hand-over to device"
+_FROM_FILE, _FROM_PIXELS = "decode, crop, resize", "crop, resize"
+_TRANSFERS = 5
+_WARM_UP = 8  # images: caches, tables, imports on first use
+
+
+class Stopwatch:
+    """Adds up CPU and wall time by stage."""
+
+    def __init__(self) -> None:
+        self.cpu_ns: dict[str, int] = defaultdict(int)
+        self.wall_ns: dict[str, int] = defaultdict(int)
+
+    def run(self, stage: str, work: Callable[[], T]) -> T:
+        """The result of `work`, whose time in this thread is added to `stage`."""
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        result = work()
+        self.cpu_ns[stage] += time.thread_time_ns() - cpu
+        self.wall_ns[stage] += time.perf_counter_ns() - wall
+        return result
+
+
+Reader = Callable[[Stopwatch, int], Sample]
+"""Gets the image at a position of the training, with the time that it takes."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a sample of the training images says.
+
+    stages: in their order, as far as the data go through them; storage_share: of the wall time, waiting for files;
+    sides: (height, width) of the photos in pixels; encoded: their files.
+    """
+
+    stages: tuple[Stage, ...]
+    storage_share: float
+    sides: tuple[tuple[int, int], ...]
+    encoded: tuple[bytes, ...]
+
+
+def sample_stages(source: Source, data: DataConfig, *, seed: int, num_images: int) -> Sampled:
+    """The stages from the order to augmentation, for the first `num_images` images of the training.
+
+    Damaged ones are left out. Waiting for storage is seen only for what the operating system has not in memory yet.
+    A bucket and Bigtable are asked for as many images at once as a training asks for, which has more requests under
+    way at a time: the wait is divided by their number.
+    """
+    records = [place_at(position, num_records=len(source), seed=seed).record for position in range(num_images)]
+    _walk(Stopwatch(), _reader(source, data, records[:_WARM_UP]), source, data, seed, min(num_images, _WARM_UP))
+    watch = Stopwatch()
+    photos = _walk(watch, _reader(source, data, records), source, data, seed, num_images)
+    spent = _told_apart(watch)
+    waiting = _waiting(watch) / (THREADS if _read_ahead(source, data) else 1)
+    return Sampled(
+        stages=tuple(Stage(name, ns / 1000 / num_images) for name, ns in spent.items()),
+        storage_share=waiting / (waiting + sum(spent.values())),
+        sides=tuple(sides for sides, _ in photos),
+        encoded=tuple(encoded for _, encoded in photos),
+    )
+
+
+def _walk(
+    watch: Stopwatch, read: Reader, source: Source, data: DataConfig, seed: int, count: int
+) -> list[tuple[tuple[int, int], bytes]]:
+    """Takes the first `count` images of the training through the stages; (sides, image file) of each that is one."""
+    out, photos = np.empty((data.image_size, data.image_size, 3), np.uint8), []
+    is_cached = data.cache == "decoded"  # from the second epoch on nothing is read
+    for position in range(count):
+        watch.run(ORDER, lambda position=position: place_at(position, num_records=len(source), seed=seed))
+        rng = watch.run(ORDER, lambda position=position: random_at(position, seed=seed))
+        try:
+            encoded = read(Stopwatch() if is_cached else watch, position).encoded
+            if isinstance(encoded, np.ndarray):
+                continue
+            image = decode(encoded, honour_exif=source.honour_exif)
+        except (RecordError, DecodeError):
+            continue
+        photos.append((image.shape[:2], encoded))
+        _time_decoding(watch, encoded, image, rng, out, source, data)
+        if policy := " and ".join(_policies(data)):
+            watch.run(f"{AUGMENT}: {policy}", lambda rng=rng: augment(out, rng, data))
+    return photos
+
+
+def _time_decoding(
+    watch: Stopwatch,
+    encoded: bytes,
+    image: np.ndarray,
+    rng: np.random.Generator,
+    out: np.ndarray,
+    source: Source,
+    data: DataConfig,
+) -> None:
+    """Times what happens to an image file, whose pixels are `image`, between reading and augmentation."""
+    fill = functools.partial(
+        train_image,
+        image_size=data.image_size,
+        rng=rng,
+        out=out,
+        honour_exif=source.honour_exif,
+        min_crop_area=data.min_crop_area,
+        crop_padding=data.crop_padding,
+        random_flip=data.random_flip,
+        resize_method=data.resize_method,
+    )
+    if data.cache == "decoded":
+        image = shrink(image, Limits(short_side=data.cached_short_side))
+    elif data.input_pipeline == "basic":
+        watch.run(DECODE, lambda: decode(encoded, honour_exif=source.honour_exif))
+    else:
+        watch.run(_FROM_FILE, lambda: fill(encoded))
+    height, width, _ = image.shape
+    watch.run(CROP, lambda: train_window(rng, height, width, data.image_size, data.min_crop_area))
+    watch.run(_FROM_PIXELS, lambda: fill(image))
+
+
+def _told_apart(watch: Stopwatch) -> dict[str, int]:
+    """Time by stage: the decoder may crop and resize as well, so that what it takes alone is a difference."""
+    spent = dict(watch.cpu_ns)
+    from_file, from_pixels = spent.pop(_FROM_FILE, None), spent.pop(_FROM_PIXELS, None)
+    if from_pixels is not None:
+        spent[RESIZE] = max(0, from_pixels - spent[CROP])
+    if from_file is not None and from_pixels is not None:
+        spent[DECODE] = max(0, from_file - from_pixels)
+    known = [name for name in (ORDER, READ, PARSE, CROP, DECODE, RESIZE) if name in spent]
+    return {name: spent[name] for name in (*known, *(name for name in spent if name not in known))}
+
+
+def _waiting(watch: Stopwatch) -> float:
+    """Time for which reading waited, in ns; what other programs slow down, they slow down everywhere."""
+    computing = [name for name in watch.cpu_ns if name != READ]
+    slowdown = sum(watch.wall_ns[name] for name in computing) / sum(watch.cpu_ns[name] for name in computing)
+    return max(0.0, watch.wall_ns[READ] - slowdown * watch.cpu_ns[READ])
+
+
+def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
+    """Gets the images of these records; of TFRecords on a disk, reading and parsing are told apart."""
+    if far := _read_ahead(source, data):
+        return _distant_reader(far, records)
+    if not isinstance(source, RecordSource):
+        return lambda watch, position: watch.run(READ, lambda: source[records[position]])
+    names = [name for name in storage.list_dir(data.data_dir) if name.startswith("train-")]
+    files = [RecordFile(storage.join(data.data_dir, name), skip_bad=data.skip_bad_records) for name in names]
+    ends = list(itertools.accumulate(len(file) for file in files))
+
+    def read(watch: Stopwatch, position: int) -> Sample:
+        record = records[position]
+        number = bisect.bisect_right(ends, record)
+        file, i = files[number], record - (ends[number - 1] if number else 0)
+        payload = watch.run(READ, lambda: file[i])
+        example = watch.run(PARSE, lambda: parse_image_example(payload))
+        return Sample(example.encoded, example.label, example.filename)
+
+    return read
+
+
+def _read_ahead(source: Source, data: DataConfig) -> DistantSource | None:
+    """`source`, where a training would ask it for many images at once."""
+    return None if data.input_pipeline == "basic" else distant(source)
+
+
+def _distant_reader(source: DistantSource, records: Sequence[int]) -> Reader:
+    """Gets the images of these records, one after the other, by requests for as many as in a training."""
+    found: list[Sample | RecordError] = []
+
+    def read(watch: Stopwatch, position: int) -> Sample:
+        if position == len(found):
+            wanted = records[position : position + CHUNKS_PER_REQUEST * CHUNK]
+            found.extend(watch.run(READ, lambda: source.fetch(wanted)))
+        return sample_of(found[position])
+
+    return read
+
+
+def _policies(data: DataConfig) -> list[str]:
+    return [name for name in (data.augment_name, "random_erasing" if data.random_erasing else None) if name]
+
+
+def time_hand_over(config: Config, mesh: Mesh) -> Stage:
+    """Bringing a batch to the devices."""
+    batch, spent = made_up_batch(config), []
+    for _ in range(_TRANSFERS):
+        begin = time.process_time()
+        jax.block_until_ready(distributed.put_batch(batch, mesh))
+        spent.append(time.process_time() - begin)
+    return Stage(HAND_OVER, 1e6 * statistics.median(spent) / len(batch["label"]))

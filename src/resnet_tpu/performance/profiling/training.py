@@ -1,0 +1,93 @@
+"""A few steps of a training, traced: where their time goes."""
+
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.kernels.choose import KERNELS
+from resnet_tpu.models.network import network_of
+from resnet_tpu.models.work import TRAINING, forward_flops
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.performance.plan.lowering import lower_train_step
+from resnet_tpu.performance.profiling.labels import labels_of, read_labels, write_labels
+from resnet_tpu.performance.profiling.peaks import find_peak
+from resnet_tpu.performance.profiling.summary import StepSummary, summarise
+from resnet_tpu.performance.profiling.trace import find_trace, read_trace
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.profiler import can_trace, publish
+from resnet_tpu.training.run import resolve
+from resnet_tpu.training.tune import settle_kernels
+
+log = logging.getLogger(__name__)
+
+_WARM_UP = 6
+"""Steps before the trace: the first compiles, then the host gets as far ahead of the devices as it will."""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What a training does, as far as a trace does not say it."""
+
+    device: str
+    images_per_sec: float
+    flops_per_image: float
+    peak_flops: float | None
+    """Of all devices together, per second in bfloat16; None: not known."""
+
+    @property
+    def utilisation(self) -> float | None:
+        """Model FLOPs done as a share of the peak."""
+        return self.images_per_sec * self.flops_per_image / self.peak_flops if self.peak_flops else None
+
+
+@dataclass(frozen=True)
+class TrainProfile:
+    """Where the time of training steps goes. `throughput` is None when nothing but a trace is there."""
+
+    trace: str
+    steps: StepSummary
+    throughput: Throughput | None
+
+
+def profile_training(config: Config, *, steps: int) -> TrainProfile:
+    """Trains a few steps, traces `steps` of them into `model_dir/plugins/profile`, and sums the trace up.
+
+    Nothing else in `model_dir` is read or changed: the training is thrown away. The first steps are not in the trace.
+    Raises as `train`.
+    """
+    distributed.start(use_tpu=config.run.use_tpu)
+    if not can_trace():
+        raise UserError("Profiler", "libtpu without a TPU", "a TPU, or no libtpu", "Pass --use_tpu=False.")
+    total = _WARM_UP + steps
+    run = config.replace(
+        mode="train", train_steps=total, steps_per_eval=total, iterations_per_loop=total, save_checkpoints_steps=total,
+        profile_every_n_steps=_WARM_UP, tpu_profile_duration=24 * 3600 * 1000,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as scratch:
+        train(run.replace(model_dir=scratch))
+        folder = publish(scratch, config.run.model_dir)
+    run = resolve(run, open_source(run.data, "train"))
+    mesh = distributed.make_mesh(run.run.num_cores)
+    trace = read_trace(path := find_trace(folder))
+    choice = settle_kernels(run, mesh, None)
+    labels = labels_of(lower_train_step(run, mesh, kernels=KERNELS[choice.kernels](mesh)).compile().as_text() or "")
+    write_labels(folder, labels, (event.name for lanes in trace.devices.values() for lane in lanes for event in lane))
+    summary = summarise(trace, labels)
+    device, peak = mesh.devices.flat[0].device_kind, find_peak(mesh.devices.flat[0].device_kind)
+    throughput = Throughput(
+        device=f"{mesh.devices.size} x {device}",
+        images_per_sec=1000 * run.train.train_batch_size / summary.mean_ms,
+        flops_per_image=TRAINING * forward_flops(network_of(run)),
+        peak_flops=None if peak is None else peak * mesh.devices.size,
+    )
+    return TrainProfile(path, summary, throughput)
+
+
+def read_profile(path: str) -> TrainProfile:
+    """What the newest trace at `path` says, captured by whatever training; see `find_trace`."""
+    found = find_trace(path)
+    return TrainProfile(found, summarise(read_trace(found), read_labels(os.path.dirname(found))), None)  # noqa: PTH120

@@ -1,0 +1,195 @@
+"""A network whose pruned filters are masked, made one that lacks them: the same logits, in less time and memory.
+
+Only the inner convolutions of blocks are narrowed: those whose channels nothing outside the block sees. What a shortcut
+is added to keeps its width, and its masks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.convert import check_target, write_model_dir
+from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.checkpoints.store import Checkpoint
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.architecture import EPSILON, Architecture
+from resnet_tpu.models.arrays import Arrays, require_finite
+from resnet_tpu.models.network import network_of
+from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.pruning.sizes import Size, size_of
+from resnet_tpu.reports.finite import check_finite
+from resnet_tpu.training.compiler_options import sound_options_for
+
+_IMAGES = 16
+"""Random ones, on which the logits are compared."""
+
+_DO = "The weights are finite, but too large: take an earlier checkpoint."
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What became of a network: what it computes, bytes of its stored arrays, before and after; how its logits moved.
+
+    `difference` is the largest of any logit of some random images, computed in float32; `largest` their size.
+    """
+
+    before: Size
+    after: Size
+    bytes_before: int
+    bytes_after: int
+    difference: float
+    largest: float
+
+
+def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Compaction:
+    """Writes the network of a checkpoint, or of the newest one of a model_dir, as a new model_dir; see `compact`."""
+    check_target(target, "model_dir")
+    path = store.find(source)
+    distributed.start(use_tpu=config_of(store.read_meta(path)).run.use_tpu)
+    checkpoint = store.load_all(path)
+    require_finite(checkpoint.arrays, f"step {checkpoint.step} in {source}", "Take an earlier checkpoint.")
+    config, arrays = compact(checkpoint, multiple_of=multiple_of)
+    old = config_of(checkpoint.meta)
+    expected, found = (_logits(own, of) for own, of in ((old, checkpoint.arrays), (config, arrays)))
+    for logits in (expected, found):
+        check_finite(f"Logits at step {checkpoint.step}, {_IMAGES} random images", logits, lambda: _DO)
+    write_model_dir(target, config, arrays, checkpoint.meta["class_names"])
+    return Compaction(
+        size_of(old, None),
+        size_of(config, None),
+        store.stored_bytes(path),
+        store.stored_bytes(store.find(target)),
+        float(np.abs(found - expected).max()),
+        float(np.abs(expected).max()),
+    )
+
+
+def _logits(config: Config, arrays: Arrays) -> np.ndarray:
+    """Logits float32 [images, classes] of the same random images for every network of an image size."""
+    network = network_of(config.replace(precision="float32"))
+    side = config.data.image_size
+    images = np.random.default_rng(0).standard_normal((_IMAGES, side, side, 3), np.float32)
+    options = sound_options_for(jax.devices()[0])
+    apply = jax.jit(lambda *given: network.apply(*given, train=False)[0], compiler_options=options)
+    return np.asarray(apply(arrays["params"], arrays["batch_stats"], jnp.asarray(images)))
+
+
+def render(found: Compaction) -> RenderableType:
+    """Before and after as a table, and how equal the logits are."""
+    table = Table("", "before", "after", "left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows = {
+        "parameters": (found.before.parameters, found.after.parameters),
+        "multiply-adds per image": (found.before.multiply_adds, found.after.multiply_adds),
+        "bytes of stored arrays": (found.bytes_before, found.bytes_after),
+    }
+    for name, (before, after) in rows.items():
+        table.add_row(name, f"{before:,}", f"{after:,}", f"{after / before:.1%}")
+    moved = f"no logit moved by more than {found.difference:.1g} (the largest: {found.largest:.2g})"
+    return Group(table, f"{_IMAGES} random images: {moved}")
+
+
+def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Arrays]:
+    """Options and arrays of the network of a checkpoint without the filters that its masks remove whole, inside blocks.
+
+    Such a filter gives 0 everywhere, of which its batch norm and ReLU make a constant. Where that is not 0 it counts in
+    the next convolution, less at the borders: all such channels of a layer together become one, whose batch norm has
+    scale 0 and bias 1, and whose weights in the next layer are theirs times their constants. So evaluation gives the
+    same logits, up to rounding. Momentum and moving averages are narrowed too. Masks stay when they remove more.
+    Widths are rounded up to a `multiple_of`, as far as they were as large, by channels that are 0 and stay 0.
+    Raises UserError where no whole filter is masked, and for normalisations other than batch norm.
+    """
+    config = config_of(checkpoint.meta)
+    if config.model.norm_act_layer != "bn_relu":
+        expected = "bn_relu, of which alone the constant of an empty channel is known"
+        raise UserError("norm_act_layer", config.model.norm_act_layer, expected, "Keep the masks.")
+    architecture = find_architecture(config.model, image_size=config.data.image_size)
+    if "masks" not in checkpoint.arrays:
+        do = "Prune whole filters first: resnet-tpu prune MODEL_DIR --method=prune_resnet56_A, or another table."
+        raise UserError("Network to compact", "no masks", "one that was pruned by whole filters", do)
+    arrays = jax.tree.map(np.asarray, checkpoint.arrays)  # new dicts, to be changed
+    widths = [_narrow(arrays, *place, multiple_of) for place in _inner(architecture)]
+    before = [width for group, block in _blocks(architecture) for width in architecture.inner(group, block)]
+    if widths == before:
+        do = "Masks of single weights make a network no smaller: choose a method that removes filters."
+        expected = "some, inside blocks" + (f", more than fill a multiple of {multiple_of}" if multiple_of > 1 else "")
+        raise UserError("Network to compact", "no filter that is masked as a whole", expected, do)
+    if all(mask.all() for mask in jax.tree.leaves(arrays["masks"])):
+        del arrays["masks"]
+    config = config.replace(inner_channels=",".join(map(str, widths)))
+    return config, arrays
+
+
+def _blocks(architecture: Architecture) -> Iterator[tuple[int, int]]:
+    """(group, block) from 1 on, of every block."""
+    for group, blocks in enumerate(architecture.blocks_per_group, 1):
+        for block in range(1, blocks + 1):
+            yield group, block
+
+
+def _inner(architecture: Architecture) -> Iterator[tuple[str, str, str, str]]:
+    """Group, block, inner convolution, and the one that follows it, by their names in the arrays."""
+    for group, block in _blocks(architecture):
+        for number in range(1, architecture.num_inner + 1):
+            yield f"group{group}", f"block{block}", f"conv{number}", f"conv{number + 1}"
+
+
+def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, multiple_of: int) -> int:
+    """Removes the masked filters of one convolution, in place; the channels that there are then."""
+
+    def at(tree: Arrays, layer: str) -> Arrays:
+        return tree[group][block][layer]
+
+    live = at(arrays["masks"], own)["conv"]["kernel"].any((0, 1, 2))
+    weights = [arrays, *([arrays["ema"]] if "ema" in arrays else [])]
+    shares = [  # what the empty channels add at each tap: [h, w, out]
+        np.tensordot(
+            at(one["params"], following)["conv"]["kernel"][:, :, ~live],
+            _constants(at(one["params"], own)["norm"], at(one["batch_stats"], own)["norm"])[~live],
+            ((2,), (0,)),
+        )
+        for one in weights
+    ]
+    is_constant = not live.any() or any(share.any() for share in shares)
+    used = int(live.sum()) + int(is_constant)
+    width = min(-(-used // multiple_of) * multiple_of, live.size)
+    extra = width - int(live.sum())  # the first of them the constant, if there is one
+
+    def cut(layer: Arrays, axis: int, constant: float | np.ndarray = 0, others: float = 0) -> None:
+        kernel = np.moveaxis(layer["conv"]["kernel"], axis, 0)
+        added = np.full((extra, *kernel.shape[1:]), others, kernel.dtype)
+        added[:1] = constant
+        layer["conv"]["kernel"] = np.moveaxis(np.concatenate([kernel[live], added]), 0, axis)
+
+    def cut_norm(norm: Arrays, **added: float) -> None:
+        for name, value in added.items():
+            norm[name] = np.append(norm[name][live], np.full(extra, value, np.float32))
+
+    for one, share in zip(weights, shares, strict=True):
+        cut(at(one["params"], own), 3)
+        cut_norm(at(one["params"], own)["norm"], scale=0.0, bias=1.0)
+        at(one["params"], own)["norm"]["bias"][used:] = 0
+        cut_norm(at(one["batch_stats"], own)["norm"], mean=0.0, var=1.0)
+        cut(at(one["params"], following), 2, share)
+    cut(at(arrays["momentum"], own), 3)
+    cut_norm(at(arrays["momentum"], own)["norm"], scale=0.0, bias=0.0)
+    cut(at(arrays["momentum"], following), 2)
+    after = at(arrays["masks"], following)
+    cut(at(arrays["masks"], own), 3, constant=True, others=True)
+    cut(after, 2, constant=after["conv"]["kernel"][:, :, ~live].any(2), others=True)
+    return width
+
+
+def _constants(norm: Arrays, statistics: Arrays) -> np.ndarray:
+    """What batch norm and ReLU make of 0 in each channel, float64."""
+    factor = norm["scale"] / np.sqrt(statistics["var"].astype(np.float64) + EPSILON)
+    return np.maximum(norm["bias"] - statistics["mean"] * factor, 0)

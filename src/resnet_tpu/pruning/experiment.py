@@ -1,0 +1,121 @@
+"""Pruning and re-training from start to end, in phases that are done once and for all.
+
+A phase is a `model_dir` of its own: what it starts from is written there as a checkpoint, then `train` goes on from it.
+So whatever stops a phase, the same command goes on with it; a finished one is only read. Several processes go through
+the same phases side by side; whether one is done is for the first to see, as it writes.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import Length, expand_home, steps
+from resnet_tpu.options.overrides import Layer, merge, read_run
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.pruning.levels import Level, plan_levels
+from resnet_tpu.pruning.options import Experiment
+from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
+from resnet_tpu.pruning.phase import (
+    Phase,
+    Unpruned,
+    config_at,
+    is_done,
+    last_checkpoint,
+)
+from resnet_tpu.pruning.retrain import RETRAININGS
+from resnet_tpu.training.loop import check_training, train
+
+log = logging.getLogger(__name__)
+
+
+def prune_run(
+    model_dir: str, output_dir: str, asked: Experiment, *, devices: Mapping[str, Any] | None = None
+) -> list[Outcome]:
+    """Prunes the training in `model_dir` and trains it again, level by level, each way and seed; goes on if stopped.
+
+    `output_dir/seed_<n>/<retrain>/<level>/` are the phases. Trainings with other seeds than that of `model_dir` begin
+    anew, in `output_dir/seed_<n>/unpruned/`. devices: options of `RunConfig` in place of the training's own, such as
+    `num_cores` and those of several processes, which all make the same call. Returns every phase. Raises UserError for
+    options that do not fit, and when the rewind step has no checkpoint.
+    """
+    model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
+    retrains, seeds = asked.retrains(), asked.seed_numbers()
+    levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
+    written = read_run(model_dir)  # for what its checkpoints say JAX must have begun
+    where = merge(Config(), [*([written] if written else []), Layer("devices", devices or {})])[0].run
+    outcomes: list[Outcome] = []
+    distributed.start(use_tpu=where.use_tpu)
+    with hosts.joined(where):
+        own = config_at(model_dir).replace(**{name: getattr(where, name) for name in devices or {}})
+        for seed in seeds or [own.train.seed]:
+            unpruned = _find_unpruned(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
+            outcomes.append(read_outcome(unpruned.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
+            for retrain in retrains:
+                folder = storage.join(output_dir, f"seed_{seed}", retrain)
+                outcomes += [_run_phase(folder, level, retrain, unpruned, asked) for level in levels]
+    return outcomes
+
+
+def _run_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, asked: Experiment) -> Outcome:
+    """Prunes and trains one level, unless that is done."""
+    model_dir = storage.join(folder, level.name)
+    previous = storage.join(folder, level.follows.name) if level.follows else unpruned.model_dir
+    phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, unpruned)
+    seed = unpruned.config.train.seed
+    if not _first_sees(phase.is_done):
+        check_training(phase.config())
+        phase.begin()
+        log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
+        train(phase.config())
+        hosts.wait_for_all()  # for what the first has written at the end
+    return read_outcome(model_dir, seed, retrain, level.name, level.method)
+
+
+def _first_sees(question: Callable[[], bool]) -> bool:
+    """The answer of the first process to `question`, in every process."""
+    return bool(json.loads(hosts.from_first(json.dumps(hosts.is_first() and question()))))
+
+
+def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
+    """The training of `seed` that is pruned: the one in `model_dir`, of these options, or one like it in `own_dir`."""
+    last_step = last_checkpoint(model_dir)
+    rewind_step = _rewind_step(config, last_step, asked)
+    if config.train.seed != seed:
+        model_dir = own_dir
+        config = config.replace(
+            seed=seed, model_dir=own_dir, mode="train_and_eval", lottery_checkpoint_iters=str(rewind_step)
+        )
+    if not _first_sees(lambda: is_done(model_dir, last_step)):
+        log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
+        train(config)
+        hosts.wait_for_all()
+    kept = store.steps_in(storage.join(model_dir, store.FOLDER))
+    if rewind_step not in kept and any(RETRAININGS[name].weights == "early" for name in asked.retrains()):
+        expected = f"one of the checkpoints in {model_dir}: {', '.join(map(str, kept))}"
+        do = f"Choose one of them, or train again with --lottery_checkpoint_iters={rewind_step}."
+        raise UserError("Rewind step", rewind_step, expected, do)
+    return Unpruned(model_dir, config, last_step, rewind_step)
+
+
+def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:
+    """The step that re-training goes back to; a tenth of the training unless something else is asked for."""
+    data, batch_size = config.data, config.train.train_batch_size
+
+    def count(name: str, length: Length) -> int:
+        return steps(name, length, num_train_images=data.num_train_images or 1, train_batch_size=batch_size)
+
+    if asked.rewind_to is not None and asked.retrain_epochs is not None:
+        got = f"{asked.rewind_to} and {asked.retrain_epochs}"
+        raise UserError("rewind_to and retrain_epochs", got, "one of them", "Leave one out.")
+    if asked.retrain_epochs is not None:
+        name, step = "retrain_epochs", last_step - count("retrain_epochs", f"{asked.retrain_epochs}epochs")
+    else:
+        name, step = "rewind_to", last_step // 10 if asked.rewind_to is None else count("rewind_to", asked.rewind_to)
+    if not 0 <= step < last_step:
+        raise UserError(name, f"step {step}", f"one of the {last_step} steps of the training", "Change the value.")
+    return step

@@ -1,0 +1,59 @@
+"""Structured pruning: whole output filters go, those of the smallest L1 norm (arXiv:1608.08710).
+
+Only the filter's own kernel is masked: the inputs of the next layer that it fed stay in the mask, so a mask's density
+overstates the work that is left.
+"""
+
+import random
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from resnet_tpu.pruning.masks import Kernels, Masks
+
+Shares = Mapping[int, float]
+"""Share of the filters to remove from convolution J, by J."""
+
+
+def remove_filters(kernels: Kernels, masks: Masks, shares: Shares, rounds: int) -> Masks:
+    """Removes 1 - (1 - share)^rounds of the live filters of each convolution in `shares`.
+
+    What is left over of a whole filter is removed with that probability, by a generator that starts anew in every call,
+    with a draw for each convolution in the order of the layers: the same masks each time, and the original's.
+    """
+    rng = random.Random(0)
+    found = dict(masks)
+    for name in kernels:
+        number = name.removeprefix("conv_")
+        if not number.isdecimal() or int(number) not in shares:
+            continue
+        kept = masks[name]
+        norms = np.abs(kernels[name] * kept).sum((0, 1, 2))
+        num_live = int(kept.any((0, 1, 2)).sum())
+        wanted = num_live * (1 - (1 - shares[int(number)]) ** rounds)
+        count = int(wanted) + (rng.random() < wanted - int(wanted))
+        smallest = norms.argsort()[len(norms) - num_live :][:count]
+        found[name] = kept.copy()
+        found[name][..., smallest] = False
+    return found
+
+
+def _each(numbers: Iterable[int], share: float, without: tuple[int, ...] = ()) -> dict[int, float]:
+    return {number: share for number in numbers if number not in without}
+
+
+_VGG16_A = _each(range(2, 8), 0.0) | _each((1, *range(8, 14)), 0.5)
+
+TABLES: Mapping[str, Shares] = {
+    "vgg16_A": _VGG16_A,
+    "vgg16_nofc_A": _VGG16_A,
+    "resnet56_A": _each(range(2, 55, 2), 0.1, without=(16, 20, 38, 54)),
+    "resnet56_B": _each(range(2, 15, 2), 0.6)
+    | _each(range(22, 37, 2), 0.3, without=(34,))
+    | _each(range(40, 53, 2), 0.1),
+    "resnet110_A": _each(range(2, 35, 2), 0.5),
+    "resnet110_B": _each(range(2, 35, 2), 0.5) | _each(range(40, 73, 2), 0.4) | _each(range(76, 109, 2), 0.3),
+    "resnet34_A": _each((4, 6, 10, 12, 18, 20, 22, 24), 0.3),
+    "resnet34_B": _each((4, 6), 0.5) | _each((10, 12), 0.6) | _each((18, 20, 22, 24), 0.4),
+}
+"""The levels A and B of the rewinding paper (arXiv:2003.02389) for each network."""

@@ -1,0 +1,31 @@
+"""Which layers of a network have masks, and what the original's pruning fork calls them."""
+
+from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at
+from resnet_tpu.models.network import Network
+from resnet_tpu.pruning.masks import Kernels
+
+
+def maskable(network: Network) -> dict[str, Path]:
+    """The kernels that can be pruned, by the fork's names, in the order in which the original makes them.
+
+    Convolutions are `conv_J`, projections of shortcuts `proj_J_P`: J is the number of the next convolution that is no
+    projection, P that among all, both from 1. The classifier is `dense`. Squeeze-and-excite stays whole.
+    """
+    kernels = [path for name, (_, path) in tf_names(network).items() if name.endswith("/kernel")]
+    found: dict[str, Path] = {}
+    number, position = 1, 0
+    for path in kernels:
+        if path[0] == "dense":
+            found["dense"] = path
+        elif "squeeze_excite" not in path:
+            position += 1
+            is_projection = "projection" in path
+            found[f"proj_{number}_{position}" if is_projection else f"conv_{number}"] = path
+            number += not is_projection
+    return found
+
+
+def kernels_of(params: Arrays, layers: dict[str, Path]) -> Kernels:
+    """The kernels of these layers."""
+    return {name: leaf_at({"params": params}, ("params", path)) for name, path in layers.items()}

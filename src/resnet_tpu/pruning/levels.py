@@ -1,0 +1,85 @@
+"""The levels of an experiment: which method prunes how far, one after another or each from the whole network."""
+
+import re
+from dataclasses import dataclass
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.pruning.methods import find_method
+
+_BY_DENSITY = ("prune_all_to_global", "zprune_all_to_global", "prune_layerwise", "prune_uniform", "prune_random")
+_BY_SPARSITY = ("prune_to_global",)
+_BY_SHARE = ("prune_global", "zprune_global")
+_TABLES = re.compile(r"prune_\w+_[AB]")
+DEFAULT_LEVELS = 1
+ITERATIVE = "level_"
+"""How the names of levels begin that follow each other, or are the levels of a table."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One pruning: `name` for folders, the full name of its `method`, and what is pruned.
+
+    `follows`: the level before, re-trained; None: the network that was never pruned.
+    """
+
+    name: str
+    method: str
+    follows: "Level | None"
+
+
+def plan_levels(method: str, *, density: str, levels: int | None, rate: float) -> list[Level]:
+    """What `prune` does, from the densest level on.
+
+    method: a whole name such as `prune_all_to_global_20` is one level. Without its number it is completed:
+    by `density`, percentages such as `80,64`, each of the whole network (one-shot); or by `levels`, each of which
+    removes the share `rate` of what the one before left (iterative). A table of filters (`prune_resnet56_A`) has
+    `levels` of its own, each of the whole network.
+    Raises UserError for an unknown method, a density outside (0, 100], a rate outside (0, 1), or numbers given twice.
+    """
+    if density and levels:
+        raise UserError("density and levels", f"{density} and {levels}", "one of them", "Leave one out.")
+    if not 0 < rate < 1:
+        raise UserError("rate", rate, "more than 0 and less than 1", "Change the value.")
+    if _TABLES.fullmatch(method) and not density:
+        numbers = range(1, (levels or DEFAULT_LEVELS) + 1)
+        return [_level(f"{ITERATIVE}{number:02d}", f"{method}_{number}", None) for number in numbers]
+    if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
+        if density or levels:
+            find_method(method)  # an unknown one is to be called that
+            do = f"Leave density and levels out, or choose one of {', '.join(_BY_DENSITY)}."
+            raise UserError("method", method, "one that takes a density", do)
+        return [_level(method, method, None)]
+    if density:
+        percents = sorted((_percent(text) for text in density.split(",")), reverse=True)
+        return [_level(f"density_{percent:g}", _complete(method, percent / 100, None), None) for percent in percents]
+    found: list[Level] = []
+    for number in range(1, (levels or DEFAULT_LEVELS) + 1):
+        follows = found[-1] if found else None
+        found.append(_level(f"{ITERATIVE}{number:02d}", _complete(method, (1 - rate) ** number, rate), follows))
+    return found
+
+
+def _level(name: str, method: str, follows: Level | None) -> Level:
+    find_method(method)
+    return Level(name, method, follows)
+
+
+def _complete(method: str, density: float, rate: float | None) -> str:
+    """The method with the number that brings a network of the density before to `density`."""
+    if method in _BY_SHARE:
+        return f"{method}_{_number(100 * (rate if rate is not None else 1 - density))}"
+    return f"{method}_{_number(100 * (1 - density if method in _BY_SPARSITY else density))}"
+
+
+def _number(percent: float) -> str:
+    return f"{percent:.6f}".rstrip("0").rstrip(".")
+
+
+def _percent(text: str) -> float:
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = -1.0
+    if not 0 < percent <= 100:
+        raise UserError("density", text.strip(), "percent of the weights, above 0 and at most 100", "Change the value.")
+    return percent

@@ -1,0 +1,282 @@
+"""The flags of the original's pruning fork: prune at one checkpoint, reset to another, train on.
+
+Checkpoints are called as there, `DIR/checkpoint_iter_<step>` and `DIR/checkpoint_iter_final`. Here these are small text
+files in `lottery_results_dir` that hold the path of one of our checkpoints, so copying them by hand does no harm; where
+there is no such file, the checkpoint of that step, or the newest, in the model_dir `DIR` is meant. The fork's own
+checkpoints are read too.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints.meta import make_meta
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.tf1_lottery import masks_by_layer
+from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import Arrays, require_finite
+from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.pruning.former import set_aside
+from resnet_tpu.pruning.layers import kernels_of, maskable
+from resnet_tpu.pruning.masks import Masks, all_kept, density
+from resnet_tpu.pruning.methods import find_method
+from resnet_tpu.pruning.phase import fresh_arrays, masks_of
+from resnet_tpu.pruning.start import start_with
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.run import lengths_of, resolve
+
+log = logging.getLogger(__name__)
+
+REINITIALIZE = "reinitialize"
+"""Instead of a checkpoint: newly drawn weights."""
+
+DENSITY = "density_ratio"
+"""File in `lottery_results_dir` with the density after pruning, from 0 to 1."""
+
+_DESCRIPTION = "lottery.json"
+"""File in `model_dir` that says which training was begun there."""
+
+_GRAPH = "graph.pbtxt"
+"""File that the fork's procedures copy along with a checkpoint. TensorFlow's graph was in it; here it is empty."""
+
+_NAME = "checkpoint_iter_"
+_FINAL = "final"
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Arrays of a checkpoint, and its masks by layer."""
+
+    arrays: Arrays
+    masks: Masks
+    step: int
+
+
+def train_lottery(config: Config) -> None:
+    """Trains, after pruning where the flags ask for it, and names the checkpoints kept in `lottery_results_dir`.
+
+    A training that was stopped goes on. Another one that is in `model_dir` is set aside there. Raises UserError for
+    flags that do not fit together, for a checkpoint that is not there, and what `train` raises.
+    """
+    flags = config.lottery
+    asked = [flags.lottery_prune_at, flags.lottery_reset_to]
+    if any(asked) and not all(asked):
+        missing = "lottery_reset_to" if flags.lottery_prune_at else "lottery_prune_at"
+        raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
+    check(config)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        named = _named_start(config.run.model_dir)
+        if named or any(asked):
+            _begin(config, named)
+    train(config)
+    if flags.lottery_results_dir and hosts.is_first():
+        _name_checkpoints(config)
+
+
+def find_named(path: str) -> str:
+    """The checkpoint that a name such as `DIR/checkpoint_iter_11259` means. Raises UserError when there is none."""
+    folder, _, name = path.rstrip("/").rpartition("/")
+    if name.startswith(_NAME):
+        if storage.exists(path) and not storage.is_dir(path) and store.is_checkpoint(kept := storage.read_text(path)):
+            return kept
+        step = name.removeprefix(_NAME)
+        own = storage.join(folder, store.FOLDER, step)
+        if store.is_checkpoint(own):
+            return own
+        if step == _FINAL and store.steps_in(storage.join(folder, store.FOLDER)):
+            return store.find(folder)
+    if prefix := tf1.find_checkpoint(path):
+        return prefix
+    return store.find(path)
+
+
+def _named_start(model_dir: str) -> str | None:
+    """The checkpoint to begin with that the file `checkpoint` in `model_dir` names, as the fork's procedures write it.
+
+    None where it names none of `checkpoint_iter_<step>`: what TensorFlow itself writes there says how far that training
+    was. None for the newest checkpoint of `model_dir` too, which is gone on with anyway. Raises UserError when the
+    checkpoint is not there.
+    """
+    state = storage.join(model_dir, tf1.STATE)
+    place = tf1.read_state(state)
+    name = re.split(r"[/\\]", place or "")[-1]
+    if place is None or not name.startswith(_NAME):
+        return None
+    try:
+        found = find_named(storage.join(model_dir, name))
+    except UserError:
+        do = f"Copy {name}* of the training before there too, or delete this file."
+        raise UserError(f"File {state}", place, f"the name of a checkpoint in {model_dir}", do) from None
+    own = store.steps_in(storage.join(model_dir, store.FOLDER))
+    return None if own and found == store.find(model_dir) else found
+
+
+def _begin(config: Config, named: str | None) -> None:
+    """Writes the checkpoint that the training begins with into `model_dir`, unless it was begun there already.
+
+    named: the checkpoint that `model_dir` is said to be at. As in the fork, what was pruned already goes on from there;
+    anything else is pruned and reset.
+    """
+    flags, model_dir = config.lottery, config.run.model_dir
+    asked = _description(config)
+    source = open_source(config.data, "train")
+    config = resolve(config, source)
+    network = network_of(config)
+    masks = _prune(config, network) if flags.lottery_prune_at else None
+    present = _open(named, network, config) if named else None
+    if masks and (flags.lottery_force_reprune or (present and not _equal(present.masks, masks))):
+        present = None
+    if present:
+        asked["begun_at"] = named
+    is_there = not flags.lottery_force_reprune and _is_begun(model_dir, asked, anywhere=named is None)
+    if is_there and (masks is None or _has_masks(model_dir, network, masks)):
+        log.info("%s is this training already: going on with it.", model_dir)
+        hosts.wait_for_all()  # nobody still reads what says where to begin
+    else:
+        start = present or _reset(config, network)
+        arrays = start_with(
+            start.arrays, masks or start.masks, maskable(network), step=start.step, rewind_optimizer="restore"
+        )
+        hosts.wait_for_all()  # nobody still reads what is in the way
+        if hosts.is_first():
+            set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
+            _forget_names(flags.lottery_results_dir, model_dir)
+            storage.make_dir(model_dir)
+            storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(asked, indent=2) + "\n")
+        hosts.wait_for_all()
+        meta = make_meta(config, source.class_names, start.step * config.train.train_batch_size)
+        with CheckpointStore(storage.join(model_dir, store.FOLDER), keep=1) as checkpoints:
+            checkpoints.save(start.step, arrays, meta)
+    if hosts.is_first():
+        if named:  # heeded once: TensorFlow would now write into this file how far the training is
+            storage.remove(storage.join(model_dir, tf1.STATE))
+        if masks and flags.lottery_results_dir:
+            storage.make_dir(flags.lottery_results_dir)
+            text = str(density(masks.values()))
+            storage.write_text(storage.join(flags.lottery_results_dir, DENSITY), text)
+
+
+def _prune(config: Config, network: Network) -> Masks:
+    """The masks that the flags ask for."""
+    flags = config.lottery
+    pruned = _open(flags.lottery_prune_at, network, config)
+    require_finite(pruned.arrays, flags.lottery_prune_at, "Prune an earlier checkpoint.")
+    kernels = kernels_of(pruned.arrays["params"], maskable(network))
+    masks = find_method(flags.lottery_pruning_method)(kernels, pruned.masks)
+    log.info("%s: %.2f %% of the weights kept", flags.lottery_pruning_method, 100 * density(masks.values()))
+    return masks
+
+
+def _reset(config: Config, network: Network) -> _Origin:
+    """What the flags say to train on from."""
+    flags = config.lottery
+    start = _open(flags.lottery_reset_to, network, config)
+    if flags.lottery_reset_global_step_to:
+        start = dataclasses.replace(start, step=_open(flags.lottery_reset_global_step_to, network, config).step)
+    return start
+
+
+def _description(config: Config) -> dict[str, Any]:
+    """What decides the training that the flags ask for. Raises UserError for a checkpoint that would be set aside."""
+    flags = config.lottery
+    own = storage.absolute(storage.join(config.run.model_dir, store.FOLDER)) + "/"
+    description: dict[str, Any] = {
+        "lottery_pruning_method": flags.lottery_pruning_method,
+        "lottery_force_learning_rate": config.optimizer.lottery_force_learning_rate,
+        "lth_use_random_label": config.data.lth_use_random_label,
+        "begun_at": None,
+    }
+    for name in ("lottery_prune_at", "lottery_reset_to", "lottery_reset_global_step_to"):
+        path: str = getattr(flags, name)
+        description[name] = storage.absolute(find_named(path)) if path not in ("", REINITIALIZE) else path
+        if description[name].startswith(own):
+            do = "Give another model_dir: what is in this one is set aside for a new training."
+            raise UserError(name, f"{path}, which is in model_dir itself", "a checkpoint of another training", do)
+    return description
+
+
+def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bool:
+    """Whether the training in `model_dir` was begun as asked; `anywhere`: from whatever checkpoint.
+
+    Logs what is not as it was.
+    """
+    if not store.steps_in(storage.join(model_dir, store.FOLDER)):
+        return False
+    found: dict[str, Any] = {}
+    with contextlib.suppress(FileNotFoundError, ValueError):  # of a training without the flags, or damaged
+        found = dict(json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION))))
+    names = [name for name in asked if not (anywhere and name == "begun_at")]
+    changed = [f"{name} {found.get(name)} -> {asked[name]}" for name in names if found.get(name) != asked[name]]
+    if changed:
+        log.warning("Another training than the one in %s: %s", model_dir, ", ".join(changed))
+    return not changed
+
+
+def _open(path: str, network: Network, config: Config) -> _Origin:
+    """What is at `path`, for this network; `reinitialize`: new weights, at step 0."""
+    layers = maskable(network)
+    if path == REINITIALIZE:
+        arrays = fresh_arrays(network, config)
+        return _Origin(arrays, all_kept(kernels_of(arrays["params"], layers)), 0)
+    found = find_named(path)
+    if store.is_checkpoint(found):
+        checkpoint = store.load_all(found)
+        return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
+    variables = tf1.read_checkpoint(found)
+    restored = tf1.from_tf1(network, variables)
+    arrays = fresh_arrays(network, config) | {
+        name: jax.tree.map(np.array, array)  # copies, for what was read may still be the pages of the file
+        for name, array in restored._asdict().items()
+        if name != "global_step" and array is not None
+    }
+    theirs = masks_by_layer(variables)
+    names = {place: name.removesuffix("/kernel") for name, (_, place) in tf_names(network).items()}
+    masks = all_kept(kernels_of(arrays["params"], layers))
+    masks |= {name: theirs[names[place]].astype(bool) for name, place in layers.items() if names[place] in theirs}
+    return _Origin(arrays, masks, restored.global_step or 0)
+
+
+def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:
+    found = store.load_all(store.find(model_dir))
+    return "masks" in found.arrays and _equal(masks_of(found.arrays, maskable(network)), masks)
+
+
+def _equal(found: Masks, masks: Masks) -> bool:
+    return all(np.array_equal(found[name], mask) for name, mask in masks.items())
+
+
+def _forget_names(results_dir: str, model_dir: str) -> None:
+    """Deletes the names of checkpoints that were in `model_dir`: they would mean those of the training to come."""
+    own = storage.absolute(storage.join(model_dir, store.FOLDER)) + "/"
+    for name in storage.list_dir(results_dir) if results_dir else []:
+        place = storage.join(results_dir, name)
+        is_name = name.startswith(_NAME) and "." not in name  # the files of the fork's own go on after a dot
+        if is_name and storage.read_text(place).startswith(own):
+            storage.remove(place)
+
+
+def _name_checkpoints(config: Config) -> None:
+    results_dir = config.lottery.lottery_results_dir
+    folder = storage.absolute(storage.join(config.run.model_dir, store.FOLDER))
+    saved = store.steps_in(folder)
+    kept = {str(step): step for step in lengths_of(config).kept if step in saved} | {_FINAL: saved[-1]}
+    storage.make_dir(results_dir)
+    for name, step in kept.items():
+        storage.write_text(storage.join(results_dir, f"{_NAME}{name}"), storage.join(folder, str(step)))
+    storage.write_text(storage.join(results_dir, _GRAPH), "")

@@ -1,0 +1,72 @@
+"""Methods that score single weights: what lies below a threshold goes.
+
+The threshold is a percentile, interpolated between neighbouring scores, and a weight that equals it stays: of n
+distinct scores, percentile q removes ceil(q / 100 * (n - 1)).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import numpy as np
+
+from resnet_tpu.pruning.masks import Kernels, Masks
+
+Score = Callable[[np.ndarray], np.ndarray]
+
+
+def absolute(kernel: np.ndarray) -> np.ndarray:
+    """|w|."""
+    return np.abs(kernel)
+
+
+def standardised(kernel: np.ndarray) -> np.ndarray:
+    """The distance of |w| from its mean, in deviations: over the output channels of each tap and input channel.
+
+    Of a matrix, over all of it. Where |w| is constant the result is NaN, as the original's is.
+    """
+    values = np.abs(kernel)
+    axis = -1 if kernel.ndim == 4 else None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.abs((values - values.mean(axis, keepdims=True)) / values.std(axis, keepdims=True))
+
+
+def keep_of_all(kernels: Kernels, masks: Masks, percent: float, score: Score) -> Masks:
+    """Keeps `percent` of all weights of the network: a target density. What is masked counts as 0."""
+    scores = {name: score(kernel) for name, kernel in kernels.items()}
+    threshold = _percentile((scores[name] * masks[name] for name in kernels), 100 - percent)
+    return _cut(masks, scores, threshold)
+
+
+def remove_of_kept(kernels: Kernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
+    """Removes `percent` of the weights that are left in the layers whose names contain one of `parts`."""
+    scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
+    threshold = _percentile((scores[name][masks[name]] for name in scores), percent)
+    return _cut(masks, scores, threshold)
+
+
+def remove_of_all(kernels: Kernels, masks: Masks, percent: float, parts: Collection[str]) -> Masks:
+    """Brings the layers whose names contain one of `parts` to a sparsity of `percent` together."""
+    scores = {name: absolute(kernels[name]) for name in _named(kernels, parts)}
+    threshold = _percentile((scores[name] * masks[name] for name in scores), percent)
+    return _cut(masks, scores, threshold)
+
+
+def keep_of_each(kernels: Kernels, masks: Masks, shares: Mapping[str, float]) -> Masks:
+    """Keeps the given share of each layer, of the largest weights."""
+    return {
+        name: mask & (scores >= np.percentile(scores, (1 - shares[name]) * 100))
+        for name, mask in masks.items()
+        for scores in [absolute(kernels[name]) * mask]
+    }
+
+
+def _named(kernels: Kernels, parts: Collection[str]) -> list[str]:
+    return [name for name in kernels if any(part in name for part in parts)]
+
+
+def _percentile(arrays: Iterable[np.ndarray], percent: float) -> np.floating:
+    return np.percentile(np.concatenate([array.ravel() for array in arrays]), percent)  # NaN when one of them is
+
+
+def _cut(masks: Masks, scores: Mapping[str, np.ndarray], threshold: np.floating) -> Masks:
+    """`masks` without what scores below the threshold; layers without scores stay as they are."""
+    return masks | {name: masks[name] & ~(values < threshold) for name, values in scores.items()}

@@ -1,0 +1,135 @@
+"""Pruning methods by name: those of the original's pruning fork, and layer-wise baselines."""
+
+import csv
+import functools
+import re
+from collections.abc import Callable, Collection, Mapping
+from importlib import resources
+
+import numpy as np
+
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.pruning.filters import TABLES, remove_filters
+from resnet_tpu.pruning.magnitude import (
+    absolute,
+    keep_of_all,
+    keep_of_each,
+    remove_of_all,
+    remove_of_kept,
+    standardised,
+)
+from resnet_tpu.pruning.masks import Kernels, Masks
+
+Method = Callable[[Kernels, Masks], Masks]
+"""(kernels, present masks) -> masks that keep nothing that was gone. Pure: nothing given is changed."""
+
+_AMC = ("first", "second", "third", "fourth")
+_PERCENT = r"(?P<percent>\d+(?:\.\d*)?)"
+_CONVOLUTIONS, _DENSE = "conv", "fc"
+
+HELP = {
+    "prune_all_to_global_P": "keep the P % largest of all weights: a target density",
+    "prune_global_P": "remove the P % smallest of the weights left in convolutions that are no projections",
+    "prune_global_P_fc": "the same, and layers called fc",
+    "prune_to_global_P": "bring the convolutions to P % zeros together: a target sparsity",
+    "zprune_all_to_global_P": "as prune_all_to_global, by the distance of |w| from its mean in deviations",
+    "zprune_global_P": "as prune_global, by that distance",
+    "prune_layerwise_P": "keep the P % largest of each layer",
+    "prune_uniform_P": "keep P % of each layer, drawn at random",
+    "prune_random_P": "keep P % of all weights, drawn at random",
+    "prune_amc_first": "keep the share of each layer of ResNet-50 that AMC found; also _second, _third, _fourth",
+    "prune_resnet34_A": "remove whole filters by table A (or B) of ResNet-34; also resnet56, resnet110, vgg16_A; "
+    "with _2 ... _9 so many rounds at once",
+}
+"""What the names mean; P is a percentage such as 20 or 51.2."""
+
+
+def find_method(name: str) -> Method:
+    """The method called `name`, which is one of `HELP`. Raises UserError for any other, naming the nearest."""
+    if found := re.fullmatch(rf"(?P<z>z?)prune_global_{_PERCENT}(?P<dense>(_fc|_nofc)*)", name):
+        parts = (_CONVOLUTIONS, _DENSE) if "_fc" in found["dense"] else (_CONVOLUTIONS,)
+        score = standardised if found["z"] else absolute
+        percent = _percent(name, found)
+        return lambda kernels, masks: remove_of_kept(kernels, masks, percent, score, parts)
+    if found := re.fullmatch(rf"(?P<z>z?)prune_all_to_global_{_PERCENT}", name):
+        score = standardised if found["z"] else absolute
+        percent = _percent(name, found)
+        return lambda kernels, masks: keep_of_all(kernels, masks, percent, score)
+    if found := re.fullmatch(rf"prune_to_global_{_PERCENT}", name):
+        percent = _percent(name, found)
+        return lambda kernels, masks: remove_of_all(kernels, masks, percent, (_CONVOLUTIONS,))
+    if found := re.fullmatch(rf"prune_(?P<how>layerwise|uniform|random)_{_PERCENT}", name):
+        baseline, percent = _BASELINES[found["how"]], _percent(name, found)
+        return lambda kernels, masks: baseline(kernels, masks, percent)
+    if found := re.fullmatch(r"prune_amc_(?P<table>\w+)", name):
+        if found["table"] in _AMC:
+            return functools.partial(_amc, table=found["table"])
+    elif (found := re.fullmatch(r"prune_(?P<table>\w+?)(?:_(?P<rounds>[1-9]))?", name)) and found["table"] in TABLES:
+        return functools.partial(_structured, name=name, table=found["table"], rounds=int(found["rounds"] or 1))
+    known = [*HELP, *(f"prune_amc_{table}" for table in _AMC), *(f"prune_{table}" for table in TABLES)]
+    do = f"P is a percentage, as in prune_all_to_global_80.{nearest(name, known)}"
+    raise UserError("Pruning method", name, f"one of {', '.join(HELP)}", do)
+
+
+def _percent(name: str, found: re.Match[str]) -> float:
+    percent = float(found["percent"])
+    if percent > 100:
+        raise UserError(f"Pruning method {name}", f"{percent:g} %", "0 to 100", "Change the number in its name.")
+    return percent
+
+
+def _layerwise(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+    return keep_of_each(kernels, masks, dict.fromkeys(kernels, percent / 100))
+
+
+def _uniform(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+    del kernels
+    return {name: _keep_drawn(mask, percent) for name, mask in masks.items()}
+
+
+def _random(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+    del kernels
+    drawn = _keep_drawn(np.concatenate([mask.ravel() for mask in masks.values()]), percent)
+    ends = np.cumsum([mask.size for mask in masks.values()])[:-1]
+    parts = np.split(drawn, ends)
+    return {name: part.reshape(mask.shape) for (name, mask), part in zip(masks.items(), parts, strict=True)}
+
+
+def _keep_drawn(mask: np.ndarray, percent: float) -> np.ndarray:
+    """`mask` with exactly `percent` of its places, rounded, left; fewer when no more were there.
+
+    The places are drawn by a generator that starts anew each time: what a higher percentage removes, a lower one does.
+    """
+    order = np.random.default_rng(0).permutation(mask.size)
+    live = order[mask.ravel()[order]]
+    kept = np.zeros(mask.size, bool)
+    kept[live[: round(mask.size * percent / 100)]] = True
+    return kept.reshape(mask.shape)
+
+
+_BASELINES: Mapping[str, Callable[[Kernels, Masks, float], Masks]] = {
+    "layerwise": _layerwise,
+    "uniform": _uniform,
+    "random": _random,
+}
+
+
+def _amc(kernels: Kernels, masks: Masks, table: str) -> Masks:
+    """Densities by layer of ResNet-50 that the agent of AMC found (arXiv:1802.03494)."""
+    with (resources.files("resnet_tpu.pruning") / "amc_densities.csv").open() as file:
+        shares = {row["layer"]: float(row[table]) for row in csv.DictReader(file)}
+    _check_layers(f"prune_amc_{table}", shares, kernels)
+    return keep_of_each(kernels, masks, shares)
+
+
+def _structured(kernels: Kernels, masks: Masks, name: str, table: str, rounds: int) -> Masks:
+    _check_layers(name, [f"conv_{number}" for number in TABLES[table]], kernels)
+    return remove_filters(kernels, masks, TABLES[table], rounds)
+
+
+def _check_layers(method: str, listed: Collection[str], kernels: Kernels) -> None:
+    """Raises UserError unless the network has the layers that a table lists."""
+    if missing := [name for name in listed if name not in kernels]:
+        got = f"a network without {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        expected = f"one with the {len(listed)} layers of its table"
+        raise UserError(f"Pruning method {method}", got, expected, "Choose the method made for the network.")

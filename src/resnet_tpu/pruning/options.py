@@ -1,0 +1,52 @@
+"""What can be asked of an experiment: the options of `resnet-tpu prune`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options.fields import Length, option
+from resnet_tpu.pruning.retrain import RETRAININGS
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """How to prune a trained network, and how to train it again; see `levels.plan_levels` for the first four."""
+
+    method: str = option(
+        "prune_all_to_global", "How to choose what goes; with or without its number. The names are listed above."
+    )
+    density: str = option(
+        "", "Percent of the weights to keep, such as 20; or several, 80,64,51.2: each cut from the unpruned network."
+    )
+    levels: int | None = option(
+        None, "Prune so many times, each time what the re-training before left: iterative pruning.", at_least=1
+    )
+    rate: float = option(0.2, "Share of the weights left that each of the levels removes.", at_least=0)
+    retrain: str = option("lr_rewinding", f"How to train again, one or several: {', '.join(RETRAININGS)}.")
+    rewind_to: Length | None = option(
+        None, "Step, or epochs as 9epochs, that re-training goes back to. Default: a tenth of the training.", at_least=0
+    )
+    retrain_epochs: float | None = option(
+        None, "Instead of rewind_to: epochs of re-training, counted from the end.", at_least=0
+    )
+    seeds: str = option("", "Repeat with trainings of these seeds, such as 0,1,2. Default: that of MODEL_DIR.")
+    rewind_optimizer: Literal["restore", "reset"] = option(
+        "restore", "Momentum after a rewind: that of the weights, as in the paper, or 0."
+    )
+
+    def retrains(self) -> list[str]:
+        """The names in `retrain`. Raises UserError for an unknown one."""
+        names = [name.strip() for name in self.retrain.split(",")]
+        for name in names:
+            if name not in RETRAININGS:
+                raise UserError(
+                    "retrain", name, f"one of {', '.join(RETRAININGS)}", f"Change it.{nearest(name, RETRAININGS)}"
+                )
+        return names
+
+    def seed_numbers(self) -> list[int]:
+        """The numbers in `seeds`, none for no text. Raises UserError for anything else."""
+        try:
+            return [int(part) for part in self.seeds.split(",")] if self.seeds else []
+        except ValueError:
+            raise UserError("seeds", repr(self.seeds), "whole numbers such as 0,1,2", "Change the value.") from None

@@ -1,0 +1,89 @@
+"""What a phase of an experiment came to, read from its `model_dir`."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.pruning.sizes import LayerSize, size_of
+from resnet_tpu.reports.metrics import read_metrics
+
+UNPRUNED = "none"
+"""Stands for the method, the re-training and the level of a network that was not pruned."""
+
+PHASES = "phases.csv"
+"""The outcomes of an experiment in its `output_dir`, a row for each."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A phase that is done: its density, from 0 to 1, and top-1 accuracy on the validation images at its last step.
+
+    `parameters` and `multiply_adds` (of one image) are those left, see `sizes.Size`. `checkpoint_bytes` is what the
+    arrays of its last checkpoint take as they are stored: weights and momentum, statistics, averages if any, masks.
+    """
+
+    model_dir: str
+    seed: int
+    retrain: str
+    level: str
+    method: str
+    density: float
+    parameters: int
+    multiply_adds: int
+    checkpoint_bytes: int
+    step: int
+    top_1_accuracy: float
+    layers: tuple[LayerSize, ...]
+
+
+def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
+    """The outcome of a phase that is done in `model_dir`."""
+    path = store.find(model_dir)
+    step, masks = store.step_of(path), None
+    if "masks" in store.stored_shapes(path):  # nothing else of the checkpoint is needed
+        masks = store.load_all(path, ("masks",)).arrays["masks"]
+    size = size_of(config_of(store.read_meta(path)), masks)
+    accuracy = next(
+        row["top_1_accuracy"]
+        for row in reversed(read_metrics(model_dir))
+        if row["split"] == "eval" and row["step"] == step
+    )
+    return Outcome(
+        model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds,
+        store.stored_bytes(path), step, accuracy, size.layers,
+    )  # fmt: skip
+
+
+def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
+    """The outcomes of several experiments; a training that several of them have counts once.
+
+    Each is measured anew, in the `model_dir` that PHASES names. Raises UserError where there is no such file or folder.
+    """
+    found: dict[str, Outcome] = {}
+    for output_dir in output_dirs:
+        path = storage.join(output_dir, PHASES)
+        if not storage.exists(path):
+            do = "Give the output_dir of a `prune` that is done."
+            raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
+        for model_dir, seed, *names in _read_rows(path):
+            place = storage.absolute(model_dir)
+            if place not in found:
+                found[place] = read_outcome(model_dir, seed, *names)
+    return list(found.values())
+
+
+def _read_rows(path: str) -> list[tuple[str, int, str, str, str]]:
+    """(model_dir, seed, retrain, level, method) of each row of PHASES. Raises UserError when it is damaged."""
+    try:
+        return [
+            (row["model_dir"], int(row["seed"]), row["retrain"], row["level"], row["method"])
+            for row in csv.DictReader(io.StringIO(storage.read_text(path)), strict=True)
+        ]
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        got = f"rows that cannot be read ({first_line(error)})"
+        raise UserError(path, got, "what `prune` wrote", "Run the same `prune` again, which writes it anew.") from None

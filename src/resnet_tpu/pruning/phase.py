@@ -1,0 +1,158 @@
+"""One phase of an experiment: a `model_dir` that begins with the checkpoint of a pruned network and trains it again."""
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import config_of, make_meta
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at, require_finite
+from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import hosts
+from resnet_tpu.pruning.layers import kernels_of, maskable
+from resnet_tpu.pruning.masks import Masks, all_kept
+from resnet_tpu.pruning.methods import find_method
+from resnet_tpu.pruning.retrain import RETRAININGS
+from resnet_tpu.pruning.start import start_with
+from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.storage import checked_json
+from resnet_tpu.training.loop import curves_path
+from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.schedule import make_schedule
+from resnet_tpu.training.state import create_state
+
+_DESCRIPTION = "pruning.json"
+_FRESH = 1_000_003
+"""What is added to a training's seed for the weights of `reinit`: other ones, and the same each time."""
+
+
+@dataclass(frozen=True)
+class Unpruned:
+    """A training that was not pruned: its options, its last step, and the step that re-training goes back to."""
+
+    model_dir: str
+    config: Config
+    last_step: int
+    rewind_step: int
+
+    def at(self, step: int) -> str:
+        """The path of its checkpoint of `step`."""
+        return storage.join(self.model_dir, store.FOLDER, str(step))
+
+
+def _read_description(path: str) -> Any:
+    """What `Phase.begin` wrote; None where it is damaged."""
+    with contextlib.suppress(ValueError):
+        return checked_json.parse(storage.read_text(path))
+    return None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What is pruned, how, and how it is trained again."""
+
+    model_dir: str
+    previous: str  # the model_dir whose last checkpoint is pruned
+    method: str
+    retrain: str
+    rewind_optimizer: Literal["restore", "reset"]
+    unpruned: Unpruned
+
+    def config(self) -> Config:
+        """The options of the training: of the unpruned one, with another end and learning rate where it says so."""
+        unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
+        last_step = unpruned.last_step
+        if retraining.step == "last":
+            last_step = last_checkpoint(self.previous) + unpruned.last_step - unpruned.rewind_step
+        rate = float(make_schedule(unpruned.config)(jnp.int32(unpruned.last_step - 1))) if retraining.low_rate else None
+        return unpruned.config.replace(
+            model_dir=self.model_dir,
+            mode="train_and_eval",
+            train_steps=last_step,
+            resnet_checkpoint="",
+            lottery_checkpoint_iters="",
+            lottery_force_learning_rate=rate,
+        )
+
+    def is_done(self) -> bool:
+        """Whether it has ended, picture and all. Raises UserError when it was begun with other options."""
+        path = storage.join(self.model_dir, _DESCRIPTION)
+        if storage.exists(path) and _read_description(path) != self._description():
+            expected = "what was begun there with the same method, re-training and rewind step"
+            raise UserError(f"Phase {self.model_dir}", "other options", expected, "Give another output_dir.")
+        return is_done(self.model_dir, int(self.config().train.train_steps))
+
+    def begin(self) -> None:
+        """Writes the checkpoint to start from, unless one is there already."""
+        folder = storage.join(self.model_dir, store.FOLDER)
+        with CheckpointStore(folder, keep=1) as checkpoints:
+            if not checkpoints.steps():
+                if hosts.is_first():
+                    storage.make_dir(self.model_dir)
+                    text = json.dumps(self._description(), indent=2)
+                    storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
+                arrays, meta = self._start()
+                checkpoints.save(int(arrays["step"]), arrays, meta)
+
+    def _description(self) -> dict[str, Any]:
+        names = ("method", "retrain", "rewind_optimizer")
+        return {name: asdict(self)[name] for name in names} | {"rewind_step": self.unpruned.rewind_step}
+
+    def _start(self) -> tuple[Arrays, dict[str, Any]]:
+        """The arrays and the description of the checkpoint that training goes on from."""
+        unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
+        pruned = store.load_all(store.find(self.previous))
+        require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
+        network = network_of(unpruned.config)
+        layers = maskable(network)
+        masks = find_method(self.method)(kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))
+        if retraining.weights == "early":
+            arrays = store.load_all(unpruned.at(unpruned.rewind_step)).arrays
+        elif retraining.weights == "fresh":
+            arrays = fresh_arrays(network, unpruned.config)
+        else:
+            arrays = pruned.arrays
+        step = {"last": pruned.step, "early": unpruned.rewind_step, "first": 0}[retraining.step]
+        arrays = start_with(arrays, masks, layers, step=step, rewind_optimizer=self.rewind_optimizer)
+        position = step * unpruned.config.train.train_batch_size
+        return arrays, make_meta(self.config(), pruned.meta["class_names"], position)
+
+
+def config_at(model_dir: str) -> Config:
+    """The resolved options of the training in `model_dir`."""
+    return config_of(store.read_meta(store.find(model_dir)))
+
+
+def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
+    """The masks in the arrays of a checkpoint; of one that has none, masks that keep everything."""
+    if "masks" not in arrays:
+        return all_kept(kernels_of(arrays["params"], layers))
+    return {name: np.asarray(leaf_at(arrays, ("masks", path))) for name, path in layers.items()}
+
+
+def last_checkpoint(model_dir: str) -> int:
+    """The step of the newest checkpoint of `model_dir`."""
+    return store.step_of(store.find(model_dir))
+
+
+def is_done(model_dir: str, last_step: int) -> bool:
+    """Whether `last_step` is saved, evaluated and drawn in `model_dir`."""
+    saved = last_step in store.steps_in(storage.join(model_dir, store.FOLDER))
+    evaluated = any(row["split"] == "eval" and row["step"] == last_step for row in read_metrics(model_dir))
+    return saved and evaluated and storage.exists(curves_path(model_dir))
+
+
+def fresh_arrays(network: Network, config: Config) -> Arrays:
+    """The arrays of a training before its first step, of weights other than those it began with."""
+    average = config.optimizer.keeps_average
+    state = create_state(network, make_optimizer(config.optimizer), config.train.seed + _FRESH, average=average)
+    return jax.tree.map(np.asarray, state.to_arrays())

@@ -1,0 +1,77 @@
+"""Accuracy against density, beside the curve of the paper; and what is left of each layer."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
+
+from resnet_tpu.pruning.outcome import UNPRUNED
+from resnet_tpu.pruning.paper import paper_curve
+from resnet_tpu.pruning.report import Row
+from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
+
+
+@mpl.rc_context(STYLE)
+def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Figure:
+    """Top-1 accuracy by density, less that of the unpruned network; the lowest and highest of the seeds as a band.
+
+    With a `network` of the paper its curves for the same re-training are dashed.
+    """
+    figure = Figure(figsize=(9, 5.2), layout="constrained")
+    axes = figure.subplots()
+    unpruned = next(row for row in rows if row.retrain == UNPRUNED)
+    axes.axhline(0, color=GREY, linewidth=1)
+    axes.plot(unpruned.density, 0, "o", color=GREY)
+    retrains = dict.fromkeys(row.retrain for row in rows if row is not unpruned)
+    for colour, retrain in zip(COLOURS, retrains, strict=False):
+        own = [row for row in rows if row.retrain == retrain]
+        densities = [row.density for row in own]
+        axes.plot(densities, [row.median - unpruned.median for row in own], "o-", color=colour, label=retrain)
+        lowest, highest = ([value - unpruned.median for value in values] for values in zip(*_bounds(own), strict=True))
+        axes.fill_between(densities, lowest, highest, color=colour, alpha=0.15, linewidth=0)
+        if network:
+            _draw_paper(axes, network, pruning, retrain, colour)
+    axes.set(xscale="log", xlabel="weights kept", ylabel="top-1 accuracy against unpruned")
+    ticks = sorted({round(row.density, 3) for row in rows}, reverse=True)  # the same level of all re-trainings
+    axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 10)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    axes.invert_xaxis()
+    axes.legend()
+    add_title(figure, f"Accuracy after pruning (unpruned: {unpruned.median:.2%})")
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequence[str]) -> Figure:
+    """The density of each layer, a line for each level, the sparsest the darkest; a panel for each re-training."""
+    figure = Figure(figsize=(9, 1 + 2.6 * len(densities)), layout="constrained")
+    panels = figure.subplots(len(densities), sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, (retrain, levels) in zip(panels, densities.items(), strict=True):
+        for number, line in enumerate(levels, 1):
+            shade = mpl.colormaps["viridis_r"](number / len(levels))
+            axes.plot(range(len(layers)), line, "o-", markersize=3, linewidth=1.2, color=shade)
+        axes.set(title=retrain, ylabel="weights kept", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    every = max(1, len(layers) // 30)
+    panels[-1].set_xticks(range(0, len(layers), every), layers[::every], rotation=90, fontsize=8)
+    add_title(figure, "What is left of each layer, level by level")
+    return figure
+
+
+def _bounds(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    return [(row.lowest, row.highest) for row in rows]
+
+
+def _draw_paper(axes: Axes, network: str, pruning: str, retrain: str, colour: str) -> None:
+    points = paper_curve(network, pruning, retrain)
+    if points:
+        base = paper_curve(network, UNPRUNED, UNPRUNED)[0].median
+        label = f"{retrain}, {network} of arXiv:2003.02389"
+        shown = [(point.density, point.median - base) for point in points]
+        axes.plot(*zip(*shown, strict=True), "--", color=colour, linewidth=1.2, label=label)

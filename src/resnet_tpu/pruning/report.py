@@ -1,0 +1,168 @@
+"""What an experiment reached: a table, CSV files, and pictures of accuracy and of what is left of each layer."""
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+from rich.table import Table
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+from resnet_tpu.pruning.levels import ITERATIVE
+from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome
+from resnet_tpu.pruning.paper import paper_network
+from resnet_tpu.pruning.phase import config_at
+from resnet_tpu.pruning.sizes import LayerSize
+from resnet_tpu.reports.console import make_console
+from resnet_tpu.reports.csv_text import to_csv
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outcomes of all seeds at one level of one re-training; accuracies from 0 to 1.
+
+    Density, parameters, multiply-adds and bytes are means.
+    """
+
+    retrain: str
+    method: str
+    density: float
+    median: float
+    lowest: float
+    highest: float
+    seeds: int
+    parameters: int
+    multiply_adds: int
+    checkpoint_bytes: int
+
+
+def summarise(outcomes: Iterable[Outcome]) -> list[Row]:
+    """A row for each level of each re-training, these in the order of the outcomes, the densest level first."""
+    rows = [_row(group) for group in _groups(outcomes)]
+    order = list(dict.fromkeys(row.retrain for row in rows))
+    return sorted(rows, key=lambda row: (order.index(row.retrain), -row.density))
+
+
+def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+    """The outcomes of all seeds at each level of each re-training."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.retrain, outcome.method), []).append(outcome)
+    return list(groups.values())
+
+
+def _row(group: Sequence[Outcome]) -> Row:
+    reached = [outcome.top_1_accuracy for outcome in group]
+
+    def mean(name: str) -> float:
+        return statistics.fmean(getattr(outcome, name) for outcome in group)
+
+    return Row(
+        group[0].retrain,
+        group[0].method,
+        mean("density"),
+        statistics.median(reached),
+        min(reached),
+        max(reached),
+        len(group),
+        *(round(mean(name)) for name in ("parameters", "multiply_adds", "checkpoint_bytes")),
+    )
+
+
+def layer_rows(outcomes: Iterable[Outcome]) -> list[tuple[Any, ...]]:
+    """(re-training, level, method, seed, and the fields of LayerSize) of each layer of each network."""
+    return [
+        (outcome.retrain, outcome.level, outcome.method, outcome.seed, *astuple(layer))
+        for outcome in outcomes
+        for layer in outcome.layers
+    ]
+
+
+def layer_densities(outcomes: Iterable[Outcome]) -> dict[str, list[list[float]]]:
+    """By re-training: for each level the density of each layer, the mean of the seeds, the densest level first."""
+    found: dict[str, list[list[float]]] = {}
+    for group in _groups(outcomes):
+        if group[0].retrain != UNPRUNED:
+            columns = zip(*([layer.density for layer in outcome.layers] for outcome in group), strict=True)
+            found.setdefault(group[0].retrain, []).append([statistics.fmean(column) for column in columns])
+    return {retrain: sorted(levels, key=sum, reverse=True) for retrain, levels in found.items()}
+
+
+def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str = "same") -> None:
+    """Prints the table and writes it with its details and pictures into `output_dir`.
+
+    `results.csv` is the table, `phases.csv` has a row for each outcome and `layers.csv` for each of its layers;
+    `curve.png` shows the accuracies, `layers.png` the densities. network: that of the paper whose curves are drawn
+    beside; `same` is the one that was pruned, where the paper has it. Raises UserError for outcomes that make no one
+    curve.
+    """
+    from resnet_tpu.pruning.picture import draw_curve, draw_layers  # matplotlib takes a while to load
+    from resnet_tpu.reports.style import write_png
+
+    pruning, rows = _kind(outcomes), summarise(outcomes)
+    make_console().print(_accuracies(rows), _sizes(rows))
+    storage.make_dir(output_dir)
+    columns = [field.name for field in fields(Outcome) if field.name != "layers"]
+    phases = [tuple(getattr(outcome, name) for name in columns) for outcome in outcomes]
+    sizes = ["retrain", "level", "method", "seed", *(field.name for field in fields(LayerSize))]
+    storage.write_text(storage.join(output_dir, PHASES), to_csv(columns, phases))
+    table = to_csv([field.name for field in fields(Row)], [astuple(row) for row in rows])
+    storage.write_text(storage.join(output_dir, "results.csv"), table)
+    storage.write_text(storage.join(output_dir, "layers.csv"), to_csv(sizes, layer_rows(outcomes)))
+    beside = paper_network(config_at(outcomes[0].model_dir)) if network == "same" else network
+    write_png(draw_curve(rows, network=beside, pruning=pruning), storage.join(output_dir, "curve.png"))
+    names = [layer.layer for layer in outcomes[0].layers]
+    write_png(draw_layers(layer_densities(outcomes), names), storage.join(output_dir, "layers.png"))
+
+
+def _kind(outcomes: Sequence[Outcome]) -> str:
+    """What `paper_curve` calls this way of pruning. Raises UserError for several ways, or several networks."""
+    kinds = {_kind_of(outcome) for outcome in outcomes if outcome.method != UNPRUNED}
+    networks = {tuple((layer.layer, layer.weights) for layer in outcome.layers) for outcome in outcomes}
+    if len(kinds) > 1 or len(networks) > 1:
+        got = " and ".join(sorted(kinds)) if len(kinds) > 1 else f"{len(networks)} networks"
+        raise UserError("Experiments", got, "one network, pruned in one way", "Combine those that belong together.")
+    return kinds.pop()
+
+
+def _kind_of(outcome: Outcome) -> str:
+    if found := re.fullmatch(r"prune_\w+_([AB])_\d", outcome.method):
+        return f"structured_{found[1].lower()}"
+    return "iterative" if outcome.level.startswith(ITERATIVE) else "one_shot"
+
+
+def _accuracies(rows: Sequence[Row]) -> Table:
+    unpruned = next(row for row in rows if row.retrain == UNPRUNED)
+    cells = [
+        (
+            *(f"{100 * value:.2f} %" for value in (row.median, row.lowest, row.highest)),
+            "" if row is unpruned else f"{100 * (row.median - unpruned.median):+.2f}",
+            str(row.seeds),
+        )
+        for row in rows
+    ]
+    columns = ("top-1", "lowest", "highest", "change", "seeds")
+    return _table("Validation, median of seeds", rows, columns, cells)
+
+
+def _sizes(rows: Sequence[Row]) -> Table:
+    cells = [(f"{row.parameters:,}", f"{row.multiply_adds:,}", f"{row.checkpoint_bytes:,}") for row in rows]
+    columns = ("parameters", "multiply-adds", "bytes on disk")
+    return _table("What is left, mean of seeds", rows, columns, cells)
+
+
+def _table(title: str, rows: Sequence[Row], columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    """A line for each row: its re-training, its density, and its cells."""
+    table = Table("re-training", "density", *columns, title=title)
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for before, row, line in zip([None, *rows], rows, cells, strict=False):
+        if before is not None and before.retrain != row.retrain:
+            table.add_section()
+        name = "unpruned" if row.retrain == UNPRUNED else row.retrain
+        table.add_row(name, f"{100 * row.density:.2f} %", *line)
+    return table

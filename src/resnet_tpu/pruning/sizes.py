@@ -1,0 +1,63 @@
+"""What is left of a pruned network: weights layer by layer, parameters, multiply-adds."""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at
+from resnet_tpu.models.network import Network
+from resnet_tpu.models.work import multiply_adds, parameter_shapes
+from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.pruning.layers import maskable
+
+
+@dataclass(frozen=True)
+class LayerSize:
+    """A layer that can be pruned, by its name in the pruning fork: its weights, those kept, multiply-adds per image.
+
+    The multiply-adds are those of the weights kept: the layer's, times its density.
+    """
+
+    layer: str
+    weights: int
+    kept: int
+    density: float
+    multiply_adds: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """A network with its masks. Parameters and multiply-adds are those left, with all that is never pruned."""
+
+    layers: tuple[LayerSize, ...]
+    parameters: int
+    multiply_adds: int
+
+    @property
+    def density(self) -> float:
+        """The share of the weights that is kept, of all layers that can be pruned."""
+        return sum(layer.kept for layer in self.layers) / sum(layer.weights for layer in self.layers)
+
+
+def size_of(config: Config, masks: Arrays | None) -> Size:
+    """The size of the network of a training whose options are resolved, with the masks of its checkpoint if any."""
+    places, shapes, work = _describe(config.model, config.data.num_label_classes or 0, config.data.image_size)
+    layers = []
+    for name, path in places.items():
+        total = math.prod(shapes[path])
+        kept = total if masks is None else int(np.count_nonzero(leaf_at({"masks": masks}, ("masks", path))))
+        layers.append(LayerSize(name, total, kept, kept / total, round(work[path] * kept / total)))
+    removed = sum(layer.weights - layer.kept for layer in layers)
+    saved = sum(work[path] for path in places.values()) - sum(layer.multiply_adds for layer in layers)
+    return Size(tuple(layers), sum(map(math.prod, shapes.values())) - removed, sum(work.values()) - saved)
+
+
+@functools.lru_cache(maxsize=8)
+def _describe(
+    model: ModelConfig, num_classes: int, image_size: int
+) -> tuple[dict[str, Path], dict[Path, tuple[int, ...]], dict[Path, int]]:
+    """Of a network without masks: where its layers are, the shape of each parameter, multiply-adds of each kernel."""
+    network = Network.create(model, num_classes=num_classes, image_size=image_size)
+    return maskable(network), parameter_shapes(network), multiply_adds(network)

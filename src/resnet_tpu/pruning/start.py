@@ -1,0 +1,55 @@
+"""The arrays of the checkpoint that re-training starts from: step, params, batch_stats, momentum, ema, masks."""
+
+from typing import Literal
+
+import jax
+import numpy as np
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import Arrays, Path, put
+from resnet_tpu.pruning.masks import Masks
+from resnet_tpu.training.masking import apply_masks
+
+
+def start_with(
+    arrays: Arrays,
+    masks: Masks,
+    layers: dict[str, Path],
+    *,
+    step: int,
+    rewind_optimizer: Literal["restore", "reset"],
+) -> Arrays:
+    """The arrays of the checkpoint that re-training starts from: `arrays` masked, at `step`.
+
+    The masks become part of them, and what they mask is exactly 0, its momentum and average too. The other momentum is
+    the one that belongs to `arrays`, as in the paper, or 0 with `reset`. Raises UserError for the masks of another
+    network.
+    """
+    nested: Arrays = {}
+    for name, path in layers.items():
+        put(nested, path, masks[name])
+    _check_fit(arrays["params"], nested)
+    momentum = arrays["momentum"]
+    if rewind_optimizer == "reset":
+        momentum = jax.tree.map(np.zeros_like, momentum)
+    started = dict(arrays) | {
+        "step": np.array(step, np.int32),
+        "params": apply_masks(arrays["params"], nested),
+        "momentum": apply_masks(momentum, nested),
+        "masks": nested,
+    }
+    if "ema" in arrays:
+        started["ema"] = arrays["ema"] | {"params": apply_masks(arrays["ema"]["params"], nested)}
+    return jax.tree.map(np.asarray, started)  # several processes cannot save what lies on the device of one
+
+
+def _check_fit(params: Arrays, masks: Arrays, name: str = "") -> None:
+    for key, mask in masks.items():
+        place = f"{name}/{key}".lstrip("/")
+        if key not in params:
+            raise UserError(f"Mask of {place}", "no such kernel", "masks of the same network", "Give its own.")
+        if isinstance(mask, dict):
+            _check_fit(params[key], mask, place)
+        elif mask.shape != params[key].shape:
+            got, expected = f"shape {tuple(mask.shape)}", f"{tuple(params[key].shape)}, that of the kernel"
+            raise UserError(f"Mask of {place}", got, expected, "Give the masks of the same network.")

@@ -1,0 +1,1 @@
+"""Trained networks in use: exported for other programs, and behind a server."""

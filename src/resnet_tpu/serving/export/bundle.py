@@ -1,0 +1,302 @@
+"""A bundle: the folder that holds a trained network in forms that run elsewhere, and all there is to know of it.
+
+`EXPORT_DIR/<unix seconds>/`: `bundle.json` (the model card, the options, every file with its size and SHA-256),
+`labels.txt` (the class of each output), and the files of the forms. A folder without `bundle.json` is no bundle, and
+that file is written last.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import expand_home
+from resnet_tpu.storage import checked_json
+from resnet_tpu.storage.checked_json import as_kind
+from resnet_tpu.system.machine import has_accelerator
+
+DESCRIPTION, LABELS = "bundle.json", "labels.txt"
+
+FORMAT = 1
+"""Of `bundle.json`; a bundle of a later one is refused."""
+
+Form = Literal["stablehlo", "onnx", "int8", "savedmodel"]
+
+FORMS: tuple[Form, ...] = get_args(Form)
+
+Output = Literal["logits", "probabilities"]
+"""What a form that takes pixels computes, in this order, float32 [n, classes]."""
+
+OUTPUTS: tuple[Output, ...] = get_args(Output)
+
+Classifier = Callable[[np.ndarray], np.ndarray]
+"""images uint8 [n, s, s, 3] -> an `Output`, float32 [n, classes], for any n and from any number of threads."""
+
+_PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
+"""Packages through which JAX reaches accelerators."""
+
+_DO = "Export it again, or restore a copy."
+
+
+@dataclass(frozen=True)
+class _File:
+    """What `bundle.json` says of a file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a bundle says of itself.
+
+    version: the unix seconds in the name of its folder, or else when it was written. description: the model card, for
+    anyone to see; `docs/export.md` lists its keys. config: of the training. files: (bytes, SHA-256) by path in it.
+    """
+
+    path: str
+    name: str
+    version: int
+    class_names: list[str]
+    image_size: int
+    resize_method: Literal["bicubic", "bilinear"]
+    description: Mapping[str, Any]
+    forms: tuple[Form, ...]
+    config: Config
+    files: Mapping[str, tuple[int, str]]
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises UserError when it is not what was written."""
+        path = storage.join(self.path, name)
+        try:
+            with storage.open_read(path) as file:
+                content = file.read()
+        except OSError as error:
+            raise _damaged(path, first_line(error), "a file that can be read") from None
+        size, digest = self.files[name]
+        if len(content) != size:
+            raise _damaged(path, f"{len(content)} bytes", f"the {size} that were written")
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise _damaged(path, "another checksum", f"the SHA-256 in {DESCRIPTION}")
+        return content
+
+
+def is_bundle(path: str) -> bool:
+    """Whether `path` is a bundle."""
+    return storage.exists(storage.join(path, DESCRIPTION))
+
+
+def newest_bundle(folder: str) -> str:
+    """`folder` itself when it is a bundle, else the newest of those in it. Raises UserError when there is none."""
+    if is_bundle(folder):
+        return folder
+    versions = sorted((int(name) for name in storage.list_dir(folder) if name.isdecimal()), reverse=True)
+    for version in versions:
+        if is_bundle(path := storage.join(folder, str(version))):
+            return path
+    raise _no_bundle(folder)
+
+
+def find_bundle(path: str) -> str | None:
+    """The bundle that `path` means; None when it means none, as a checkpoint."""
+    try:
+        return newest_bundle(path)
+    except UserError:
+        return None
+
+
+def _no_bundle(path: str) -> UserError:
+    """The error for a path that is no bundle: with the commands that make one, where there are weights."""
+    from resnet_tpu.checkpoints import missing, store  # JAX, which a server with ONNX Runtime does without
+
+    expected = f"a folder with {DESCRIPTION}, or one of such folders"
+    source, commands, got = shlex.quote(path), [], "a trained network that was not exported yet"
+    if kind := missing.foreign_kind(path):
+        command, source = missing.convert_command(path)
+        commands, got = [command], kind
+    else:
+        try:
+            store.find(path)
+        except UserError:
+            return UserError("Bundle", path, expected, "Check the path.")
+    target = "exported" if store.is_checkpoint(path) else f"{source}/exported"
+    commands.append(f"resnet-tpu export {source} {target}")
+    return UserError(
+        "Bundle", f"{path}, {got}", expected, f"Run export first: {' && '.join(commands)}; it is in {target}."
+    )
+
+
+def open_bundle(path: str) -> Bundle:
+    """The bundle at `path`, which may also be the folder it was exported to: its newest.
+
+    Raises UserError when there is none, or a file of it is missing or cut off. Checksums are compared when a file is
+    read.
+    """
+    path = newest_bundle(expand_home(path)).rstrip("/")
+    place = storage.join(path, DESCRIPTION)
+    try:
+        found = checked_json.loads(storage.read_text(place))
+        if (version := as_kind(int, found["format"], "format")) > FORMAT:
+            do = f"Use resnet_tpu {found['description']['package_version']} or later."
+            raise UserError(f"Bundle {path}", f"format {version}", f"at most {FORMAT}", do)
+        bundle = _parse(path, found)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _damaged(place, f"a file that cannot be read ({first_line(error)})", "what was written") from None
+    for name, (size, _) in bundle.files.items():
+        file = storage.join(path, name)
+        if not storage.exists(file):
+            raise _damaged(file, "no such file", f"the {size} bytes that {DESCRIPTION} lists")
+        if (there := storage.file_state(file)[0]) != size:
+            raise _damaged(file, f"{there} bytes", f"the {size} that were written")
+    return bundle
+
+
+def _parse(path: str, found: Mapping[str, Any]) -> Bundle:
+    """Raises ValueError, LookupError, TypeError or AttributeError when it is of another kind than was written."""
+    card, folder = found["description"], path.rsplit("/", 1)[-1]
+    image_size, method = as_kind(int, card["image_size"], "image_size"), card["resize_method"]
+    forms, files = as_kind(list[str], found["forms"], "forms"), as_kind(dict[str, _File], found["files"], "files")
+    if image_size < 1 or method not in ("bicubic", "bilinear") or not set(forms) <= set(FORMS):
+        raise ValueError(f"image_size {image_size}, resize_method {method!r:.40}, forms {forms!r:.80}")
+    return Bundle(
+        path=path,
+        name=as_kind(str, card["name"], "name"),
+        version=int(folder) if folder.isdecimal() else as_kind(int, found["written"], "written"),
+        class_names=as_kind(list[str], card["class_names"], "class_names"),
+        image_size=image_size,
+        resize_method=method,
+        description=card,
+        forms=tuple(form for form in FORMS if form in forms),
+        config=config_of(found),
+        files={name: (file.bytes, file.sha256) for name, file in files.items()},
+    )
+
+
+def write_bundle(
+    export_dir: str,
+    description: Mapping[str, Any],
+    config: Config,
+    forms: Iterable[tuple[Form, Callable[[], Mapping[str, bytes]]]],
+) -> str:
+    """Writes a bundle under `export_dir` and returns its path. It appears whole or not at all.
+
+    description: the model card. forms: each with what makes its files, by path in the bundle.
+    """
+    if storage.is_remote(export_dir):  # no folder can be renamed there: its description makes it a bundle
+        folder = _free_place(export_dir)
+        _write_files(folder, description, config, forms)
+        return folder
+    with storage.folder_aside(export_dir, "bundle") as folder:
+        _write_files(folder, description, config, forms)
+        return _publish(folder, export_dir)
+
+
+def _write_files(
+    folder: str,
+    description: Mapping[str, Any],
+    config: Config,
+    forms: Iterable[tuple[Form, Callable[[], Mapping[str, bytes]]]],
+) -> None:
+    files: dict[str, dict[str, Any]] = {}
+    written: list[Form] = []
+
+    def write(name: str, content: bytes) -> None:
+        place = storage.join(folder, name)
+        storage.make_dir(place.rsplit("/", 1)[0])
+        with storage.write_whole(place) as file:
+            file.write(content)
+        files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    write(LABELS, "".join(f"{name}\n" for name in description["class_names"]).encode())
+    for form, make in forms:
+        for name, content in make().items():
+            write(name, content)
+        written.append(form)
+    whole = {
+        "format": FORMAT, "written": int(time.time()), "description": dict(description), "forms": written,
+        "files": files, "config": config.flat(),
+    }  # fmt: skip
+    write(DESCRIPTION, checked_json.dumps(whole, indent=2, ensure_ascii=False).encode())
+
+
+def _free_place(export_dir: str) -> str:
+    seconds = int(time.time())
+    while storage.exists(place := storage.join(export_dir, str(seconds))):
+        seconds += 1
+    return place
+
+
+def _publish(folder: str, export_dir: str) -> str:
+    """Renames the folder to the time; another export of the same second keeps its name."""
+    while True:
+        place = _free_place(export_dir)
+        try:
+            Path(folder).rename(place)
+        except OSError:
+            if not storage.exists(place):
+                raise
+        else:
+            return place
+
+
+def load_classifier(
+    bundle: Bundle, form: Form | None = None, num_threads: int | None = None, output: Output = "probabilities"
+) -> Classifier:
+    """The network of the bundle, ready to run.
+
+    form: default ONNX Runtime on a CPU, where the bundle has its form and it is installed, else StableHLO through XLA.
+    num_threads: of ONNX Runtime; default all cores. XLA takes all cores anyway. Raises UserError for a form that the
+    bundle has not, whose package is missing, or whose file is damaged.
+    """
+    form = form or default_form(bundle)
+    if form not in bundle.forms:
+        do = f"Choose another, or export again with --forms={','.join([*bundle.forms, form])}."
+        raise UserError("Form", form, f"one that {bundle.path} has: {', '.join(bundle.forms)}", do)
+    if form == "stablehlo":
+        from resnet_tpu.serving.export.stablehlo import load_stablehlo
+
+        return load_stablehlo(bundle, output)
+    if form == "savedmodel":
+        do = "Serve it with TensorFlow Serving, or choose another form."
+        raise UserError("Form", form, "one that takes pixels: stablehlo, onnx or int8", do)
+    from resnet_tpu.serving.export.runtime import load_onnx
+
+    return load_onnx(bundle, form, num_threads, output)
+
+
+def default_form(bundle: Bundle) -> Form:
+    """The form that `load_classifier` takes when none is named."""
+    order: tuple[Form, ...] = ("onnx", "stablehlo", "int8")
+    if importlib.util.find_spec("onnxruntime") is None or _runs_on_accelerator():
+        order = ("stablehlo", "onnx", "int8")
+    for form in order:
+        if form in bundle.forms:
+            return form
+    do = "Export it with --forms=stablehlo,onnx."
+    raise UserError(f"Bundle {bundle.path}", ", ".join(bundle.forms), "a form that takes pixels", do)
+
+
+def _runs_on_accelerator() -> bool:
+    """Whether JAX runs on anything but a CPU here. Where it cannot, that costs no import of JAX."""
+    if os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, _PLUGINS)):
+        return False
+    if not has_accelerator():
+        return False
+    import jax
+
+    return jax.default_backend() != "cpu"
+
+
+def _damaged(path: str, got: str, expected: str) -> UserError:
+    return UserError(f"Bundle, {path}", got, expected, _DO)

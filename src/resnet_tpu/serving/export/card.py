@@ -1,0 +1,77 @@
+"""The model card: what a bundle tells everyone about its network."""
+
+import datetime
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu import __version__
+from resnet_tpu.checkpoints import store
+from resnet_tpu.data.manifest import read_manifest
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.reports.metrics import evaluation_at
+from resnet_tpu.serving.export.fold import Folded
+from resnet_tpu.training.trained import Trained
+
+_METRICS = ("top_1_accuracy", "top_5_accuracy", "loss")
+
+
+def make_card(
+    trained: Trained, folded: Folded, *, name: str, averaged: bool, warmup_batch_sizes: tuple[int, ...]
+) -> dict[str, Any]:
+    """The model card of a trained network; `docs/export.md` says what the keys mean. No path is in it.
+
+    averaged: whether moving averages were asked for, where there are any.
+    """
+    config = trained.config
+    kernels = [array for key, array in folded.weights.items() if key.endswith("/kernel")]
+    card: dict[str, Any] = {
+        "name": name,
+        "network": f"ResNet-{config.model.resnet_depth}",
+        "step": trained.step,
+        "parameters": sum(array.size for array in folded.weights.values()),
+        "density": round(
+            sum(np.count_nonzero(kernel) for kernel in kernels) / sum(kernel.size for kernel in kernels), 6
+        ),
+        "moving_average": averaged and config.optimizer.keeps_average,
+        "image_size": config.data.image_size,
+        "resize_method": config.data.resize_method,
+        "crop_pct": config.data.crop_pct,
+        "mean_rgb": list(config.model.mean_rgb),
+        "stddev_rgb": list(config.model.stddev_rgb),
+        "weights_origin": config.model.weights_origin or None,
+        "weights_licence": config.model.weights_licence or None,
+        "metrics": _metrics(trained),
+        "data": _data(config),
+        "trained": _date(store.written_at(trained.path)),
+        "exported": _date(datetime.datetime.now(datetime.UTC).timestamp()),
+        "package_version": __version__,
+        "warmup_batch_sizes": list(warmup_batch_sizes),
+        "class_names": folded.class_names,
+    }
+    return {key: value for key, value in card.items() if value not in (None, {})}
+
+
+def _metrics(trained: Trained) -> dict[str, Any]:
+    """What the training measured of this checkpoint on the validation images; empty where nothing is known."""
+    folder, slash, _ = trained.path.rpartition(f"/{store.FOLDER}/")
+    measured = evaluation_at(folder, trained.step) if slash else {}
+    known = {name: round(measured[name], 6) for name in _METRICS if name in measured}
+    return {"split": "validation", **known} if measured else {}
+
+
+def _data(config: Config) -> dict[str, int]:
+    """Images by split, as far as they were counted."""
+    counts = {"train": config.data.num_train_images}
+    try:
+        manifest = read_manifest(config.data.data_dir) if config.data.data_dir else None
+    except (UserError, OSError):  # the data may be gone by now; the network is whole all the same
+        manifest = None
+    if manifest is not None:
+        counts |= {split: sum(entry.per_class.values()) for split, entry in manifest.splits.items()}
+    return {split: count for split, count in counts.items() if count}
+
+
+def _date(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

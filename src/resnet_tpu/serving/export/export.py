@@ -1,0 +1,151 @@
+"""From a checkpoint to a bundle."""
+
+import dataclasses
+import importlib.util
+import logging
+import re
+from collections.abc import Callable, Mapping
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError, missing_extra, nearest
+from resnet_tpu.options.config import Config, DataConfig, EvalConfig
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.reports.progress import track
+from resnet_tpu.serving.export.bundle import FORMS, Form, write_bundle
+from resnet_tpu.serving.export.card import make_card
+from resnet_tpu.serving.export.fold import Folded, fold
+from resnet_tpu.training.trained import Trained, load_trained
+
+log = logging.getLogger(__name__)
+
+Maker = Callable[[], Mapping[str, bytes]]
+"""Makes the files of a form, by path in the bundle."""
+
+_PACKAGES: dict[Form, tuple[tuple[str, ...], str]] = {
+    "onnx": (("onnx",), "onnx"),
+    "int8": (("onnx", "onnxruntime"), "onnx"),
+    "savedmodel": (("tensorflow",), "tf"),
+}
+"""What writing a form needs, and the extra that brings it."""
+
+_DEFAULT_FORMS: tuple[Form, ...] = ("stablehlo", "onnx", "savedmodel")
+
+
+def export_run(config: Config) -> str:
+    """Exports the newest checkpoint of `model_dir` to `export_dir` and returns the path of the bundle.
+
+    Of several processes the first one writes, and all return the path. Raises UserError.
+    """
+    check_export(config.eval)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        trained = load_trained(
+            config.run.model_dir,
+            distributed.make_mesh(config.run.num_cores),
+            moving_average=config.eval.export_moving_average,
+        )
+        path = hosts.from_first(export_model(trained, config) if hosts.is_first() else "")
+    log.info("Exported to %s", path)
+    return path
+
+
+def export_model(trained: Trained, config: Config) -> str:
+    """Writes a bundle under `export_dir`, whole or not at all, and returns its path.
+
+    config: what was asked for: the options of the export, and the data that calibrate the int8 form. Raises UserError.
+    """
+    asked = config.eval
+    folded = fold(trained)
+    sizes = batch_sizes(asked)
+    card = make_card(
+        trained, folded, name=asked.model_name, averaged=asked.export_moving_average, warmup_batch_sizes=sizes
+    )
+    if not asked.export_forms:
+        _tell_left_out()
+    makers = _makers(trained, folded, config)
+    forms: list[tuple[Form, Maker]] = [(form, makers[form]) for form in chosen_forms(asked)]
+    if asked.add_warmup_requests and "savedmodel" not in dict(forms):
+        log.info("add_warmup_requests: nothing to do without a SavedModel; `resnet-tpu serve` warms up by itself")
+    return write_bundle(asked.export_dir, card, trained.config, track(forms, "export", total=len(forms)))
+
+
+def network_data(trained: Trained, config: Config) -> DataConfig:
+    """The data options that were asked for, with the preprocessing that the network was trained with."""
+    own = trained.config.data
+    return dataclasses.replace(trained.data_config(config.data), resize_method=own.resize_method, crop_pct=own.crop_pct)
+
+
+def check_export(asked: EvalConfig) -> None:
+    """Raises UserError for options that do not fit, packages that are missing, and a folder not to be written to."""
+    for form in chosen_forms(asked):
+        packages, extra = _PACKAGES.get(form, ((), ""))
+        for package in packages:
+            if importlib.util.find_spec(package) is None:
+                raise missing_extra(f"Form {form}", package, extra)
+    batch_sizes(asked)
+    if not re.fullmatch(r"[\w.-]+", asked.model_name):
+        do = "Clients ask for it by this name: /v1/models/NAME."
+        raise UserError("model_name", repr(asked.model_name), "letters, digits, '.', '_' and '-'", do)
+    storage.check_writable(asked.export_dir)
+
+
+def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
+    """The forms that the options ask for, each once. Raises UserError for one that there is not."""
+    if not asked.export_forms:
+        return tuple(form for form in _DEFAULT_FORMS if _is_installed(form))
+    names = [name.strip() for name in asked.export_forms.split(",")]
+    for name in names:
+        if name not in FORMS:
+            raise UserError(
+                "export_forms", name or "nothing", f"some of {', '.join(FORMS)}", f"Correct it.{nearest(name, FORMS)}"
+            )
+    return tuple(form for form in FORMS if form in names)
+
+
+def batch_sizes(asked: EvalConfig) -> tuple[int, ...]:
+    """The numbers in `inference_batch_sizes`. Raises UserError when they are none."""
+    try:
+        sizes = tuple(sorted({int(part) for part in asked.inference_batch_sizes.split(",")}))
+    except ValueError:
+        sizes = (0,)
+    if sizes[0] < 1:
+        expected = "numbers from 1 with commas, such as 1,8,32"
+        raise UserError("inference_batch_sizes", repr(asked.inference_batch_sizes), expected, "Change the value.")
+    return sizes
+
+
+def _is_installed(form: Form) -> bool:
+    packages, _ = _PACKAGES.get(form, ((), ""))
+    return all(importlib.util.find_spec(package) for package in packages)
+
+
+def _tell_left_out() -> None:
+    for form in _DEFAULT_FORMS:
+        if not _is_installed(form):
+            log.info("Not exported as %s, which needs pip install 'resnet-tpu[%s]'", form, _PACKAGES[form][1])
+
+
+def _makers(trained: Trained, folded: Folded, config: Config) -> Mapping[Form, Maker]:
+    """What makes the files of each form; heavy packages are imported by those that need them."""
+
+    def stablehlo() -> Mapping[str, bytes]:
+        from resnet_tpu.serving.export.stablehlo import write_stablehlo
+
+        return write_stablehlo(folded)
+
+    def onnx() -> Mapping[str, bytes]:
+        from resnet_tpu.serving.export.onnx import write_onnx
+
+        return write_onnx(folded)
+
+    def int8() -> Mapping[str, bytes]:
+        from resnet_tpu.serving.export.quantize import write_int8
+
+        return write_int8(folded, network_data(trained, config))
+
+    def savedmodel() -> Mapping[str, bytes]:
+        from resnet_tpu.serving.export.savedmodel import write_savedmodel
+
+        return write_savedmodel(folded, trained.config.data, config.eval, batch_sizes(config.eval))
+
+    return {"stablehlo": stablehlo, "onnx": onnx, "int8": int8, "savedmodel": savedmodel}

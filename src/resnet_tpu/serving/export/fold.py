@@ -1,0 +1,89 @@
+"""The arrays of a trained network as evaluation needs them: batch norms folded into the convolutions before them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu.models.architecture import EPSILON, Architecture
+from resnet_tpu.models.arrays import require_finite
+from resnet_tpu.training.trained import Trained
+
+_EVONORM = ("scale", "bias", "v")
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A network without batch norms, float32.
+
+    weights: by name, in the layout of the checkpoint (kernels HWIO):
+    `X/kernel` and `X/bias` of a convolution X, with the batch norm that followed it in them;
+    `X/scale` and `X/bias` of a batch norm that no convolution precedes;
+    `X/scale`, `X/bias`, `X/v` of an EvoNorm, with `X/deviation` (of the batch) in B0.
+    mean, deviation: of the pixels 0..255, float32 [3]. class_names: one for every output; those without are numbered.
+    """
+
+    architecture: Architecture
+    image_size: int
+    class_names: list[str]
+    mean: np.ndarray
+    deviation: np.ndarray
+    weights: dict[str, np.ndarray]
+
+
+def fold(trained: Trained) -> Folded:
+    """The trained network, folded; the arithmetic is float64. Raises NonFiniteError for weights that are not finite."""
+    config = trained.config
+    found: dict[str, np.ndarray] = {}
+    with np.errstate(invalid="ignore", over="ignore"):
+        _fold_into(found, "", trained.params, trained.batch_stats)
+        weights = {name: np.ascontiguousarray(array, np.float32) for name, array in found.items()}
+    require_finite(weights, f"step {trained.step}", "Take an earlier checkpoint.")
+    mean, deviation = (
+        np.asarray([255 * value for value in colours], np.float32)
+        for colours in (config.model.mean_rgb, config.model.stddev_rgb)
+    )
+    num_classes = weights["dense/bias"].size
+    return Folded(
+        trained.network.architecture,
+        config.data.image_size,
+        [*trained.class_names, *map(str, range(len(trained.class_names), num_classes))],
+        mean,
+        deviation,
+        weights,
+    )
+
+
+def _fold_into(weights: dict[str, np.ndarray], name: str, params: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
+    """Adds the weights of the module `name`, whose arrays are given, and of the modules in it."""
+    if "conv" in params:
+        _fold_conv(weights, name, params, stats)
+    elif "v" in params or ("scale" in params and "mean" in stats):
+        weights |= {f"{name}/{key}": array for key, array in _norm(params, stats).items()}
+    elif "kernel" in params:
+        weights |= {f"{name}/{key}": np.asarray(params[key], np.float64) for key in ("kernel", "bias") if key in params}
+    else:
+        for key, inner in params.items():
+            _fold_into(weights, f"{name}/{key}" if name else key, inner, stats.get(key, {}))
+
+
+def _fold_conv(weights: dict[str, np.ndarray], name: str, params: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
+    kernel = np.asarray(params["conv"]["kernel"], np.float64)
+    norm = _norm(params["norm"], stats.get("norm", {})) if "norm" in params else {}
+    if "v" in norm:  # an EvoNorm is not linear: it stays behind its convolution
+        weights |= {f"{name}/norm/{key}": array for key, array in norm.items()}
+    elif norm:
+        kernel = kernel * norm["scale"]
+        weights[f"{name}/bias"] = norm["bias"]
+    weights[f"{name}/kernel"] = kernel
+
+
+def _norm(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """A norm in evaluation: of a batch norm what is left, x * scale + bias; an EvoNorm's arrays as vectors."""
+    arrays = {key: np.asarray(array, np.float64).reshape(-1) for key, array in {**params, **stats}.items()}
+    if "v" in arrays:
+        evonorm = {key: arrays[key] for key in _EVONORM}
+        return evonorm | ({"deviation": np.sqrt(arrays["var"] + EPSILON)} if "var" in arrays else {})
+    scale = arrays["scale"] / np.sqrt(arrays["var"] + EPSILON)
+    return {"scale": scale, "bias": arrays["bias"] - arrays["mean"] * scale}

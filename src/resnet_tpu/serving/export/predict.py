@@ -1,0 +1,84 @@
+"""Prediction with a bundle: the images, formats and reports of `train.predict`."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.data.loader.batches import eval_batches
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.split import Split
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.reports.finite import check_finite
+from resnet_tpu.reports.predictions import Predictions
+from resnet_tpu.reports.progress import track
+from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier
+from resnet_tpu.training.predict import Format, open_images, show_predictions, write_report
+from resnet_tpu.training.trained import as_trained
+
+BATCH_SIZE = 32
+"""The most images at once unless more are asked for: beyond that no form gets faster on a CPU."""
+
+_DO = "Choose another form of it (--form), or export an earlier checkpoint."
+
+
+def predict_with_bundle(
+    bundle: Bundle,
+    config: Config,
+    images: Sequence[str] = (),
+    *,
+    form: Form | None = None,
+    split: Split = "test",
+    output_format: Format = "table",
+    top_k: int = 5,
+    output_dir: str = "",
+) -> Predictions:
+    """Predicts image files and folders, or a split of the data, as `train.predict.predict`, in one process.
+
+    form: default that of `load_classifier`. Raises UserError.
+    """
+    if output_dir:
+        storage.check_writable(output_dir)
+    classify = load_classifier(bundle, form)
+    data = as_trained(config.data, bundle.config.data)
+    source, num_images = open_images(data, images, split, bundle.class_names)
+    batch_size = config.eval.predict_batch_size or min(config.eval.eval_batch_size, BATCH_SIZE)
+    what = f"Probabilities of {bundle.path}, step {bundle.description.get('step')}"
+    outputs, labels, kept = run_source(
+        classify, source, data, num_images=num_images, batch_size=batch_size, what=what, advise=lambda: _DO
+    )
+    predictions = Predictions([source[int(i)].name for i in kept], outputs, labels, bundle.class_names)
+    show_predictions(predictions, output_format, top_k, list_all=bool(images))
+    if output_dir:
+        write_report(output_dir, predictions, source, kept, top_k)
+    return predictions
+
+
+def run_source(
+    run: Callable[[np.ndarray], np.ndarray],
+    source: Source,
+    data: DataConfig,
+    *,
+    num_images: int,
+    batch_size: int,
+    title: str = "predict",
+    what: str,
+    advise: Callable[[], str],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `run` gives for the first `num_images` of `source`, their labels (-1: unknown), and the index of each.
+
+    Damaged images are left out, where the data options say so. Raises NonFiniteError for a batch of which something
+    is not finite: `what` it is, and what `advise` says.
+    """
+    batch_size = min(batch_size, num_images)
+    batches = eval_batches(source, data, batch_size=batch_size, max_images=num_images)
+    outputs, labels, kept = [], [], []
+    total = -(-num_images // batch_size)
+    for number, batch in enumerate(track(batches, title, total=total)):
+        whole = batch["weight"] > 0
+        found = run(batch["image"])[whole]
+        check_finite(f"{what}, batch {number + 1} of {total}", found, advise)
+        outputs.append(found)
+        labels.append(batch["label"][whole])
+        kept.append(np.flatnonzero(whole) + number * batch_size)
+    return np.concatenate(outputs), np.concatenate(labels), np.concatenate(kept)

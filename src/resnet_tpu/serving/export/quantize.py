@@ -1,0 +1,119 @@
+"""The network with 8-bit weights and activations, for CPUs: quantised after the training by ONNX Runtime."""
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+from resnet_tpu.data.loader.batches import eval_batches
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Sample, Source
+from resnet_tpu.errors import NonFiniteError, UserError
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.reports.finite import check_finite
+from resnet_tpu.reports.progress import track
+from resnet_tpu.serving.export.fold import Folded
+from resnet_tpu.serving.export.onnx import make_model
+from resnet_tpu.serving.export.runtime import FILES
+
+NUM_IMAGES = 256
+"""Training images whose activations say which range each tensor needs."""
+
+_BATCH = 8
+
+_DO = "Take an earlier checkpoint, or leave int8 out of --forms."
+
+_QUANTIZED = ("Conv", "Add", "MaxPool", "AveragePool", "GlobalAveragePool", "Relu")
+"""What is computed in 8 bits. Not the classifier, nor what changes with the image: gates and EvoNorms."""
+
+
+def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
+    """The file of the form, with the inputs and outputs of `write_onnx`: an ONNX model with quantised tensors (QDQ).
+
+    data: whose training images calibrate it. Raises UserError when there are none.
+    """
+    images = _calibration_images(data)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of NumPy, about what ONNX Runtime does inside
+        source, target = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
+        onnx.save(make_model(folded), source)
+        root = logging.getLogger()
+        level = root.level
+        root.setLevel(logging.ERROR)  # advice to simplify the model, which has nothing left to simplify
+        try:
+            quantize_static(
+                source, target, _Reader(images), quant_format=QuantFormat.QDQ, per_channel=True,
+                activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, op_types_to_quantize=list(_QUANTIZED),
+                nodes_to_exclude=_left_in_float(folded), calibrate_method=CalibrationMethod.MinMax,
+                reduce_range=True,  # 7 bits of weights: CPUs without VNNI add pairs of products in 16 bits
+            )  # fmt: skip
+        except AssertionError as error:  # of a range that is nan
+            raise NonFiniteError("Calibration of int8", f"{error} in a range", "finite activations", _DO) from None
+        finally:
+            root.setLevel(level)
+        onnx.checker.check_model(str(target))
+        _check_ranges(onnx.load(target))
+        return {FILES["int8"]: target.read_bytes()}
+
+
+def _check_ranges(model: onnx.ModelProto) -> None:
+    """Raises NonFiniteError when an activation that calibrated it was not finite: its range is none then."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            array = onnx.numpy_helper.to_array(tensor)
+            check_finite(f"Calibration of int8, {tensor.name}", array, lambda: _DO)
+
+
+def _left_in_float(folded: Folded) -> list[str]:
+    """Nodes of a kind that is quantised elsewhere: the gates of squeeze-and-excite are small, and sensitive."""
+    names = [name.removesuffix("/kernel") for name in folded.weights if "/squeeze_excite/" in name]
+    return [node for name in names for node in (name, f"{name}/relu")]
+
+
+def _calibration_images(data: DataConfig) -> Iterator[np.ndarray]:
+    try:
+        source = open_source(data, "train")
+    except UserError as error:
+        do = "Give --data_dir=FOLDER with training images, or leave int8 out of --forms."
+        raise UserError("Calibration of int8", str(error.got), "training images", do) from None
+    chosen = _Spread(source, min(NUM_IMAGES, len(source)))
+    batches = eval_batches(chosen, data, batch_size=min(_BATCH, len(chosen)))
+    for batch in track(batches, "calibrate int8", total=-(-len(chosen) // _BATCH)):
+        yield batch["image"][batch["weight"] > 0]
+
+
+class _Spread:
+    """Examples of a source, evenly over all of it: a folder's come class by class."""
+
+    def __init__(self, source: Source, count: int) -> None:
+        self.class_names, self.num_classes, self.honour_exif = (
+            source.class_names,
+            source.num_classes,
+            source.honour_exif,
+        )
+        self.damage = source.damage
+        self._source, self._count = source, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, i: int) -> Sample:
+        return self._source[i * len(self._source) // self._count]
+
+    def where(self, i: int) -> str:
+        return self._source.where(i * len(self._source) // self._count)
+
+
+class _Reader(CalibrationDataReader):
+    def __init__(self, images: Iterator[np.ndarray]) -> None:
+        self._images = images
+
+    def get_next(self) -> Any:  # None at the end, which the base class does not declare
+        images = next(self._images, None)
+        return None if images is None else {"images": images}

@@ -1,0 +1,39 @@
+"""ONNX Runtime on a CPU."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu.errors import UserError, first_line, missing_extra
+from resnet_tpu.serving.export.bundle import Bundle, Classifier, Form, Output
+
+FILES: dict[Form, str] = {"onnx": "model.onnx", "int8": "model_int8.onnx"}
+"""The file of each form that ONNX Runtime runs."""
+
+
+def load_onnx(
+    bundle: Bundle, form: Form, num_threads: int | None = None, output: Output = "probabilities"
+) -> Classifier:
+    """The network of a bundle through ONNX Runtime. Raises UserError when it is not installed, or the file damaged.
+
+    num_threads: default one per core.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise missing_extra(f"Form {form}", "onnxruntime", "onnx") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads or 0
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(bundle.read(FILES[form]), options, ["CPUExecutionProvider"])
+    except (RuntimeError, ValueError) as error:  # what ONNX Runtime raises derives from either
+        do = "Upgrade onnxruntime, or choose --form=stablehlo."
+        raise UserError(f"Bundle, {FILES[form]}", first_line(error), "what this ONNX Runtime can run", do) from None
+    return functools.partial(_run, session, output)
+
+
+def _run(session: Any, output: Output, images: np.ndarray) -> np.ndarray:
+    (values,) = session.run([output], {"images": images})
+    return values

@@ -1,0 +1,114 @@
+"""The network as StableHLO: one program for CPU, CUDA and TPU, for any number of images; weights beside it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from jax import export, lax
+
+from resnet_tpu.models.architecture import EPSILON
+from resnet_tpu.models.layers import DIMENSIONS
+from resnet_tpu.serving.export.bundle import OUTPUTS, Bundle, Classifier, Output
+from resnet_tpu.serving.export.fold import Folded
+from resnet_tpu.serving.export.walk import Pads, walk
+from resnet_tpu.training.compiler_options import sound_options_for
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"
+
+
+def write_stablehlo(folded: Folded) -> dict[str, bytes]:
+    """The files of the form.
+
+    `model.stablehlo`: a serialized `jax.export` of (weights by name, images uint8 [n, s, s, 3]) -> (logits,
+    probabilities), float32 [n, classes], normalisation inside. `weights.safetensors`: the weights.
+    """
+
+    def apply(weights: Mapping[str, jax.Array], images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return walk(_Ops(weights), folded, images)
+
+    size = folded.image_size
+    (batch,) = export.symbolic_shape("n")
+    images = jax.ShapeDtypeStruct((batch, size, size, 3), jnp.uint8)
+    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in folded.weights.items()}
+    exported = export.export(jax.jit(apply), platforms=PLATFORMS)(shapes, images)
+    return {GRAPH: bytes(exported.serialize()), WEIGHTS: safetensors.numpy.save(folded.weights)}
+
+
+def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifier:
+    """The network of a bundle through XLA, compiled for each number of images it is given.
+
+    Raises UserError when a file of it is damaged.
+    """
+    exported = export.deserialize(bytearray(bundle.read(GRAPH)))
+    stored = safetensors.numpy.load(bundle.read(WEIGHTS))
+    weights = {name: jnp.asarray(array) for name, array in stored.items()}
+    call = jax.jit(exported.call, compiler_options=sound_options_for(jax.devices()[0]))
+    index = OUTPUTS.index(output)
+    return lambda images: np.asarray(call(weights, images)[index])
+
+
+@dataclass(frozen=True)
+class _Ops:
+    """`walk.Ops` in JAX."""
+
+    weights: Mapping[str, jax.Array]
+
+    def normalize(self, images: jax.Array, mean: np.ndarray, deviation: np.ndarray) -> jax.Array:
+        return (images.astype(jnp.float32) - mean) / deviation
+
+    def conv(self, x: jax.Array, name: str, *, stride: int = 1, relu: bool = False) -> jax.Array:
+        kernel, bias = self.weights[f"{name}/kernel"], self.weights.get(f"{name}/bias")
+        total = kernel.shape[0] - 1
+        if total:
+            pads = [(total // 2, total - total // 2)] * 2
+            x = lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=DIMENSIONS)
+        else:  # as a product of matrices, which XLA computes faster on a CPU
+            x = x[:, ::stride, ::stride] @ kernel[0, 0]
+        x = x if bias is None else x + bias
+        return jax.nn.relu(x) if relu else x
+
+    def scale_shift(self, x: jax.Array, name: str) -> jax.Array:
+        return jax.nn.relu(x * self.weights[f"{name}/scale"] + self.weights[f"{name}/bias"])
+
+    def evonorm_b0(self, x: jax.Array, name: str) -> jax.Array:
+        own = self.weights[f"{name}/v"] * x + jnp.sqrt(x.var((1, 2), keepdims=True) + EPSILON)
+        return self._affine(x / jnp.maximum(self.weights[f"{name}/deviation"], own), name)
+
+    def evonorm_s0(self, x: jax.Array, name: str, groups: int) -> jax.Array:
+        n, height, width, features = x.shape
+        shape = (n, height, width, groups, features // groups)
+        deviation = jnp.sqrt(x.reshape(shape).var((1, 2, 4), keepdims=True) + EPSILON)
+        active = x * jax.nn.sigmoid(self.weights[f"{name}/v"] * x)
+        return self._affine((active.reshape(shape) / deviation).reshape(x.shape), name)
+
+    def _affine(self, x: jax.Array, name: str) -> jax.Array:
+        return x * self.weights[f"{name}/scale"] + self.weights[f"{name}/bias"]
+
+    def max_pool(self, x: jax.Array, pads: Pads) -> jax.Array:
+        padding = ((0, 0), pads, pads, (0, 0))
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), padding)
+
+    def average_pool(self, x: jax.Array, pads: Pads) -> jax.Array:
+        padding = ((0, 0), pads, pads, (0, 0))
+        total, count = (
+            lax.reduce_window(values, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), padding)
+            for values in (x, jnp.ones((1, *x.shape[1:3], 1), jnp.float32))
+        )
+        return total / count
+
+    def add(self, x: jax.Array, y: jax.Array, *, relu: bool) -> jax.Array:
+        return jax.nn.relu(x + y) if relu else x + y
+
+    def gate(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return x * jax.nn.sigmoid(y)
+
+    def global_mean(self, x: jax.Array) -> jax.Array:
+        return x.mean((1, 2), keepdims=True)
+
+    def classify(self, x: jax.Array, name: str) -> tuple[jax.Array, jax.Array]:
+        logits = x[:, 0, 0] @ self.weights[f"{name}/kernel"] + self.weights[f"{name}/bias"]
+        return logits, jax.nn.softmax(logits)

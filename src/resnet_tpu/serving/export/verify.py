@@ -1,0 +1,217 @@
+"""A bundle beside the network that it was made from, on the same images."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.table import Table
+
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.split import Split
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import network_of
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.parallel import distributed
+from resnet_tpu.serving.export.bundle import Bundle
+from resnet_tpu.serving.export.export import network_data
+from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
+from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.predict import open_images
+from resnet_tpu.training.step import normalize
+from resnet_tpu.training.trained import Trained, load_trained
+
+TOLERANCE = 1e-5
+"""By how much the logits of a float32 form may differ, in parts of the largest logit, or of 1 where that is more."""
+
+ACCELERATOR_TOLERANCE = 2e-2
+"""The same for StableHLO on a GPU or TPU, which rounds the factors of float32 products to TF32 or bfloat16."""
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One way to compute the network, beside the trained network in float32, over the same images.
+
+    logits, probabilities: the largest difference. same: images whose most probable class is the same. top_1: accuracy
+    on the images whose label is known, None when none is. images_per_second: None when there is only one batch.
+    """
+
+    name: str
+    logits: float
+    probabilities: float
+    same: int
+    num_images: int
+    top_1: float | None
+    images_per_second: float | None
+
+
+class Reference(NamedTuple):
+    """A trained network, and the first `num_images` of `source`, on which bundles are held against it."""
+
+    trained: Trained
+    source: Source
+    data: DataConfig
+    num_images: int
+
+
+def open_reference(
+    config: Config, images: Sequence[str] = (), *, split: Split | None = None, num_images: int = 500
+) -> Reference:
+    """The newest checkpoint of `model_dir`, and the images named, or without any the first of a split of the data.
+
+    Test, or validation where there is no test, unless another is named. Raises UserError where there are none, or they
+    are of other classes.
+    """
+    trained = load_trained(
+        config.run.model_dir,
+        distributed.make_mesh(config.run.num_cores),
+        moving_average=config.eval.export_moving_average,
+    )
+    data = network_data(trained, config)
+    try:
+        source, there = open_images(data, images, split or "test", trained.class_names)
+    except UserError:
+        if images or split:
+            raise
+        source, there = open_images(data, images, "validation", trained.class_names)
+    return Reference(trained, source, data, min(num_images, there))
+
+
+def verify(bundle: Bundle, trained: Trained, source: Source, data: DataConfig, num_images: int) -> list[Comparison]:
+    """Compares every form of the bundle with the trained network, on the first images of `source`.
+
+    Raises UserError when a float32 form does not compute what the network computes, NonFiniteError when a form computes
+    what is not finite.
+    """
+    reference: np.ndarray | None = None
+    found = []
+    for name, run in _runs(bundle, trained):
+        timed = _Timed(run)
+        logits, labels, _ = run_source(
+            timed, source, data, num_images=num_images, batch_size=BATCH_SIZE, title=f"verify {name}",
+            what=f"Logits of {name}, step {trained.step}",
+            advise=trained.advice,
+        )  # fmt: skip
+        reference = logits if reference is None else reference
+        found.append(_compare(name, logits, reference, labels, timed.rate()))
+        if name in ("stablehlo", "onnx", "savedmodel"):
+            _check(bundle, found[-1], reference)
+    return found
+
+
+def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Run]]:
+    """The name of each way to compute logits, the reference first."""
+    yield "trained network, float32", _live(trained, "float32")
+    if trained.config.model.precision != "float32":
+        yield f"trained network, {trained.config.model.precision}", _live(trained, trained.config.model.precision)
+    for form in bundle.forms:
+        if form == "stablehlo":
+            from resnet_tpu.serving.export.stablehlo import load_stablehlo
+
+            yield form, load_stablehlo(bundle, "logits")
+        elif form == "savedmodel":
+            from resnet_tpu.serving.export.savedmodel import load_savedmodel
+
+            yield form, load_savedmodel(bundle)
+        else:
+            from resnet_tpu.serving.export.runtime import load_onnx
+
+            yield form, load_onnx(bundle, form, output="logits")
+
+
+def _live(trained: Trained, precision: str) -> Run:
+    config = trained.config.replace(precision=precision)
+    network = network_of(config)
+    options = sound_options_for(jax.devices()[0])
+    apply = jax.jit(lambda *arrays: network.apply(*arrays, train=False)[0], compiler_options=options)
+
+    def run(images: np.ndarray) -> np.ndarray:
+        with jax.default_matmul_precision("highest"):
+            return np.asarray(apply(trained.params, trained.batch_stats, normalize(jnp.asarray(images), network.model)))
+
+    return run
+
+
+class _Timed:
+    """A run that takes the time of all batches but the first, in which programs are compiled."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._calls, self._images, self._seconds = run, 0, 0, 0.0
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        start = time.perf_counter()
+        result = self._run(images)
+        if self._calls:
+            self._seconds += time.perf_counter() - start
+            self._images += len(images)
+        self._calls += 1
+        return result
+
+    def rate(self) -> float | None:
+        """Images per second."""
+        return self._images / self._seconds if self._images else None
+
+
+def _compare(
+    name: str, logits: np.ndarray, reference: np.ndarray, labels: np.ndarray, rate: float | None
+) -> Comparison:
+    predicted, known = logits.argmax(1), labels >= 0
+    return Comparison(
+        name,
+        float(np.abs(logits - reference).max()),
+        float(np.abs(_softmax(logits) - _softmax(reference)).max()),
+        int((predicted == reference.argmax(1)).sum()),
+        len(logits),
+        float((predicted == labels)[known].mean()) if known.any() else None,
+        rate,
+    )
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def _check(bundle: Bundle, found: Comparison, reference: np.ndarray) -> None:
+    rounds = found.name == "stablehlo" and jax.default_backend() != "cpu"
+    limit = (ACCELERATOR_TOLERANCE if rounds else TOLERANCE) * max(1.0, float(np.abs(reference).max()))
+    if not found.logits <= limit:
+        raise UserError(
+            f"Bundle {bundle.path}, form {found.name}",
+            f"logits that differ by {found.logits:.2g} from those of the trained network",
+            f"at most {limit:.2g}",
+            "Do not use it. Upgrade the package that runs this form, or report the fault.",
+        )
+
+
+def files_table(bundle: Bundle) -> Table:
+    """The files of a bundle and their sizes, for a terminal."""
+    title = f"{bundle.name}, version {bundle.version}"
+    table = Table("file", title=title, min_width=len(title))
+    table.add_column("MB", justify="right")
+    for name, (size, _) in bundle.files.items():
+        table.add_row(name, f"{size / 1e6:.2f}")
+    return table
+
+
+def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
+    """The comparisons for a terminal."""
+    table = Table(title=f"Beside the trained network, on {comparisons[0].num_images} images")
+    table.add_column("form", overflow="fold")
+    for title in ("logits differ by", "probabilities by", "same class", "top-1", "images/s"):
+        table.add_column(title, justify="right")
+    for index, found in enumerate(comparisons):
+        table.add_row(
+            found.name,
+            "" if index == 0 else f"{found.logits:.1e}",
+            "" if index == 0 else f"{found.probabilities:.1e}",
+            "" if index == 0 else f"{found.same} of {found.num_images}",
+            "" if found.top_1 is None else f"{found.top_1:.2%}",
+            "" if found.images_per_second is None else f"{found.images_per_second:.0f}",
+        )
+    return table

@@ -1,0 +1,199 @@
+"""The routes of the server."""
+
+import asyncio
+import contextlib
+import importlib.resources
+import mimetypes
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+from resnet_tpu import __version__
+from resnet_tpu.serving.server import openapi
+from resnet_tpu.serving.server.gate import Gate, State
+from resnet_tpu.serving.server.metrics import Metrics
+from resnet_tpu.serving.server.models import Loader, Model, keep_reloading
+from resnet_tpu.serving.server.predict_api import model_metadata, model_status, to_json
+from resnet_tpu.serving.server.refusal import Refusal
+from resnet_tpu.serving.server.service import Service
+
+_PAGE_HEADERS = {
+    "cache-control": "no-cache",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+class _Part(StringConvertor):
+    """A part of a path up to what is asked of it: `flowers` of `flowers:predict`."""
+
+    regex = "[^/:]+"
+
+
+register_url_convertor("part", _Part())
+
+TopK = Annotated[int, Query(ge=1, description="Classes to name for each image.")]
+
+
+def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastAPI:
+    """The server as an ASGI application. It is ready, in `state`, from its start on until someone says otherwise."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        reloading = asyncio.create_task(keep_reloading(list(models.values()), loader))
+        state.is_ready = True
+        yield
+        reloading.cancel()
+
+    app = FastAPI(
+        title="resnet_tpu",
+        version=__version__,
+        description="Names the classes of images. The routes under /v1/models are those of TensorFlow Serving. "
+        "What answers GET answers HEAD.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=openapi.any_error(),
+        lifespan=lifespan,
+    )
+    service = Service(models, loader.options)
+    _add_predictions(app, service)
+    _add_models(app, service)
+    _add_operation(app, loader.metrics, state)
+    _add_pages(app)
+    _add_errors(app)
+    app.add_middleware(Gate, metrics=loader.metrics, state=state, access_log=loader.options.access_log)
+    return app
+
+
+def _add_predictions(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/models/{name:part}:predict", **openapi.predict_route())
+    async def predict(request: Request, name: str) -> Response:
+        """Probabilities for image files in base64, as TensorFlow Serving's Predict API."""
+        return await service.predict(request, name)
+
+    @app.post("/v1/models/{name:part}/versions/{version:part}:predict", **openapi.predict_route())
+    async def predict_version(request: Request, name: str, version: int) -> Response:
+        """The same of a certain version."""
+        return await service.predict(request, name, version)
+
+    @app.post("/v1/models/{name:part}:classify", **openapi.classify_route())
+    async def classify(request: Request, name: str, top_k: TopK = 5) -> Response:
+        """The most probable classes, by name, of uploaded files; a file that is no image has an error instead."""
+        return await service.classify(request, name, top_k=top_k)
+
+    @app.post("/v1/models/{name:part}/versions/{version:part}:classify", **openapi.classify_route())
+    async def classify_version(request: Request, name: str, version: int, top_k: TopK = 5) -> Response:
+        """The same of a certain version."""
+        return await service.classify(request, name, version, top_k=top_k)
+
+
+def _add_models(app: FastAPI, service: Service) -> None:
+    def metadata(name: str, version: int | None = None) -> Response:
+        model, found = service.find(name, version)
+        bundle = found.bundle
+        signatures = model_metadata(name, bundle.version, len(bundle.class_names), bundle.image_size)
+        return _json({**signatures, "model_card": model.card()})
+
+    @app.get("/v1/models", responses=openapi.models_answer())
+    async def list_models() -> Response:
+        """The models by name, and how large a request may be."""
+        found = [{"name": name, "version": model.current.bundle.version} for name, model in service.models.items()]
+        options = service.options
+        limits = {"body_bytes": options.max_body, "images": options.max_images_per_request}
+        return _json({"models": found, "limits": limits})
+
+    @app.get("/v1/models/{name:part}", responses=openapi.status_answer())
+    async def status(name: str) -> Response:
+        """The version that is served, as TensorFlow Serving's Model status API."""
+        return _json(model_status(service.find(name, None)[1].bundle.version))
+
+    @app.get("/v1/models/{name:part}/versions/{version:part}", responses=openapi.status_answer())
+    async def status_version(name: str, version: int) -> Response:
+        """The same of a certain version."""
+        return _json(model_status(service.find(name, version)[1].bundle.version))
+
+    @app.get("/v1/models/{name:part}/metadata", responses=openapi.metadata_answer())
+    async def metadata_latest(name: str) -> Response:
+        """Signatures as TensorFlow Serving's Model Metadata API, and the model card."""
+        return metadata(name)
+
+    @app.get("/v1/models/{name:part}/versions/{version:part}/metadata", responses=openapi.metadata_answer())
+    async def metadata_version(name: str, version: int) -> Response:
+        """The same of a certain version."""
+        return metadata(name, version)
+
+
+def _add_operation(app: FastAPI, metrics: Metrics, state: State) -> None:
+    def health() -> Response:
+        return _json({"live": True, "ready": state.is_ready}, 200 if state.is_ready else 503)
+
+    @app.get("/health", responses=openapi.health_answer(503))
+    async def health_all() -> Response:
+        """200 when requests are welcome, 503 before and while it stops."""
+        return health()
+
+    @app.get("/health/ready", responses=openapi.health_answer(503))
+    async def health_ready() -> Response:
+        """The same, for load balancers."""
+        return health()
+
+    @app.get("/health/live", responses=openapi.health_answer())
+    async def health_live() -> Response:
+        """200 as long as the process answers."""
+        return _json({"live": True, "ready": state.is_ready})
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def read_metrics() -> Response:
+        """Counters and histograms in the format of Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_pages(app: FastAPI) -> None:
+    folder = importlib.resources.files("resnet_tpu.serving.server") / "page"
+    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return HTMLResponse(files["index.html"], headers=_PAGE_HEADERS)
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def page_file(name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404)
+        return Response(files[name], media_type=mimetypes.guess_type(name)[0], headers=_PAGE_HEADERS)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(openapi.docs_page(app.openapi()), headers=_PAGE_HEADERS)
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, error: Refusal) -> Response:
+        return _json({"error": error.message}, error.status, error.headers)
+
+    @app.exception_handler(HTTPException)
+    async def no_route(request: Request, error: HTTPException) -> Response:
+        message = f"Malformed request: {request.method} {request.url.path}: {error.detail}."
+        return _json({"error": message}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def no_such_value(_: Request, error: RequestValidationError) -> Response:
+        found = "; ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors())
+        return _json({"error": f"Malformed request: {found}."}, 400)
+
+    @app.exception_handler(Exception)
+    async def our_fault(_: Request, __: Exception) -> Response:  # the server logs the traceback
+        return _json({"error": "Internal error. The log of the server says more."}, 500)
+
+
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(to_json(value), status, headers, "application/json")

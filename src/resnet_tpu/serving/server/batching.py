@@ -1,0 +1,138 @@
+"""Dynamic batching: images of many requests run through a network together."""
+
+import asyncio
+import functools
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import numpy as np
+
+from resnet_tpu.serving.server.metrics import ModelMetrics
+from resnet_tpu.serving.server.refusal import Refusal
+
+Answer = asyncio.Future[np.ndarray]
+
+
+class Batcher:
+    """One network with its queue. All methods are called on the event loop; images run on a thread of their own.
+
+    Whatever waits runs as soon as the network is free, at most `max_batch_size` images. While others are being decoded,
+    an image waits for them up to `max_wait` seconds.
+    """
+
+    def __init__(
+        self,
+        classify: Callable[[np.ndarray], np.ndarray],
+        *,
+        decoders: Executor,
+        metrics: ModelMetrics,
+        max_batch_size: int,
+        max_wait: float,
+        max_queue: int,
+        batch_sizes: Sequence[int] = (),
+    ) -> None:
+        """classify: images uint8 [n, s, s, 3] -> logits [n, classes]. batch_sizes: ascending, the only n that
+        it is given, filled up with zeros; empty for any n up to max_batch_size.
+        """
+        self._classify, self._decoders, self._metrics = classify, decoders, metrics
+        self._max_batch_size, self._max_wait, self._max_queue = max_batch_size, max_wait, max_queue
+        self._batch_sizes = batch_sizes
+        self._runner = ThreadPoolExecutor(1, "run")
+        self._num_decoding = 0
+        self._waiting: dict[Answer, tuple[np.ndarray, float]] = {}  # in order, with the time when the image was decoded
+        self._is_running = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def queue_length(self) -> int:
+        """Images that are being decoded or wait for the network."""
+        return self._num_decoding + len(self._waiting)
+
+    def submit(self, decodes: Sequence[Callable[[], np.ndarray]]) -> list[Answer]:
+        """The logits [classes], some time, of the images that these functions return on a decoding thread.
+
+        Cancelling an answer takes its image out of the queue. What a function raises its answer raises. Raises Refusal
+        (503) when the queue has no room for all of them.
+        """
+        count = len(decodes)
+        if self.queue_length + count > self._max_queue:
+            raise Refusal(503, f"Queue: got {count} more, expected at most {self._max_queue} images to wait.")
+        loop, start = asyncio.get_running_loop(), time.perf_counter()
+        answers = []
+        for decode in decodes:
+            answer: Answer = loop.create_future()
+            job = loop.run_in_executor(self._decoders, decode)
+            self._num_decoding += 1
+            job.add_done_callback(functools.partial(self._take, answer, start))
+            answer.add_done_callback(functools.partial(self._forget, job))
+            answers.append(answer)
+        return answers
+
+    def _take(self, answer: Answer, start: float, job: asyncio.Future[np.ndarray]) -> None:
+        """Puts a decoded image into the queue."""
+        now = time.perf_counter()
+        self._num_decoding -= 1
+        if not job.cancelled() and not answer.done():
+            if error := job.exception():
+                answer.set_exception(error)
+            else:
+                self._metrics.decode.observe(now - start)
+                self._waiting[answer] = job.result(), now
+        self._consider()
+
+    def _forget(self, job: asyncio.Future[np.ndarray], answer: Answer) -> None:
+        """Drops the work for an answer that nobody waits for."""
+        if answer.cancelled():
+            job.cancel()
+            self._waiting.pop(answer, None)
+
+    def _consider(self) -> None:
+        """Runs the next batch if it is time."""
+        if self._is_running or not self._waiting:
+            return
+        if self._num_decoding and len(self._waiting) < self._max_batch_size:
+            _, since = next(iter(self._waiting.values()))
+            wait = since + self._max_wait - time.perf_counter()
+            if wait > 0:
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(wait, self._time_is_up)
+                return
+        answers = list(itertools.islice(self._waiting, self._max_batch_size))
+        taken = [self._waiting.pop(answer) for answer in answers]
+        now = time.perf_counter()
+        for _, since in taken:
+            self._metrics.queue.observe(now - since)
+        self._is_running = True
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._runner, self._run, [image for image, _ in taken])
+        running.add_done_callback(functools.partial(self._finish, answers))
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._consider()
+
+    def _finish(self, answers: Sequence[Answer], done: asyncio.Future[np.ndarray]) -> None:
+        self._is_running = False
+        self._consider()  # first: the network is not to wait for what becomes of the answers
+        error = done.exception()
+        for index, answer in enumerate(answers):
+            if answer.done():  # its caller is gone
+                continue
+            if error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(done.result()[index])
+
+    def _run(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """The logits [n, classes]; on the thread of the network."""
+        start = time.perf_counter()
+        count = len(images)
+        size = next((size for size in self._batch_sizes if size >= count), count)
+        batch = np.zeros((size, *images[0].shape), np.uint8)
+        np.stack(images, out=batch[:count])
+        logits = self._classify(batch)[:count]
+        self._metrics.run.observe(time.perf_counter() - start)
+        self._metrics.batch_images.observe(count)
+        return logits

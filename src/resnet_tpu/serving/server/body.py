@@ -1,0 +1,104 @@
+"""Bodies of requests, read as a stream and refused as soon as they are too large."""
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from resnet_tpu.serving.server.refusal import Refusal
+
+_CHARSETS = {b"utf-8", b"us-ascii"}
+"""Of names and fields. Of Python's others some take minutes for a megabyte."""
+
+
+class Pending:
+    """How many bytes of requests the server holds."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.held = limit, 0
+
+    @contextlib.contextmanager
+    def share(self) -> Iterator["Share"]:
+        """What one request holds, given back at the end."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            self.held -= share.held
+
+
+@dataclass
+class Share:
+    """The bytes of one request."""
+
+    pending: Pending
+    held: int = 0
+
+    def take(self, count: int) -> None:
+        """Counts so many bytes more. Raises Refusal (503) where the server holds too many."""
+        self.held += count
+        self.pending.held += count
+        if self.pending.held > self.pending.limit:
+            raise Refusal(503, f"Server: got {self.pending.held} bytes to work on, expected {self.pending.limit}.")
+
+
+async def read_body(request: Request, max_bytes: int, share: Share) -> bytes:
+    """The whole body. Raises Refusal (413, 503), if possible before it is read, and ClientDisconnect."""
+    body = bytearray()
+    async for chunk in _stream(request, max_bytes, share):
+        body += chunk
+    return bytes(body)
+
+
+async def read_files(request: Request, max_bytes: int, max_files: int, share: Share) -> list[tuple[str, bytes]]:
+    """(name, content) of the files in a multipart body, whatever its fields are called.
+
+    Raises Refusal (400, 413, 415, 503) and ClientDisconnect.
+    """
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("multipart/form-data"):
+        raise Refusal(415, f"Content-Type: got {kind!r:.100}, expected multipart/form-data. JSON goes to :predict.")
+    charset = parse_options_header(kind)[1].get(b"charset", b"utf-8")
+    if charset.lower() not in _CHARSETS:
+        raise Refusal(415, f"Content-Type: got charset {charset!r:.100}, expected utf-8.")
+    parser = _InMemory(request.headers, _stream(request, max_bytes, share), max_files=max_files, max_fields=100)
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError, ValueError) as error:
+        reason = getattr(error, "message", "") or type(error).__name__
+        raise Refusal(400, f"Request: got a body that does not fit ({reason}), expected multipart/form-data.") from None
+    uploads = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    files = [(upload.filename or "", await upload.read()) for upload in uploads]
+    await form.close()
+    if not files:
+        raise Refusal(400, "Request: got no file, expected one or more in the fields of a multipart/form-data body.")
+    return files
+
+
+class _InMemory(MultiPartParser):
+    """Keeps files in memory: the body is bounded."""
+
+    spool_max_size = 1 << 62
+
+
+async def _stream(request: Request, max_bytes: int, share: Share) -> AsyncGenerator[bytes, None]:
+    """The body in pieces. Raises Refusal (413, 503)."""
+    try:
+        announced = int(request.headers.get("content-length", "0"))
+    except ValueError:
+        announced = 0
+    count = 0
+    if announced <= max_bytes:
+        async for chunk in request.stream():
+            count += len(chunk)
+            if count > max_bytes:
+                break
+            share.take(len(chunk))
+            yield chunk
+        else:
+            return
+    raise Refusal(413, f"Request: got a body of {max(announced, count)} bytes or more, expected at most {max_bytes}.")

@@ -1,0 +1,91 @@
+"""What every request passes: a bound on its head, counts, the access log, and the state of the server."""
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from resnet_tpu.serving.server.connection import MAX_HEAD
+from resnet_tpu.serving.server.metrics import Metrics
+from resnet_tpu.serving.server.predict_api import to_json
+
+log = logging.getLogger(__name__)
+
+_LENGTHS = {b"content-length", b"transfer-encoding"}
+
+
+@dataclass
+class State:
+    """Whether the server takes requests from a load balancer; it answers them either way."""
+
+    is_ready: bool = False
+
+
+class Gate:
+    """ASGI middleware: counts requests by route and code, and asks clients to leave while the server stops.
+
+    HEAD is answered as GET; the connection leaves the body out.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, state: State, *, access_log: bool) -> None:
+        self.app, self.metrics, self.state, self.access_log = app, metrics, state, access_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status, method = time.perf_counter(), 500, scope["method"]
+        if method == "HEAD":
+            scope = {**scope, "method": "GET"}
+        app = _refused_head(scope) or self.app
+
+        async def send_on(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if not self.state.is_ready:
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        try:
+            await app(scope, receive, send_on)
+        finally:
+            seconds = time.perf_counter() - start
+            # a route's pattern, not the path: what clients make up must not become names of counters
+            route = getattr(scope.get("route"), "path_format", "none")
+            self.metrics.requests.labels(route, str(status)).inc()
+            self.metrics.request_seconds.labels(route).observe(seconds)
+            if self.access_log:
+                self._write_log(scope, method, status, seconds)
+
+    def _write_log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+        entry = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "client": (scope["client"] or ("",))[0],
+            "method": method,
+            "path": scope["path"],
+            "status": status,
+            "ms": round(seconds * 1000, 2),
+            "images": scope.get("state", {}).get("num_images", 0),
+        }
+        log.info(json.dumps(entry))
+
+
+def _refused_head(scope: Scope) -> Response | None:
+    """The answer to a head that is too large, or whose body two readers would end at different bytes."""
+    headers = scope["headers"]
+    size = (
+        len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) + 4 for name, value in headers)
+    )
+    if size > MAX_HEAD:
+        return _refusal(431, f"Request: got a head of {size} bytes, expected at most {MAX_HEAD}.")
+    if {name for name, _ in headers} >= _LENGTHS:
+        return _refusal(400, "Request: got Content-Length and Transfer-Encoding, expected one of them.")
+    return None
+
+
+def _refusal(status: int, error: str) -> Response:
+    return Response(to_json({"error": error}), status, {"connection": "close"}, "application/json")

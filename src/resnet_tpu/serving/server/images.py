@@ -1,0 +1,48 @@
+"""From the bytes that a client sent to what the network sees."""
+
+import io
+import warnings
+
+import numpy as np
+from PIL import Image
+
+from resnet_tpu.data.pixels.crop import CROP_PCT
+from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, eval_image
+from resnet_tpu.data.pixels.resize import Method
+from resnet_tpu.serving.server.refusal import Refusal
+
+
+def decode(
+    encoded: bytes, image_size: int, resize_method: Method, max_pixels: int, crop_pct: float = CROP_PCT
+) -> np.ndarray:
+    """The centre of the image as uint8 [image_size, image_size, 3], exactly as `resnet-tpu predict` sees a file.
+
+    Raises Refusal: 400 for what is no image, 413 for one of more than `max_pixels`.
+    """
+    out = np.empty((image_size, image_size, 3), np.uint8)
+    try:
+        eval_image(
+            encoded,
+            image_size,
+            out,
+            honour_exif=True,
+            resize_method=resize_method,
+            crop_pct=crop_pct,
+            max_pixels=max_pixels,
+        )
+    except DecodeError as error:
+        status = 413 if isinstance(error, TooLargeError) else 400
+        raise Refusal(status, f"Image: got {error.got}, expected {error.expected}.") from None
+    return out
+
+
+def prepare() -> None:
+    """Loads what decoding needs, so that the first request does not wait for it, and keeps it off stderr.
+
+    Pillow warns of strange files. What a client is told is enough; it is not to fill the server's log.
+    """
+    warnings.filterwarnings("ignore", module="PIL")
+    for kind in ("JPEG", "PNG"):
+        file = io.BytesIO()
+        Image.new("RGB", (16, 16)).save(file, kind)
+        decode(file.getvalue(), 8, "bicubic", 256)

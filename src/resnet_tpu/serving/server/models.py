@@ -1,0 +1,152 @@
+"""The models of a server: bundles by name, loaded and warm, and the newer ones that take their place."""
+
+import asyncio
+import functools
+import logging
+import re
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError, describe
+from resnet_tpu.options.fields import expand_home
+from resnet_tpu.reports.finite import check_finite
+from resnet_tpu.serving.export import bundle as bundles
+from resnet_tpu.serving.export.bundle import Bundle, Form
+from resnet_tpu.serving.server.batching import Answer, Batcher
+from resnet_tpu.serving.server.images import decode
+from resnet_tpu.serving.server.metrics import Metrics
+from resnet_tpu.serving.server.options import ServeOptions
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Version:
+    """A bundle that is loaded and warm."""
+
+    bundle: Bundle
+    form: Form
+    batcher: Batcher
+    max_pixels: int
+
+    def submit(self, images: Sequence[bytes] | Sequence[np.ndarray]) -> list[Answer]:
+        """The logits [classes], some time, of each of these files, or pixels [s, s, 3]; see `Batcher.submit`."""
+        return self.batcher.submit([functools.partial(self._decode, image) for image in images])
+
+    def _decode(self, image: bytes | np.ndarray) -> np.ndarray:
+        if isinstance(image, np.ndarray):
+            return image
+        data = self.bundle.config.data
+        return decode(image, self.bundle.image_size, data.resize_method, self.max_pixels, data.crop_pct)
+
+
+class Model:
+    """What is served under one name: the newest version of it that could be loaded."""
+
+    def __init__(self, name: str, place: str, current: Version) -> None:
+        """place: a bundle, or the folder that newer ones are exported to."""
+        self.name, self.place, self.current = name, place, current
+        self._refused = ""
+
+    def card(self) -> dict[str, Any]:
+        """What there is to know of the version that is served, for people."""
+        bundle = self.current.bundle
+        own = {"name": self.name, "version": bundle.version, "form": self.current.form}
+        return {**bundle.description, **own, "class_names": bundle.class_names, "image_size": bundle.image_size}
+
+    def reload(self, loader: "Loader") -> None:
+        """Serves a newer bundle where there is one that works; what does not work is logged once, and changes nothing.
+
+        Requests that are under way are answered by the version that took them.
+        """
+        path = self.place
+        try:
+            path = bundles.newest_bundle(self.place)
+            if path in (self.current.bundle.path, self._refused):
+                return
+            bundle = bundles.open_bundle(path)
+            if bundle.version > self.current.bundle.version:
+                self.current = loader.load(self.name, bundle)
+                loader.metrics.reloads.labels(self.name, "loaded").inc()
+                log.info("Serving %s version %d from %s", self.name, bundle.version, path)
+        except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one serves on)
+            if path != self._refused:
+                self._refused = path
+                loader.metrics.reloads.labels(self.name, "refused").inc()
+                log.warning("%s: version %d stays. %s", self.name, self.current.bundle.version, describe(error))
+
+
+class Loader:
+    """Makes versions from bundles; what they share."""
+
+    def __init__(self, options: ServeOptions, decoders: Executor, metrics: Metrics) -> None:
+        self.options, self.decoders, self.metrics = options, decoders, metrics
+
+    def load(self, name: str, bundle: Bundle) -> Version:
+        """Loads the network and runs it once for every batch size that is compiled. Raises UserError."""
+        options = self.options
+        form: Form = bundles.default_form(bundle) if options.form == "auto" else options.form
+        classify = bundles.load_classifier(bundle, form, options.num_threads, "logits")
+        sizes = options.batch_sizes() if form == "stablehlo" else []
+        for size in sizes or [options.max_batch_size, 1]:
+            side = bundle.image_size
+            found = classify(np.zeros((size, side, side, 3), np.uint8))
+            if found.shape != (size, len(bundle.class_names)):
+                expected = f"{size} rows of {len(bundle.class_names)} logits"
+                raise UserError(
+                    f"Bundle {bundle.path}", f"an output of shape {found.shape}", expected, "Export it again."
+                )
+            what = f"Probabilities of bundle {bundle.path}, step {bundle.description.get('step')}"
+            check_finite(what, found, lambda: "Export an earlier checkpoint.")
+        batcher = Batcher(
+            classify,
+            decoders=self.decoders,
+            metrics=self.metrics.of_model(name),
+            max_batch_size=options.max_batch_size,
+            max_wait=options.max_wait_ms / 1000,
+            max_queue=options.max_queue,
+            batch_sizes=sizes,
+        )
+        return Version(bundle, form, batcher, options.max_pixels)
+
+
+def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
+    """The models by name. given: `NAME=PATH`, or PATH for the bundle's own name. Raises UserError."""
+    opened: dict[str, tuple[str, Bundle]] = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        if not (equals and _NAME.fullmatch(name)) or (not storage.is_remote(text) and storage.exists(text)):
+            name, place = "", text
+        place = expand_home(place)
+        bundle = bundles.open_bundle(place)
+        name = name or bundle.name
+        if not _NAME.fullmatch(name):
+            raise UserError("Name of a model", repr(name), "letters, digits, and any of ._-", f"Write NAME={place}.")
+        if name in opened:
+            got = f"{name!r} for both {opened[name][0]} and {place}"
+            raise UserError("Names of models", got, "a name of its own for each", f"Write NAME={place}.")
+        opened[name] = place, bundle
+    models = {name: Model(name, place, loader.load(name, bundle)) for name, (place, bundle) in opened.items()}
+    for name, model in models.items():
+        loader.metrics.watch(
+            name,
+            version=lambda model=model: model.current.bundle.version,
+            queue=lambda model=model: model.current.batcher.queue_length,
+        )
+    return models
+
+
+async def keep_reloading(models: Sequence[Model], loader: Loader) -> None:
+    """Looks for newer bundles for ever; nothing when reload_seconds is 0."""
+    seconds = loader.options.reload_seconds
+    while seconds:
+        await asyncio.sleep(seconds)
+        for model in models:
+            await asyncio.to_thread(model.reload, loader)

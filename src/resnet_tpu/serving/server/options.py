@@ -1,0 +1,83 @@
+"""How to serve, and the bounds that keep a server alive whatever it is sent."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.fields import option
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Where to listen, how to form batches, and what is too much."""
+
+    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 to be reached from other machines.")
+    port: int = option(8501, "Port to listen on; 0 takes a free one.", at_least=0)
+    form: Literal["auto", "onnx", "int8", "stablehlo"] = option(
+        "auto",
+        "Which form of the bundle runs. auto: ONNX Runtime on CPU, XLA on GPU and TPU.",
+    )
+    max_batch_size: int = option(32, "Images that run together at most.", at_least=1)
+    max_wait_ms: float = option(
+        5.0,
+        "Longest wait of a decoded image for others that are being decoded, in ms. Without others there is no wait.",
+        at_least=0,
+    )
+    inference_batch_sizes: str = option(
+        "",
+        "Batch sizes that are compiled at the start and padded to, such as 1,8,32, where XLA runs. "
+        "Default: powers of 2 up to max_batch_size.",
+    )
+    num_threads: int | None = option(None, "Threads of ONNX Runtime. Default: one per CPU core.", at_least=1)
+    num_parallel_calls: int | None = option(None, "Threads that decode images. Default: one per CPU core.", at_least=1)
+    max_body_mb: float = option(32.0, "Largest request, in MB.", at_least=0)
+    max_pending_mb: float = option(512.0, "All requests that are being read or worked on, in MB.", at_least=0)
+    max_image_megapixels: float = option(50.0, "Largest image, in million pixels.", at_least=0)
+    max_images_per_request: int = option(128, "Images in one request.", at_least=1)
+    max_queue: int = option(512, "Images that wait, for one model; more are answered 503.", at_least=1)
+    max_connections: int = option(1000, "Connections at a time; more are answered 503.", at_least=1)
+    request_timeout: float = option(30.0, "Longest time for a request, in seconds; then 408 or 504.", at_least=0.001)
+    reload_seconds: float = option(
+        5.0, "How often to look for a newer bundle in the folders given, in seconds; 0: never.", at_least=0
+    )
+    drain_seconds: float = option(
+        1.0,
+        "After SIGTERM, go on answering for so long with /health/ready at 503, so that clients can turn elsewhere.",
+        at_least=0,
+    )
+    stop_seconds: float = option(30.0, "After that, longest wait for the answers that are due, in seconds.", at_least=0)
+    access_log: bool = option(False, "Write a line of JSON for every request to stderr.")
+
+    def __post_init__(self) -> None:
+        if self.port > 65535:
+            raise UserError("port", self.port, "0 to 65535", "Change the value.")
+        if self.max_images_per_request > self.max_queue:
+            expected = f"at most max_queue, {self.max_queue}"
+            raise UserError("max_images_per_request", self.max_images_per_request, expected, "Change one of them.")
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of the largest request."""
+        return round(self.max_body_mb * MEGABYTE)
+
+    @property
+    def max_pixels(self) -> int:
+        """Pixels of the largest image."""
+        return round(self.max_image_megapixels * MEGABYTE)
+
+    def batch_sizes(self) -> list[int]:
+        """The batch sizes to compile where XLA runs, ascending; the last is max_batch_size. Raises UserError."""
+        if not self.inference_batch_sizes:
+            return [2**power for power in range(self.max_batch_size.bit_length()) if 2**power < self.max_batch_size] + [
+                self.max_batch_size
+            ]
+        try:
+            sizes = sorted({int(part) for part in self.inference_batch_sizes.split(",")})
+        except ValueError:
+            sizes = [0]
+        if sizes[0] < 1 or sizes[-1] != self.max_batch_size:
+            expected = f"whole numbers from 1 on with max_batch_size, {self.max_batch_size}, as the largest"
+            raise UserError("inference_batch_sizes", self.inference_batch_sizes, expected, "Change one of them.")
+        return sizes

@@ -1,0 +1,68 @@
+"""Arrays of pixels out of JSON, one image at a time.
+
+A body at its limit holds ten million numbers. As Python's objects all at once they would take a gigabyte, and the
+interpreter's lock for seconds, in which nobody is answered.
+"""
+
+import functools
+import json
+import re
+
+import numpy as np
+
+from resnet_tpu.serving.server.refusal import Refusal
+
+_RUN = re.compile(rb"\[[\d\s,\[\].eE+-]*+")
+_DEEP = re.compile(rb"\[\s*\[\s*\[")
+_BETWEEN_IMAGES = re.compile(rb"\]\s*\]\s*\]\s*,\s*\[\s*\[\s*\[")
+_NOT_BRACKETS = b"0123456789 \t\r\n"
+
+
+def take_arrays(body: bytes, max_lists: int) -> tuple[bytes, dict[str, bytes]]:
+    """The body with a name in place of each array of three or more dimensions, and the text of the arrays by name.
+
+    Of more than `max_lists` the rest stays in the body.
+    """
+    arrays: dict[str, bytes] = {}
+
+    def take(found: re.Match[bytes]) -> bytes:
+        run = found[0]
+        end = run.rfind(b"]") + 1  # what follows it belongs to the text around the array
+        if not (end and _DEEP.match(run)):
+            return run
+        name = f"array {len(arrays)}"
+        arrays[name] = run[:end]
+        return f'"{name}"'.encode() + run[end:]
+
+    return _RUN.sub(take, body, max_lists), arrays
+
+
+def parse_images(array: bytes, image_size: int, max_images: int) -> list[np.ndarray]:
+    """The images, uint8 [s, s, 3] each, in the text of an array [n, s, s, 3]. Raises Refusal (400)."""
+    pieces = _BETWEEN_IMAGES.split(array[1:-1].strip(), max_images)
+    if len(pieces) > max_images:
+        raise Refusal(400, f"Request: got more than {max_images} images, expected at most {max_images}.")
+    texts = [piece if index == 0 else b"[[[" + piece for index, piece in enumerate(pieces)]
+    texts = [*(text + b"]]]" for text in texts[:-1]), texts[-1]]
+    return [parse_image(text, image_size, index) for index, text in enumerate(texts)]
+
+
+def parse_image(text: bytes, image_size: int, index: int) -> np.ndarray:
+    """The image, uint8 [s, s, 3], in the text of an array. index: what to call it. Raises Refusal (400)."""
+    # the brackets alone say how large the array will be
+    if text.translate(None, _NOT_BRACKETS) == _brackets(image_size):
+        try:
+            image = np.array(json.loads(text))
+        except ValueError:
+            image = np.array([])
+        if image.dtype.kind in "iu" and image.min() >= 0 and image.max() <= 255:
+            return image.astype(np.uint8)
+    expected = f"[{image_size}, {image_size}, 3] whole numbers from 0 to 255"
+    raise Refusal(400, f"Image {index}: got something else, expected an array of {expected}.")
+
+
+@functools.cache
+def _brackets(image_size: int) -> bytes:
+    """What is left of an image's text without its numbers."""
+    row = b"[" + b",".join([b"[,,]"] * image_size) + b"]"
+    return b"[" + b",".join([row] * image_size) + b"]"

@@ -1,0 +1,159 @@
+"""TensorFlow Serving's REST bodies: images out of a `:predict` request, its answer, model status and metadata.
+
+After https://www.tensorflow.org/tfx/serving/api_rest. The signatures are those of the SavedModel. The original's:
+`input`, the bytes of image files; `classes`, the number of the most probable class; `probabilities`. And `pixels`:
+`images`, uint8 [s, s, 3]; `logits`, `probabilities`.
+"""
+
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resnet_tpu.serving.server.pixels import parse_image, parse_images, take_arrays
+from resnet_tpu.serving.server.refusal import Refusal
+
+FILES, PIXELS = ("serving_default", "classify"), "pixels"
+_INPUT, _IMAGES = "input", "images"
+_OUTPUTS = {True: ("logits", "probabilities"), False: ("classes", "probabilities")}
+"""By whether pixels were given."""
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """What a request asks.
+
+    images: files, or pixels uint8 [s, s, 3]. by_rows: whether the answer goes by rows (`instances`) or by columns
+    (`inputs`).
+    """
+
+    images: Sequence[bytes] | Sequence[np.ndarray]
+    are_pixels: bool
+    by_rows: bool
+
+
+def parse_request(body: bytes, max_images: int, image_size: int) -> PredictRequest:
+    """Reads the body of a `:predict` request. Raises Refusal (400)."""
+    max_values = 8 * max_images + 64
+    body, arrays = take_arrays(body, max_values) if PIXELS.encode() in body else (body, {})
+    # Each image takes at most two of these, and base64 has none of them. A body of millions of empty lists would
+    # become twenty times its size in memory.
+    if sum(map(body.count, (b"[", b"{", b","))) > max_values:
+        raise Refusal(400, f"Request: got too many values, expected at most {max_images} images.")
+    found = _parse_object(body)
+    by_rows, are_pixels = "instances" in found, found.get("signature_name") == PIXELS
+    name = _IMAGES if are_pixels else _INPUT
+    values = found["instances"] if by_rows else _unnamed(found["inputs"], name)
+    if are_pixels and isinstance(values, str):
+        return PredictRequest(parse_images(_array(values, arrays), image_size, max_images), are_pixels, by_rows)
+    if not isinstance(values, list) or not values:
+        raise Refusal(400, f"{'instances' if by_rows else 'inputs'}: got no list of images, expected one or more.")
+    if len(values) > max_images:
+        raise Refusal(400, f"Request: got {len(values)} images, expected at most {max_images}.")
+    given = [(_unnamed(value, name), index) for index, value in enumerate(values)]
+    if are_pixels:
+        pixels = [parse_image(_array(value, arrays), image_size, index) for value, index in given]
+        return PredictRequest(pixels, are_pixels, by_rows)
+    return PredictRequest([_file(value, index) for value, index in given], are_pixels, by_rows)
+
+
+def _parse_object(body: bytes) -> dict[str, Any]:
+    """The object that a body is, with a known signature and one of the keys for images."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"Request: got a body that is no JSON ({error}), expected an object.") from None
+    if not isinstance(found, dict):
+        raise Refusal(400, "Request: got JSON that is no object, expected one with 'instances' or 'inputs'.")
+    signature = found.get("signature_name", "")
+    if signature not in ("", *FILES, PIXELS):
+        expected = ", ".join((*FILES, PIXELS))
+        raise Refusal(400, f"signature_name: got {signature!r:.100}, expected one of {expected}.")
+    if ("instances" in found) == ("inputs" in found):
+        both = "both" if "instances" in found else "neither"
+        raise Refusal(400, f"Request: got {both} of the keys 'instances' and 'inputs', expected one.")
+    return found
+
+
+def _unnamed(value: Any, name: str) -> Any:
+    """What is given under this name, or without one."""
+    return value[name] if isinstance(value, dict) and value.keys() == {name} else value
+
+
+def _array(value: Any, arrays: Mapping[str, bytes]) -> bytes:
+    """The text of the array that has this name."""
+    if not (isinstance(value, str) and value in arrays):
+        raise Refusal(400, f"{_IMAGES}: got something else, expected arrays of pixels, for signature {PIXELS!r}.")
+    return arrays[value]
+
+
+def _file(value: Any, index: int) -> bytes:
+    if not (isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str)):
+        expected = '{"b64": "..."}' + f' or {{"{_INPUT}": {{"b64": "..."}}}}'
+        raise Refusal(400, f"Image {index}: got something else, expected {expected}, an image file in base64.")
+    try:
+        return binascii.a2b_base64(value["b64"] + "==")  # white space and missing padding do no harm
+    except ValueError as error:
+        raise Refusal(400, f"Image {index}: got text that is no base64 ({error}), expected an image file.") from None
+
+
+def predict_answer(logits: np.ndarray, request: PredictRequest) -> bytes:
+    """The body of the answer to a `:predict` request. logits: [n, classes] of its images."""
+    first = logits if request.are_pixels else logits.argmax(-1)
+    columns = dict(zip(_OUTPUTS[request.are_pixels], (first.tolist(), softmax(logits).tolist()), strict=True))
+    if not request.by_rows:
+        return to_json({"outputs": columns})
+    return to_json(
+        {"predictions": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
+    )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities [..., classes]."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def to_json(value: Any) -> bytes:
+    """JSON in UTF-8, without spaces. Half a surrogate pair, which UTF-8 has not, becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def model_status(version: int) -> dict[str, Any]:
+    """The answer to `GET /v1/models/NAME`: this version is served."""
+    fine = {"error_code": "OK", "error_message": ""}
+    return {"model_version_status": [{"version": str(version), "state": "AVAILABLE", "status": fine}]}
+
+
+def model_metadata(name: str, version: int, num_classes: int, image_size: int) -> dict[str, Any]:
+    """The answer to `GET /v1/models/NAME/metadata`: the signatures."""
+    probabilities = _tensor("probabilities", "DT_FLOAT", -1, num_classes)
+    files = _signature(
+        {_INPUT: _tensor(_INPUT, "DT_STRING", -1)},
+        {"classes": _tensor("classes", "DT_INT64", -1), "probabilities": probabilities},
+    )
+    pixels = _signature(
+        {_IMAGES: _tensor(_IMAGES, "DT_UINT8", -1, image_size, image_size, 3)},
+        {"logits": _tensor("logits", "DT_FLOAT", -1, num_classes), "probabilities": probabilities},
+    )
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(version)},
+        "metadata": {
+            "signature_def": {
+                "@type": "type.googleapis.com/tensorflow.serving.SignatureDefMap",
+                "signature_def": {**dict.fromkeys(FILES, files), PIXELS: pixels},
+            }
+        },
+    }
+
+
+def _signature(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict"}
+
+
+def _tensor(name: str, dtype: str, *sizes: int) -> dict[str, Any]:
+    dimensions = [{"size": str(size), "name": ""} for size in sizes]
+    return {"dtype": dtype, "tensor_shape": {"dim": dimensions, "unknown_rank": False}, "name": f"{name}:0"}

@@ -1,0 +1,163 @@
+"""The process that serves: its socket, its connections, its start and its end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import uvicorn
+from fastapi import FastAPI
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.serving.server import images
+from resnet_tpu.serving.server.app import make_app
+from resnet_tpu.serving.server.connection import MAX_HEAD, bounded_protocol
+from resnet_tpu.serving.server.gate import State
+from resnet_tpu.serving.server.metrics import Metrics
+from resnet_tpu.serving.server.models import Loader, load_models
+from resnet_tpu.serving.server.options import ServeOptions
+from resnet_tpu.system import machine
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 2048
+_KEEP_ALIVE_SECONDS = 75
+_LATE_SECONDS = 0.5  # for requests on connections that were made just before the end
+
+
+def serve(given: Sequence[str], options: ServeOptions) -> None:
+    """Serves bundles until SIGTERM or SIGINT, then answers what is under way. Raises UserError.
+
+    given: `NAME=PATH`, or PATH for the bundle's own name.
+    """
+    _allow_connections(options.max_connections)
+    metrics, state = Metrics(), State()
+    with (
+        _listen(options.host, options.port) as listener,
+        ThreadPoolExecutor(options.num_parallel_calls or machine.num_cores(), "decode") as decoders,
+    ):
+        loader = Loader(options, decoders, metrics)
+        models = load_models(given, loader)
+        images.prepare()
+        for name, model in models.items():
+            count = len(model.current.bundle.class_names)
+            log.info("%s: version %d, %d classes, %s", name, model.current.bundle.version, count, model.current.form)
+        _Server(make_app(models, loader, state), listener, options, metrics, state, next(iter(models))).run([listener])
+        decoders.shutdown(wait=False, cancel_futures=True)
+    log.info("Stopped.")
+
+
+def _allow_connections(count: int) -> None:
+    """Raises this process's limit of open files as far as it may, so that refusing a connection is still possible."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # not on every system
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * count + 2 * _BACKLOG
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio switches Nagle's algorithm off only where the protocol is named
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        do = "Stop what listens there, or choose another with --port; 0 takes a free one."
+        raise UserError(
+            "Address", f"{host}:{port} ({error.strerror})", "one that is free on this machine", do
+        ) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with bounds on connections and a quiet end."""
+
+    def __init__(
+        self, app: FastAPI, listener: socket.socket, options: ServeOptions, metrics: Metrics, state: State, model: str
+    ) -> None:
+        """model: the name of one that is served, for an example."""
+        # not a line for each request that does not fit
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=bounded_protocol(options),
+                h11_max_incomplete_event_size=MAX_HEAD,
+                loop="asyncio",  # it closes the listener at once, see `shutdown`
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=round(options.stop_seconds),
+            )
+        )
+        self._options, self._state, self._model = options, state, model
+        host, port = listener.getsockname()[:2]
+        host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 (that is any address)
+        self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        metrics.connections.set_function(lambda: len(self.server_state.connections))
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves until a signal. uvicorn sends itself the signal again at the end, which here means no harm."""
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, signal.SIG_IGN) for number in handled]
+        try:
+            super().run(sockets)
+        finally:
+            for number, handler in zip(handled, before, strict=True):
+                signal.signal(number, handler)
+
+    async def main_loop(self) -> None:
+        """Serves, and after the signal goes on for drain_seconds, so that clients and load balancers can leave."""
+        log.info("Serving at %s", self._url)
+        log.info("Open that, or: curl -F images=@photo.jpg %s/v1/models/%s:classify", self._url, self._model)
+        await super().main_loop()
+        self._state.is_ready = False
+        log.info("Stopping: answering what is under way")
+        await self._wait_for_clients(self._options.drain_seconds)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes no more connections, and answers what came on those that are there."""
+        loop = asyncio.get_running_loop()
+        late = [connection for listener in sockets or () for connection in _accept_waiting(listener)]
+        for server in self.servers:
+            server.close()
+        for connection in late:
+            await loop.connect_accepted_socket(self._make_protocol, connection)
+        await self._wait_for_clients(_LATE_SECONDS)
+        await super().shutdown(sockets)
+
+    async def _wait_for_clients(self, seconds: float) -> None:
+        """Waits until all clients have left, but no longer than this, or than until a second Ctrl-C."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.server_state.connections and loop.time() < end and not self.force_exit:
+            await asyncio.sleep(0.02)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+
+def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
+    """The connections that clients have made and nobody has taken yet: closing the listener would reset them."""
+    accepted = []
+    with contextlib.suppress(OSError):  # there are no more
+        while True:
+            accepted.append(listener.accept()[0])
+    return accepted

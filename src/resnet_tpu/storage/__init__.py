@@ -1,0 +1,39 @@
+"""Files on the local disk and in buckets behind one interface. A path is a string, local or `gs://...`."""
+
+from resnet_tpu.storage.files import (
+    BLOCK,
+    Entry,
+    entries_in,
+    exists,
+    file_state,
+    files_below,
+    is_dir,
+    list_dir,
+    move,
+    open_read,
+    read_bytes,
+    read_names,
+    read_range,
+    read_ranges,
+    read_text,
+    remove,
+    remove_dir,
+    states_in,
+)
+from resnet_tpu.storage.paths import absolute, cache_dir, is_remote, join
+from resnet_tpu.storage.writing import (
+    check_room,
+    check_writable,
+    folder_aside,
+    make_dir,
+    naming_full,
+    write_text,
+    write_whole,
+)
+
+__all__ = [
+    "BLOCK", "Entry", "absolute", "cache_dir", "check_room", "check_writable", "entries_in", "exists",
+    "file_state", "files_below", "folder_aside", "is_dir", "is_remote", "join", "list_dir", "make_dir", "move",
+    "naming_full", "open_read", "read_bytes", "read_names", "read_range", "read_ranges", "read_text", "remove",
+    "remove_dir", "states_in", "write_text", "write_whole",
+]  # fmt: skip

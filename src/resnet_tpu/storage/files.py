@@ -1,0 +1,206 @@
+"""Files and folders, of this machine or in a bucket: what is there, what it holds, moved and removed."""
+
+import contextlib
+import hashlib
+import io
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import fsspec
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.storage import buckets
+from resnet_tpu.storage.paths import filesystem, is_remote, join
+
+BLOCK = 8 << 20
+"""Bytes of a file in a bucket that are asked for at a time, where more than a few are needed."""
+
+
+def _info(path: str) -> dict[str, Any] | None:
+    """What a store says of a file or folder; None when there is none. Raises UserError when its bucket is not there."""
+    with contextlib.suppress(FileNotFoundError), buckets.naming(path):
+        return cast("dict[str, Any]", filesystem(path).info(path))
+    return None
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder at `path`."""
+    if not is_remote(path):
+        return os.path.exists(path)  # noqa: PTH110 - of text that is no name at all, too long for one, it says no
+    return _info(path) is not None
+
+
+def is_dir(path: str) -> bool:
+    """Whether `path` is a folder."""
+    if not is_remote(path):
+        return Path(path).is_dir()
+    info = _info(path)
+    return info is not None and info["type"] == "directory"
+
+
+def list_dir(path: str) -> list[str]:
+    """The sorted names (not paths) in the folder `path`; empty when it does not exist."""
+    if is_remote(path):
+        return sorted(states_in(path))
+    return sorted(entry.name for entry in Path(path).iterdir()) if Path(path).is_dir() else []
+
+
+def states_in(path: str) -> dict[str, tuple[int, int]]:
+    """The names in a folder of a bucket with the `file_state` of each, at one request per thousand; empty as above."""
+    return {entry.name: entry.state for entry in entries_in(path)}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or folder in a bucket, with the attributes of os.DirEntry, and its `file_state`."""
+
+    name: str
+    path: str
+    is_folder: bool
+    state: tuple[int, int]
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder."""
+        return self.is_folder
+
+
+def entries_in(path: str) -> list[Entry]:
+    """What is in a folder of a bucket, as `states_in`."""
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), buckets.naming(path):
+        found = filesystem(path).ls(path, detail=True)
+    full = path.split("://", 1)[1].strip("/")
+    below = {entry["name"].strip("/"): entry for entry in found}
+    return [
+        Entry(name := full_name.rpartition("/")[2], join(path, name), entry["type"] == "directory", _state(entry))
+        for full_name, entry in below.items()
+        if full_name != full
+    ]
+
+
+def files_below(path: str) -> list[str]:
+    """The sorted paths of the files in the folder `path` and in the folders below it, beginning as `path` does."""
+    with buckets.naming(path):
+        found = sorted(map(str, filesystem(path).find(path)))
+    start = len(fsspec.core.strip_protocol(path).rstrip("/")) + 1
+    return [join(path, file[start:]) for file in found]
+
+
+def open_read(path: str) -> IO[bytes]:
+    """Opens a file for reading bytes; one in a bucket is read a few megabytes at a time."""
+    if is_remote(path):
+        return cast("IO[bytes]", io.BufferedReader(_RemoteFile(path), BLOCK))
+    return Path(path).open("rb")
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file in a bucket, read where it is asked for."""
+
+    def __init__(self, path: str) -> None:
+        self._path, (self._size, _), self._position = path, file_state(path), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._next(len(memoryview(buffer).cast("B")))
+        memoryview(buffer).cast("B")[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self._next(self._size)
+
+    def _next(self, size: int) -> bytes:
+        data = read_range(self._path, self._position, min(self._position + size, self._size))
+        self._position += len(data)
+        return data
+
+
+def read_range(path: str, start: int, stop: int) -> bytes:
+    """The bytes [start, stop) of a file; fewer where it ends before. Many of a bucket come in parallel."""
+    if not is_remote(path):
+        with Path(path).open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+    edges = [*range(start, stop, BLOCK), stop]
+    return b"".join(read_ranges([(path, low, high) for low, high in itertools.pairwise(edges)]))
+
+
+def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """`read_range` of each (path, start, stop), all in one bucket, at the same time."""
+    wanted = [(path, start, stop) for path, start, stop in ranges if stop > start]
+    if not wanted:
+        return [b""] * len(ranges)
+    paths, starts, stops = (list(column) for column in zip(*wanted, strict=True))
+    with buckets.naming(paths[0]):
+        found = iter(filesystem(paths[0]).cat_ranges(paths, starts, stops, on_error="raise"))
+    return [next(found) if stop > start else b"" for _, start, stop in ranges]
+
+
+def file_state(path: str) -> tuple[int, int]:
+    """(size in bytes, version) of a file: whoever changes its content changes one of them.
+
+    The version is the local modification time in ns, or a digest of what the bucket says of the object.
+    """
+    if not is_remote(path):
+        stat = os.stat(path)  # noqa: PTH116  # a million Path objects take seconds
+        return stat.st_size, stat.st_mtime_ns
+    with buckets.naming(path):
+        return _state(filesystem(path).info(path))
+
+
+def _state(info: dict[str, Any]) -> tuple[int, int]:
+    marks = repr([info.get(key) for key in ("generation", "etag", "ETag", "updated", "mtime", "created")])
+    return int(info["size"] or 0), int.from_bytes(hashlib.sha256(marks.encode()).digest()[:7], "big")
+
+
+def remove(path: str) -> None:
+    """Deletes a file, where there is one."""
+    with contextlib.suppress(FileNotFoundError), buckets.naming(path, is_write=True):
+        filesystem(path).rm_file(path)
+
+
+def remove_dir(path: str) -> None:
+    """Deletes a folder with all that is in it, where there is one."""
+    with contextlib.suppress(FileNotFoundError), buckets.naming(path, is_write=True):
+        filesystem(path).rm(path, recursive=True)
+
+
+def read_bytes(path: str) -> bytes:
+    """The whole of a small file, in one request."""
+    if not is_remote(path):
+        return Path(path).read_bytes()
+    with buckets.naming(path):
+        return cast("bytes", filesystem(path).cat_file(path))
+
+
+def read_text(path: str) -> str:
+    """The whole of a UTF-8 text file."""
+    return read_bytes(path).decode()
+
+
+def read_names(path: str) -> list[str]:
+    """The names in a text file, one on a line. Raises UserError when it is no UTF-8."""
+    try:
+        return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise UserError(
+            "Names", f"{path}, which is not text", "UTF-8, a name on each line", "Check the path."
+        ) from None
+
+
+def move(path: str, target: str) -> None:
+    """Renames a file or a folder."""
+    with buckets.naming(path, is_write=True):
+        filesystem(path).mv(path, target, recursive=True)

@@ -1,0 +1,41 @@
+"""What a path means: of this machine, or `gs://...` in a bucket."""
+
+import os
+import posixpath
+from pathlib import Path
+
+import fsspec
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.storage import buckets
+
+
+def cache_dir() -> str:
+    """The folder of this user for what can be made or fetched again."""
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"), "resnet_tpu")  # noqa: PTH118
+
+
+def is_remote(path: str) -> bool:
+    """Whether `path` is in a bucket rather than on this machine."""
+    return "://" in path
+
+
+def filesystem(path: str) -> fsspec.AbstractFileSystem:
+    """The file system of `path`. Raises UserError for a scheme that there is none of."""
+    if buckets.is_bucket(path):
+        return buckets.filesystem(path)
+    try:
+        return fsspec.core.url_to_fs(path)[0]
+    except (ImportError, ValueError):
+        do = "Copy it to one of them."
+        raise UserError("Path", path, "a folder of this machine, or a bucket's, gs://...", do) from None
+
+
+def join(path: str, *parts: str) -> str:
+    """The path of something below `path`."""
+    return posixpath.join(path, *parts) if is_remote(path) else os.path.join(path, *parts)  # noqa: PTH118
+
+
+def absolute(path: str) -> str:
+    """The path independent of the working directory."""
+    return path.rstrip("/") if is_remote(path) else os.path.abspath(path)  # noqa: PTH100

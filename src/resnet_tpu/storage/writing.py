@@ -1,0 +1,177 @@
+"""Files and folders that appear whole or not at all, of this machine or in a bucket."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.storage import buckets
+from resnet_tpu.storage.files import list_dir, remove
+from resnet_tpu.storage.paths import filesystem, is_remote, join
+
+_EFFECTIVE_IDS = os.access in os.supports_effective_ids
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, for this user, in one file
+
+
+def make_dir(path: str) -> None:
+    """Makes the folder `path` and its parents where they do not exist. In a bucket every folder is there."""
+    if buckets.is_bucket(path):
+        return
+    try:
+        filesystem(path).makedirs(path, exist_ok=True)
+    except FileExistsError:
+        check_writable(path)  # which says that it is a file
+        raise
+
+
+def check_writable(path: str) -> None:
+    """Raises UserError where the folder `path` cannot be written to or, where there is none, be made.
+
+    Because it is a file or below one, because we must not, or because there is no such bucket.
+    """
+    if not is_remote(path):
+        place = Path(path).absolute()
+        try:
+            there = next(folder for folder in (place, *place.parents) if folder.exists() or folder.is_symlink())
+            if not there.is_dir():
+                got = "a file" if there == place else f"a folder below the file {there}"
+                raise UserError(f"Writing to {path}", got, "a folder", "Choose another place, or remove the file.")
+            is_refused = not os.access(there, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS)
+        except PermissionError:  # of a folder above it
+            is_refused = True
+        if is_refused:
+            do = "Change its permissions, or choose another folder."
+            raise UserError(f"Writing to {path}", "permission denied", "a folder that may be written to", do)
+        return
+    if not buckets.is_bucket(path):
+        return
+    probe = join(path, f".writable-{uuid.uuid4().hex}")
+    write_text(probe, "")
+    remove(probe)
+
+
+def check_room(folder: str, num_bytes: int) -> None:
+    """Raises UserError when the local disk of `folder`, which exists, has less free space than that."""
+    if not is_remote(folder) and (free := shutil.disk_usage(folder).free) < num_bytes:
+        raise UserError(
+            f"Disk of {folder}", f"{free / 1e6:.1f} MB of free space", f"at least {num_bytes / 1e6:.1f} MB",
+            "Make room, then run the same command again.",
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def naming_full(path: str) -> Iterator[None]:
+    """Names `path` in the OSError of a disk that is full, which the system does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL and error.filename is None:
+            error.filename = path
+        raise
+
+
+@contextlib.contextmanager
+def write_whole(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file for writing that appears under its name only when whole: written aside, synced, renamed.
+
+    When the block raises, nothing is left at `path` that was not there before.
+    """
+    if is_remote(path):  # uploaded when whole: not every store keeps back what was sent of an upload that broke off
+        with tempfile.NamedTemporaryFile() as whole:
+            yield cast("IO[bytes]", whole)
+            whole.flush()
+            with buckets.naming(path, is_write=True):
+                filesystem(path).put_file(whole.name, path)
+        return
+    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
+    descriptor, aside = tempfile.mkstemp(prefix=f".{name}.", suffix=".partial", dir=folder)
+    try:
+        with naming_full(path), os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _open_to_others(aside, 0o666)
+        Path(aside).replace(path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def folder_aside(parent: str, name: str) -> Iterator[str]:
+    """A new local folder `parent/.<name>.<random>.partial`, to be renamed when whole; gone when the block raises.
+
+    Also deletes those of this name that were left by programs that were killed. The parent is made where it is missing,
+    and gone too then.
+    """
+    prefix, suffix = f".{name}.", ".partial"
+    with _made(parent), contextlib.ExitStack() as stack:
+        with _lock(parent, fcntl.LOCK_EX):  # nobody takes a new folder for one that was left
+            for left in list_dir(parent):
+                if left.startswith(prefix) and left.endswith(suffix):
+                    _delete_unless_locked(join(parent, left))
+            aside = tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=parent)
+            stack.enter_context(_lock(aside, fcntl.LOCK_EX))
+        _open_to_others(aside, 0o777)
+        try:
+            yield aside
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def _made(folder: str) -> Iterator[None]:
+    """Makes a local folder and its parents; when the block raises, those that were missing and are empty go again."""
+    place = Path(folder).absolute()
+    missing = [path for path in (place, *place.parents) if not path.exists()]
+    make_dir(folder)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in missing:
+                path.rmdir()
+        raise
+
+
+def _open_to_others(path: str, mode: int) -> None:
+    """Gives what `tempfile` made for this user alone the mode that `open` or `mkdir` would have given it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    Path(path).chmod(mode & ~umask)
+
+
+@contextlib.contextmanager
+def _lock(folder: str, operation: int) -> Iterator[bool]:
+    """Whether a folder could be locked, till the end of the block or of the process. Some file systems cannot."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, operation)
+        is_locked = True
+    except OSError:
+        is_locked = False
+    try:
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+def _delete_unless_locked(folder: str) -> None:
+    with contextlib.suppress(OSError), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_left:
+        if is_left:
+            shutil.rmtree(folder)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a UTF-8 text file whole or not at all."""
+    with write_whole(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,1 @@
+"""This machine, and how a program runs on it."""

@@ -1,0 +1,171 @@
+"""How a program of this package runs: its log on stderr, and an exit code that says how it ended."""
+
+import atexit
+import contextlib
+import errno
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.storage import buckets
+
+_NOT_OUR_BUG = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EISDIR,
+    errno.ENAMETOOLONG,
+)  # fmt: skip
+_EXIT_BROKEN_PIPE = 128 + 13
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a program that SIGTERM ended."""
+_SOON_SECS = 0.05
+
+
+def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] | None = None) -> int:
+    """Does the work and returns 0; 2 and a message on stderr for what the user can mend; 130 when interrupted, 143
+    after SIGTERM, which leaves as little behind as Ctrl-C does.
+
+    3 when another of several processes was lost. Our own bugs pass through: Python shows the traceback and exits
+    with 1. Without arguments those of the process are meant, which is to exit with the code that is returned: signals
+    no longer change it.
+    """
+    if arguments is not None:
+        return _exit_code(work, arguments)
+    code = _exit_code(work, sys.argv[1:])
+    _settle(code)
+    return code
+
+
+def _settle(code: int) -> None:
+    """From now on Ctrl-C and SIGTERM end the process at once, as Python would after a second more, with `code`."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(code))
+        # Python drops handlers before it frees its modules, which takes most of that second
+        atexit.register(signal.signal, number, signal.SIG_IGN)
+
+
+def _exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]) -> int:
+    try:
+        with _log_to_stderr(), _terminating():
+            try:
+                work(arguments)
+            finally:
+                sys.stdout.flush()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    except SystemExit as error:
+        if error.code != EXIT_TERMINATED:
+            raise
+        print("Terminated.", file=sys.stderr)
+        return EXIT_TERMINATED
+    except BrokenPipeError:  # the reader of our output has seen enough: `resnet-tpu results ... | head`
+        _drop_output()
+        return _EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _NOT_OUR_BUG:
+            raise
+        do = "Check the path, its permissions and the free space."
+        print(UserError(str(error.filename or "Files"), error.strerror, "to read and write there", do), file=sys.stderr)
+        _drop_output()
+        return 2
+    except Exception as error:
+        named = buckets.named(error) or _out_of_memory(error)  # of what was asked for far from where it is known
+        if named:
+            print(named, file=sys.stderr)
+            return 2
+        raise
+    return 0
+
+
+def _out_of_memory(error: Exception) -> UserError | None:
+    """The error for a device that has less memory than JAX asked it for; None for others."""
+    if type(error).__name__ != "JaxRuntimeError" or "RESOURCE_EXHAUSTED" not in str(error):  # JAX takes long to import
+        return None
+    do = "Lower train_batch_size or eval_batch_size, or raise gradient_accumulation_steps."
+    return UserError("Memory of the device", first_line(error), "room for a step", do)
+
+
+def _drop_output() -> None:
+    """What cannot be written to stdout is not tried again, with an error of Python's, when the program ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _terminating() -> Iterator[None]:
+    """Meanwhile SIGTERM raises, where it would end the program at once, with half-written files left behind."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
+        yield
+        return
+    if not isinstance(sys.unraisablehook, _SignalAgain):
+        sys.unraisablehook = _SignalAgain(sys.unraisablehook)
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _SignalAgain:
+    """A `sys.unraisablehook` that sends a signal again whose exception was raised where Python only prints what is.
+
+    Such are callbacks of the garbage collector, of which JAX has one: the signal would be lost.
+    """
+
+    def __init__(self, otherwise: "Callable[[sys.UnraisableHookArgs], object]") -> None:
+        self._otherwise = otherwise
+
+    def __call__(self, found: "sys.UnraisableHookArgs") -> None:
+        numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
+        number = numbers.get(found.exc_type)
+        if number is None:
+            self._otherwise(found)
+            return
+        delay = _SOON_SECS  # now it would be raised in here
+        while True:
+            try:
+                threading.Timer(delay, os.kill, (os.getpid(), number)).start()
+                return
+            except (KeyboardInterrupt, SystemExit):  # and it was: on a busy machine this takes longer
+                delay += 0.05
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to what sys.stderr is at the time: a progress bar puts itself there, to keep below the lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Shows this package's own log lines, and of other packages only warnings, as Python does.
+
+    Nothing of Orbax's: it logs every error with its traceback, and raises it as well.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logger, handler = logging.getLogger("resnet_tpu"), _StderrHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # libraries add a handler to the root that would show every line again
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]

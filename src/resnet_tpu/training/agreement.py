@@ -1,0 +1,65 @@
+"""What all processes must have in common before the first step."""
+
+import hashlib
+import uuid
+
+from resnet_tpu import __version__, storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import hosts
+
+_OWN = ("process_id", "data_dir", "num_parallel_calls", "input_workers", "cache_memory", "cache_folder")
+"""Options that may differ between hosts: what they give does not."""
+
+_MOST_LOOKED_AT = 10_000
+
+
+def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) -> None:
+    """Raises UserError in every process unless all have the same options, data, checkpoints and model_dir.
+
+    Data are the same when they have as many examples, with the same names at the same places, and the same classes.
+    `writes` off: for work that leaves nothing in model_dir.
+    """
+    if hosts.group() is None:
+        return
+    values = {name: value for name, value in config.flat().items() if name not in _OWN}
+    values["version of resnet_tpu"] = __version__
+    for split, source in splits.items():
+        if source is not None:
+            values |= _describe(split, source, config.data.place)
+    values["newest checkpoint"] = max(store.steps_in(storage.join(config.run.model_dir, store.FOLDER)), default="none")
+    mark = _leave_mark(config.run.model_dir) if writes else None
+    if mark and not storage.exists(mark):
+        values["model_dir"] = f"{config.run.model_dir} that process 0 does not write to"
+    try:
+        hosts.agree("Processes", values, "Start all with the same options and data, and a model_dir that all share.")
+    finally:
+        if mark and hosts.is_first():
+            storage.remove(mark)
+
+
+def _describe(split: str, source: Source, place: str) -> dict[str, object]:
+    step = max(1, len(source) // _MOST_LOOKED_AT)
+    places = "\n".join(source.where(i).replace(place, "") for i in range(0, len(source), step))
+    names = source.class_names
+    return {
+        f"{split} examples": len(source),
+        f"{split} files (checksum)": _checksum(places),
+        f"{split} classes": f"{source.num_classes} ({_checksum(str(names))})",
+    }
+
+
+def _leave_mark(model_dir: str) -> str:
+    """Process 0 writes a file into its model_dir, for the others to look for in theirs; its path for this one."""
+    name = hosts.from_first(f".hosts-{uuid.uuid4().hex}")
+    mark = storage.join(model_dir, name)
+    if hosts.is_first():
+        storage.make_dir(model_dir)
+        storage.write_text(mark, "")
+    hosts.wait_for_all()
+    return mark
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,189 @@
+"""Evaluation: every example counted exactly once."""
+
+import functools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.folders import is_checkpoint
+from resnet_tpu.data.loader.batches import eval_batches
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.reports.finite import check_finite
+from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
+from resnet_tpu.reports.progress import track
+from resnet_tpu.training.agreement import agree_on
+from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.loss import l2
+from resnet_tpu.training.patience import Patience
+from resnet_tpu.training.run import check_classes, lengths_of
+from resnet_tpu.training.step import EvalStep, make_eval_step
+from resnet_tpu.training.trained import Trained, advice_on, load_trained
+
+log = logging.getLogger(__name__)
+
+_MOST_NAMES = 5  # of the files in a folder, for messages
+
+
+@functools.cache
+def l2_on(device: Any) -> Callable[..., jax.Array]:
+    """`l2` of parameters, jitted for such a device."""
+    return jax.jit(l2, static_argnames="norms", compiler_options=sound_options_for(device))
+
+
+def evaluate(
+    eval_step: EvalStep,
+    params: Arrays,
+    batch_stats: Arrays,
+    source: Source,
+    config: Config,
+    mesh: Mesh,
+    *,
+    step: int,
+) -> dict[str, float]:
+    """`loss` (with the L2 term, as training's), `top_1_accuracy`, `top_5_accuracy` over the whole of `source`.
+
+    Raises NonFiniteError, naming the step of these weights and the batch, when a loss is not finite: the accuracies
+    mean nothing then, for no logit is larger than one that is no number.
+    """
+    num_images = min(config.data.num_eval_images or len(source), len(source))
+    batch_size = config.eval.eval_batch_size
+    batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
+    sums = jax.device_get([eval_step(params, batch_stats, batch) for batch in batches])
+    squares = float(l2_on(mesh.devices.flat[0])(params, norms=config.optimizer.decay_batch_norm))
+    advise = functools.partial(advice_on, {"params": params, "batch_stats": batch_stats}, config.model.precision)
+    for number, found in enumerate(sums, 1):
+        what = f"Loss at step {step}, batch {number} of {len(sums)} of the evaluation"
+        check_finite(what, found["cross_entropy"], advise)
+    check_finite(f"Sum of the squared weights at step {step}", squares, advise)
+    weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
+    return mean_metrics(sums, l2_loss=weight_decay * squares)
+
+
+def batches_of(
+    source: Source, data: DataConfig, mesh: Mesh, *, num_images: int, batch_size: int, title: str
+) -> Iterator[DeviceBatch]:
+    """The first `num_images` of `source` in order, on the devices; a progress bar called `title` shows how far it is.
+
+    batch_size: over all devices, rounded up so that every one gets the same number, and no more than there are images.
+    What is missing in the last batch has weight 0.
+    """
+    batch_size = distributed.round_up(min(batch_size, num_images), mesh.devices.size)
+    batches = eval_batches(
+        source,
+        data,
+        batch_size=batch_size,
+        max_images=num_images,
+        host_index=jax.process_index(),
+        num_hosts=jax.process_count(),
+    )
+    return track(distributed.prefetch(batches, mesh), title, total=-(-num_images // batch_size))
+
+
+def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str | None = None) -> dict[str, float]:
+    """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
+
+    That of a `model_dir` which is itself a checkpoint is not recorded. With `watch` goes on with every checkpoint that
+    appears, until the one of the last step, or until none came for `eval_timeout` seconds. Returns the last result.
+    train_steps: the last step of a watch, or epochs; None: that of the training itself. Raises UserError when there is
+    no checkpoint, with `watch` none within `eval_timeout` seconds.
+    """
+    is_alone = is_checkpoint(config.run.model_dir)
+    if not (is_alone or watch):
+        store.find(config.run.model_dir)  # which says what is there instead
+    if not is_alone:
+        storage.check_writable(config.run.model_dir)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        mesh = distributed.make_mesh(config.run.num_cores)
+        if is_alone or not watch:
+            return evaluate_checkpoint(load_trained(config.run.model_dir, mesh), config)
+        return _follow(config, mesh, train_steps)
+
+
+def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
+    done, awaited = -1, lambda: f"a checkpoint in {model_dir}, which is {_contents(model_dir)}"
+    while True:
+        newest = _newest(model_dir) if hosts.is_first() else None
+        # every process goes by what the first one sees
+        path, is_late = json.loads(hosts.from_first(json.dumps([newest, patience.is_over])))
+        if path is not None and store.step_of(path) > done:
+            trained = load_trained(path, mesh)
+            metrics = evaluate_checkpoint(trained, config)
+            done, own = trained.step, trained.config
+            total = lengths_of(own.replace(train_steps=train_steps or own.train.train_steps)).total
+            if done >= total:
+                return metrics
+            awaited = functools.partial("a checkpoint after step {}, up to step {}".format, done, total)
+            patience.begin()
+        elif is_late and not metrics:
+            got, expected = _contents(model_dir), f"a checkpoint within {config.eval.eval_timeout} s"
+            raise UserError(f"model_dir {model_dir}", got, expected, "Check the path, or start the training first.")
+        elif is_late:
+            log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
+            return metrics
+        else:
+            patience.wait(awaited)
+
+
+def _newest(model_dir: str) -> str | None:
+    try:
+        return store.find(model_dir)
+    except UserError:
+        return None
+
+
+def _contents(model_dir: str) -> str:
+    """What a `model_dir` without a checkpoint is, for messages."""
+    names = storage.list_dir(model_dir)
+    if names:
+        return f"a folder of {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
+    return "an empty folder" if storage.exists(model_dir) else "no such folder"
+
+
+def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
+    """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does.
+
+    One that was named itself belongs to no `model_dir` known; its result is not recorded.
+    """
+    start = time.monotonic()
+    data = trained.data_config(config.data)
+    source = open_source(data, "validation")
+    check_classes(data.place, source.class_names, trained.class_names)
+    agree_on(config, writes=trained.is_newest_of(config.run.model_dir), validation=source)
+    as_trained = trained.config.replace(
+        **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
+    )
+    eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
+    metrics = evaluate(
+        eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh, step=trained.step
+    )
+    if not trained.is_newest_of(config.run.model_dir):
+        log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
+    elif hosts.is_first():
+        with MetricsWriter(config.run.model_dir) as writer:
+            writer.write("eval", {trained.step: metrics})
+    log_metrics(trained.step, metrics, time.monotonic() - start)
+    return metrics
+
+
+def log_metrics(step: int, metrics: dict[str, float], seconds: float) -> None:
+    """One line for the result of an evaluation."""
+    log.info(
+        "Evaluation at step %d: top-1 %.2f %%, top-5 %.2f %%, loss %.4f (%.1f s)",
+        step, 100 * metrics["top_1_accuracy"], 100 * metrics["top_5_accuracy"], metrics["loss"], seconds,
+    )  # fmt: skip

@@ -1,0 +1,53 @@
+"""Ctrl-C and SIGTERM while training: the step in work is finished and saved before the program ends.
+
+Of several processes one needs to be told: all end at the same step.
+"""
+
+import signal
+import threading
+from types import FrameType
+
+from resnet_tpu.parallel import hosts
+from resnet_tpu.system.program import EXIT_TERMINATED
+
+
+class Interruption:
+    """A context manager that turns the first Ctrl-C or SIGTERM into a flag; the second Ctrl-C acts at once."""
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+        self._due: int | None = None
+        self._before: dict[int, signal._HANDLER] = {}
+
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) != signal.SIG_IGN:  # what was started to run in the background stays so
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self._signal = number
+        if signal.SIGINT in self._before:
+            signal.signal(signal.SIGINT, self._before[signal.SIGINT])
+
+    def is_due(self, step: int) -> bool:
+        """Whether the program is to end before step `step`; the same in all processes."""
+        together = hosts.group()
+        self._due = self._signal if together is None else together.stop_signal(step, lambda: self._signal)
+        return self._due is not None
+
+    def leave(self) -> None:
+        """Ends the program the way the signal would have, when one came."""
+        together = hosts.group()
+        number = self._due if together else self._signal
+        if together and number is not None:
+            together.part()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if number is not None:
+            raise SystemExit(EXIT_TERMINATED)

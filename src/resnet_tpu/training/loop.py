@@ -1,0 +1,349 @@
+"""Training from start to end: go on where the run stopped, train, evaluate, save.
+
+The host hands steps over and stays a few ahead of the devices; what it looks at (metrics, the end of a loop) is of
+steps that have ended, so that the devices never wait for it. Only an evaluation and a checkpoint, which belong to the
+weights of one step, wait for that step. There is no loop on the device: handing over a step with the arrays of a
+ResNet-50 takes the host 0.4 ms, or 1 to 4 ms for 8 devices, while the devices are at earlier steps of 50 ms and more;
+and a loop on the device would need all its batches in the memory of the device.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import make_meta, write_description
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.weights import Weights
+from resnet_tpu.data.loader.batches import Batches, train_batches
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.errors import NonFiniteError
+from resnet_tpu.models.network import network_of
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
+from resnet_tpu.reports.progress import TrainingProgress
+from resnet_tpu.training.agreement import agree_on
+from resnet_tpu.training.evaluate import evaluate, l2_on, log_metrics
+from resnet_tpu.training.flight import StepsInFlight
+from resnet_tpu.training.interrupt import Interruption
+from resnet_tpu.training.loop_reports import LoopReports
+from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.profiler import Profiler
+from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve
+from resnet_tpu.training.start import find_start, settle_start
+from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of
+from resnet_tpu.training.tune import describe, settle_kernels, step_of
+from resnet_tpu.training.waiting import InputWait
+
+log = logging.getLogger(__name__)
+
+BEST_METRIC = "top_1_accuracy"
+"""The best checkpoint, which is always kept, is the one with the highest."""
+
+
+OnStep = Callable[[int, dict[str, float]], object]
+"""(updates before a step, its metrics) -> nothing that counts."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a training ended: the optimizer steps done in all, and the last evaluation if there was one."""
+
+    step: int
+    evaluation: dict[str, float] | None
+
+
+def train(config: Config, *, on_step: OnStep | None = None, train_step: TrainStep | None = None) -> Summary:
+    """Trains to `train_steps` and, in mode train_and_eval, evaluates every `steps_per_eval` steps and at the end.
+
+    Goes on from the newest checkpoint in `model_dir`. Ctrl-C and SIGTERM save first. Raises UserError for options, data
+    or checkpoints that do not fit, before anything is computed; NonFiniteError when a loss or a weight is not finite.
+    on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
+    every step, in order, once it has ended on the devices; what it raises ends the training.
+    train_step: takes the place of the network's own, to measure what is around it.
+    """
+    config.run.require_model_dir()
+    check(config)
+    storage.check_writable(config.run.model_dir)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        return _train(config, on_step, train_step)
+
+
+def check_training(config: Config) -> None:
+    """Raises what `train` would before its first step, as far as that shows without weights; JAX must have begun.
+
+    For those who write something themselves before they train.
+    """
+    check(config)
+    storage.check_writable(config.run.model_dir)
+    config, _, _, mesh = open_run(config)
+    train_step_of(config, network_of(config, mesh), make_optimizer(config.optimizer), mesh)
+
+
+def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
+    """The resolved options, the images to train on and those to evaluate on, if that is asked for, and the devices."""
+    source = open_source(config.data, "train")
+    validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
+    if validation is not None:
+        check_classes(config.data.place, validation.class_names, source.class_names)
+    mesh = distributed.make_mesh(config.run.num_cores)
+    parts = config.optimizer.gradient_accumulation_steps
+    distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size * parts)
+    return resolve(config, source), source, validation, mesh
+
+
+def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None) -> Summary:
+    config, source, validation, mesh = open_run(config)
+    agree_on(config, train=source, validation=validation)
+    with contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(
+            CheckpointStore(
+                storage.join(config.run.model_dir, store.FOLDER),
+                keep=config.train.keep_checkpoint_max,
+                always=lengths_of(config).kept,
+            )
+        )
+        config, weights = settle_start(config, checkpoints)
+        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, on_step, train_step)
+        summary = trainer.run(stack)
+    if hosts.is_first():
+        draw_report(config.run.model_dir)
+    return summary
+
+
+def draw_report(model_dir: str) -> None:
+    """Draws the curves of a run, where it has measured anything: one may have begun at its end."""
+    from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
+
+    if rows := read_metrics(model_dir):
+        storage.make_dir(storage.join(model_dir, "report"))
+        style.write_png(curves.draw_training(rows), curves_path(model_dir))
+
+
+def curves_path(model_dir: str) -> str:
+    """Where the curves of a run are drawn, which is the last thing that a training does."""
+    return storage.join(model_dir, "report", "curves.png")
+
+
+def _read_scores(model_dir: str) -> dict[int, float]:
+    """The accuracies of the evaluations of a run by step, as process 0 reads them."""
+    if not hosts.is_first():
+        return dict(json.loads(hosts.from_first("")))
+    scores = [(row["step"], row[BEST_METRIC]) for row in read_metrics(model_dir) if row["split"] == "eval"]
+    return dict(json.loads(hosts.from_first(json.dumps(scores))))
+
+
+class Trainer:
+    """One training run on its devices."""
+
+    def __init__(
+        self,
+        config: Config,
+        source: Source,
+        validation: Source | None,
+        mesh: Mesh,
+        checkpoints: CheckpointStore,
+        weights: Weights | None,
+        on_step: OnStep | None,
+        train_step: TrainStep | None,
+    ) -> None:
+        """config: resolved. weights: what a new training starts from; None: random ones. The last two: see `train`.
+
+        Raises UserError when the checkpoint to go on from is of another network or other classes.
+        """
+        self.config, self.source, self.validation, self.mesh = config, source, validation, mesh
+        self.checkpoints = checkpoints
+        self.lengths = lengths_of(config)
+        network, optimizer = network_of(config, mesh), make_optimizer(config.optimizer)
+        self.eval_step: EvalStep = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
+        self.evaluation: dict[str, float] | None = None
+        self._is_cold = True
+        self._is_basic = config.data.input_pipeline == "basic"  # nothing at the same time
+        self.input_wait = InputWait()
+        self._flight = StepsInFlight()
+        self._on_step = on_step
+        start = find_start(config, network, optimizer, checkpoints, source.class_names, weights, mesh)
+        self.state, self.step, self.position, self.class_names = (
+            start.state,
+            start.step,
+            start.position,
+            start.class_names,
+        )
+        self._kernels = start.kernels
+        if train_step is None:
+            choice = settle_kernels(config, mesh, start.kernels)
+            self._kernels = describe(choice, mesh)
+            train_step = step_of(choice, config, network, mesh)
+        self.train_step: TrainStep = train_step
+
+    def run(self, stack: contextlib.ExitStack) -> Summary:
+        """Trains from the present step to the last. `stack` closes what this opens."""
+        total, model_dir, train = self.lengths.total, self.config.run.model_dir, self.config.train
+        stop = stack.enter_context(Interruption())
+        writer = None
+        if hosts.is_first():
+            write_description(model_dir, self.config, self._meta()["class_names"])
+            writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
+        self.checkpoints.scores.update(_read_scores(model_dir))
+        if self._is_eval_due():  # the run was stopped between saving and evaluating
+            self._evaluate(writer)
+        if self.step >= total:
+            advice = "Raise train_steps to go on, or give another model_dir."
+            log.info("Nothing to train: %s is at step %d of %d. %s", model_dir, self.step, total, advice)
+            return Summary(self.step, self.evaluation)
+        self._check_weights()
+        if self._is_save_due():  # step 0: no other that is to be kept can be missing
+            self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
+        log.info("%s", describe_run(self.config, self.mesh, self.step, total))
+        progress = stack.enter_context(TrainingProgress(self.step, total))
+        profiler = stack.enter_context(
+            Profiler(
+                model_dir,
+                every_n_steps=train.profile_every_n_steps,
+                duration_ms=train.tpu_profile_duration,
+                step=self.step,
+                total=total,
+            )
+        )
+        stack.enter_context(self.input_wait)
+        loader = stack.enter_context(self._open_loader())
+        batches = distributed.prefetch(loader, self.mesh, ahead=0 if self._is_basic else 2)
+        reports = LoopReports(
+            self.config, total, writer=writer, loader=loader, progress=progress, input_wait=self.input_wait
+        )
+        is_stopping = stop.is_due(self.step)
+        while self.step < total and not is_stopping:
+            self._run_loop(self._next_boundary(), batches, profiler, stop, reports)
+            is_stopping, eval_is_due = stop.is_due(self.step), self._is_eval_due()
+            if not (is_stopping or eval_is_due or self._is_save_due()):
+                continue
+            self._land(0, reports)
+            if eval_is_due or self.step == total:
+                profiler.stop()
+            self._check_weights()
+            self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
+            if eval_is_due and not is_stopping:
+                self._evaluate(writer)
+        self.checkpoints.wait()
+        stop.leave()
+        return Summary(self.step, self.evaluation)
+
+    def _multiple(self, period: int) -> int:
+        """The largest multiple of `period` that is not after the present step."""
+        return self.step // period * period
+
+    def _is_eval_due(self) -> bool:
+        at_boundary = self.step > 0 and self.step in (self.lengths.total, self._multiple(self.lengths.per_eval))
+        return self.validation is not None and at_boundary and self.step not in self.checkpoints.scores
+
+    def _is_save_due(self) -> bool:
+        ends = (self.lengths.total, self._multiple(self.lengths.per_save))
+        return self.step in self.lengths.kept or (self.step > 0 and self.step in ends)
+
+    def _open_loader(self) -> Batches:
+        return train_batches(
+            self.source,
+            self.config.data,
+            batch_size=self.config.train.train_batch_size,
+            seed=self.config.train.seed,
+            start_position=self.position,
+            host_index=jax.process_index(),
+            num_hosts=jax.process_count(),
+        )
+
+    def _next_boundary(self) -> int:
+        """The next step at which the host looks: the end of a loop, an evaluation, a checkpoint, the run."""
+        lengths = self.lengths
+        periods = (lengths.per_loop, lengths.per_eval, lengths.per_save)
+        kept = (step for step in lengths.kept if step > self.step)
+        return min(lengths.total, *kept, *(self._multiple(period) + period for period in periods))
+
+    def _run_loop(
+        self,
+        until: int,
+        batches: Iterator[DeviceBatch],
+        profiler: Profiler,
+        stop: Interruption,
+        reports: LoopReports,
+    ) -> None:
+        """Hands over the steps to `until`, or to where a stop is due; the last of them may not have ended then.
+
+        Reports the loop before, and this one if it has ended. Raises NonFiniteError.
+        """
+        first = self.step
+        if not self._flight:
+            reports.start_clock(self.step)
+        while self.step < until and not stop.is_due(self.step):
+            with jax.profiler.StepTraceAnnotation("train", step_num=self.step):
+                asked = time.perf_counter()
+                with jax.profiler.TraceAnnotation("input_wait"):
+                    batch = next(batches)
+                self.input_wait.add(asked, time.perf_counter())
+                self.state, metrics = self.train_step(self.state, batch)
+                self.input_wait.watch(metrics)
+                self._flight.add(self.step, metrics)
+                self.step += 1
+                self.position += self.config.train.train_batch_size
+                with jax.profiler.TraceAnnotation("device_wait"):
+                    self._land(0 if self._is_cold or self._is_basic else distributed.steps_ahead(self.mesh), reports)
+            if self._is_cold:  # the first step compiles: it says nothing of the speed
+                self._is_cold = False
+                log.info("First step after %.1f s", reports.start_clock(self.step))
+            profiler.after_step(self.step)
+        if self.step > first:
+            reports.end_loop(self.step)
+            self._land(len(self._flight), reports)
+
+    def _land(self, keep: int, reports: LoopReports) -> None:
+        """Waits for all steps but the newest `keep`, reports the loops that have ended. Raises NonFiniteError."""
+        for step, row in self._flight.land(keep):
+            self._check_finite("Loss", step, row["loss"])
+            reports.add(step, row)
+            if self._on_step:
+                self._on_step(step, {name: float(value) for name, value in row.items()})
+        reports.report(self.step - len(self._flight))
+
+    def _check_weights(self) -> None:
+        """Raises NonFiniteError for weights that are not finite, of which the loss before them tells nothing."""
+        squares = l2_on(self.mesh.devices.flat[0])(self.state.params)
+        self._check_finite("Sum of the squared weights", self.step, float(squares))
+
+    def _check_finite(self, what: str, step: int, value: float) -> None:
+        if not math.isfinite(value):
+            kept = self.checkpoints.steps()
+            good = [one for one in kept if one < step]
+            last = f"The last good checkpoint is step {good[-1]}." if good else "There is no good checkpoint yet."
+            if len(good) < len(kept):
+                last += " To go on from it, delete the later ones." if good else " Delete those that there are."
+            raise NonFiniteError(
+                f"{what} at step {step}", value, "a finite number",
+                f"{last} Lower base_learning_rate, warm up for longer, or use precision=float32.",
+            )  # fmt: skip
+
+    def _evaluate(self, writer: MetricsWriter | None) -> None:
+        start = time.perf_counter()
+        assert self.validation is not None
+        self.evaluation = evaluate(
+            self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh, step=self.step
+        )
+        self.checkpoints.scores[self.step] = self.evaluation[BEST_METRIC]
+        if writer:
+            writer.write("eval", {self.step: self.evaluation})
+        log_metrics(self.step, self.evaluation, time.perf_counter() - start)
+
+    def _meta(self) -> dict[str, Any]:
+        return make_meta(self.config, self.class_names, self.position) | {"kernels": self._kernels}

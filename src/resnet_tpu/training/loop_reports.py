@@ -1,0 +1,93 @@
+"""What the host says and records of each loop of steps, once the loop has ended on the devices."""
+
+import logging
+import time
+from collections import deque
+from typing import Any
+
+from resnet_tpu.data.loader.batches import Batches
+from resnet_tpu.options.config import Config
+from resnet_tpu.reports.metrics import MetricsWriter
+from resnet_tpu.reports.progress import TrainingProgress
+from resnet_tpu.training.waiting import InputWait
+
+log = logging.getLogger(__name__)
+
+
+class LoopReports:
+    """Loops whose steps are handed over, and the metrics of those that have ended; the host may be loops ahead."""
+
+    def __init__(
+        self,
+        config: Config,
+        total: int,
+        *,
+        writer: MetricsWriter | None,
+        loader: Batches,
+        progress: TrainingProgress,
+        input_wait: InputWait,
+    ) -> None:
+        """`total`: steps of the run. `writer`: None for a process that does not write."""
+        self._config, self._total, self._writer, self._loader = config, total, writer, loader
+        self._progress, self._input_wait = progress, input_wait
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._loop_ends: deque[int] = deque()
+        self._timed_from = (0.0, 0)  # time and step up to which the speed is reported
+
+    def start_clock(self, step: int) -> float:
+        """Times from here on: the devices begin with `step` now. Returns the seconds since the last call."""
+        before, now = self._timed_from[0], time.perf_counter()
+        self._timed_from = now, step
+        self._input_wait.take()
+        return now - before
+
+    def end_loop(self, step: int) -> None:
+        """Notes that a loop ends before `step`."""
+        self._loop_ends.append(step)
+
+    def add(self, step: int, metrics: dict[str, Any]) -> None:
+        """Notes the metrics of a step that has ended."""
+        self._rows[step] = metrics
+
+    def report(self, ended: int) -> None:
+        """Logs and records each loop that lies before step `ended`, up to which all steps have ended."""
+        if ended % self._config.train.log_step_count_steps == 0:
+            self._progress.update(ended)
+        while self._loop_ends and self._loop_ends[0] <= ended:
+            end = self._loop_ends.popleft()
+            rows = {step: self._rows.pop(step) for step in sorted(self._rows) if step < end}
+            rows = self._describe(end, rows, self._take_speed(end))
+            if self._writer:
+                self._writer.write("train", rows)
+            if self._loader.skipped:
+                log.warning("Damaged examples left out so far: %d", self._loader.skipped.total())
+
+    def _take_speed(self, end: int) -> dict[str, float]:
+        """The speed since the last report; nothing when the only step since then was one that compiled."""
+        start, timed_from = self._timed_from
+        num_steps = end - timed_from
+        waited, ended = self._input_wait.take(num_steps)
+        if not num_steps or ended is None:
+            return {}
+        self._timed_from, seconds = (ended, end), ended - start
+        num_images = num_steps * self._config.train.train_batch_size
+        return {"images_per_sec": num_images / seconds, "input_wait_share": waited / seconds}
+
+    def _describe(
+        self, end: int, rows: dict[int, dict[str, Any]], speed: dict[str, float]
+    ) -> dict[int, dict[str, Any]]:
+        """Adds epoch and speed to the metrics of the loop before step `end`, and says how it went in one line."""
+        batch_size, images = self._config.train.train_batch_size, self._config.data.num_train_images or 1
+        loss, top_1 = (
+            sum(float(row[name]) for row in rows.values()) / len(rows) for name in ("loss", "top_1_accuracy")
+        )
+        line = f"loss {loss:.4f}, top-1 {100 * top_1:.1f} %"
+        if speed:
+            line += f", {speed['images_per_sec']:.1f} images/s, input wait {100 * speed['input_wait_share']:.1f} %"
+        self._progress.update(end, line)
+        log.info("Step %d of %d, epoch %.2f: %s", end, self._total, end * batch_size / images, line)
+        for step, row in rows.items():
+            row["current_epoch"] = step * batch_size / images
+        last = max(rows)
+        rows[last] |= speed
+        return {last: rows[last]} if self._config.train.skip_host_call else rows

@@ -1,0 +1,151 @@
+"""Prediction: names and probabilities for images, folders or a split, printed and reported."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from resnet_tpu import storage
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.image_files import FileSource
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.split import Split
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.options.fields import expand_home
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.reports import prediction_report as report
+from resnet_tpu.reports.console import make_console
+from resnet_tpu.reports.finite import check_finite
+from resnet_tpu.reports.predictions import Predictions
+from resnet_tpu.training.agreement import agree_on
+from resnet_tpu.training.evaluate import batches_of
+from resnet_tpu.training.run import check_classes
+from resnet_tpu.training.step import make_predict_step
+from resnet_tpu.training.trained import Trained, load_trained
+
+MOST_ROWS = 40
+"""A split with more images is not listed on the terminal, only in the files of the report."""
+
+log = logging.getLogger(__name__)
+
+Format = Literal["table", "csv", "json"]
+
+
+def predict(
+    config: Config,
+    images: Sequence[str] = (),
+    *,
+    split: Split = "test",
+    output_format: Format = "table",
+    top_k: int = 5,
+    output_dir: str = "",
+) -> Predictions:
+    """Predicts image files and folders, or a split of the data, and prints the result to stdout.
+
+    The network is the newest checkpoint of `model_dir`, which may also be a checkpoint. Tables, CSV, JSON and, with
+    labels, pictures go to `output_dir`; for a split of the data the default is `report/<split>` in `model_dir`.
+    Raises UserError.
+    """
+    images, output_dir = [expand_home(path) for path in images], expand_home(output_dir)
+    for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
+        storage.check_writable(folder)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        return _predict(config, images, split, output_format, top_k, output_dir)
+
+
+def _predict(
+    config: Config, images: Sequence[str], split: Split, output_format: Format, top_k: int, output_dir: str
+) -> Predictions:
+    trained = load_trained(
+        config.run.model_dir,
+        distributed.make_mesh(config.run.num_cores),
+        moving_average=config.eval.export_moving_average,
+    )
+    data = trained.data_config(config.data)
+    source, num_images = open_images(data, images, split, trained.class_names)
+    if not images and trained.is_newest_of(config.run.model_dir):
+        output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
+    batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
+    agree_on(config, writes=False, **{"image" if images else split: source})
+    predictions, kept = predict_source(trained, source, data, num_images=num_images, batch_size=batch_size)
+    if hosts.is_first():
+        show_predictions(predictions, output_format, top_k, list_all=bool(images))
+        if output_dir:
+            write_report(output_dir, predictions, source, kept, top_k)
+        if folder := config.lottery.lth_prediction_result_dir:
+            log.info("Wrote %s", report.write_pickle(folder, predictions))
+    return predictions
+
+
+def open_images(data: DataConfig, images: Sequence[str], split: Split, class_names: list[str]) -> tuple[Source, int]:
+    """The images named, or without any those of a split of the data, and how many of them were asked for.
+
+    Raises UserError when there are none, or they are of other classes.
+    """
+    if images:
+        source: Source = FileSource(images, class_names)
+        return source, len(source)
+    source = open_source(data, split)
+    check_classes(data.place, source.class_names, class_names)
+    return source, min(data.num_images(split) or len(source), len(source))
+
+
+def predict_source(
+    trained: Trained, source: Source, data: DataConfig, *, num_images: int, batch_size: int
+) -> tuple[Predictions, np.ndarray]:
+    """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out.
+
+    Raises NonFiniteError, naming the step of these weights and the batch, when a probability is not finite.
+    """
+    predict_step = make_predict_step(trained.network, device=trained.mesh.devices.flat[0])
+    probabilities, labels, weights = [], [], []
+    batches = batches_of(source, data, trained.mesh, num_images=num_images, batch_size=batch_size, title="predict")
+    for batch in batches:
+        probabilities.append(predict_step(trained.params, trained.batch_stats, batch["image"]))
+        labels.append(distributed.gather(batch["label"]))
+        weights.append(distributed.gather(batch["weight"]))
+    found = [distributed.gather(block) for block in probabilities]
+    for number, (rows, weight) in enumerate(zip(found, weights, strict=True), 1):
+        what = f"Probabilities at step {trained.step}, batch {number} of {len(found)}"
+        check_finite(what, rows[weight > 0], trained.advice)
+    kept = np.flatnonzero(np.concatenate(weights)[:num_images])
+    predictions = Predictions(
+        [source[int(i)].name for i in kept],
+        np.concatenate(found)[kept],
+        np.concatenate(labels)[kept],
+        trained.class_names,
+    )
+    return predictions, kept
+
+
+def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, list_all: bool) -> None:
+    """Prints predictions to stdout, of a single image that was named nothing else; many are listed with `list_all`."""
+    if output_format == "csv":
+        sys.stdout.write(report.predictions_csv(predictions, k=top_k))
+    elif output_format == "json":
+        sys.stdout.write(report.predictions_json(predictions, k=top_k))
+    elif list_all and len(predictions.names) == 1:
+        sys.stdout.write(report.prediction_text(predictions, k=top_k))
+    else:
+        console = make_console()
+        if list_all or len(predictions.names) <= MOST_ROWS:
+            console.print(report.predictions_table(predictions, k=top_k, limit=len(predictions.names)))
+        if predictions.labelled.size:
+            console.print(report.class_table(predictions))
+        if summary := report.accuracy_text(predictions):
+            console.print(summary)
+
+
+def write_report(output_dir: str, predictions: Predictions, source: Source, kept: np.ndarray, top_k: int) -> None:
+    """Writes tables, and with labels pictures, to `output_dir`. kept: the index in `source` of each image."""
+    written = report.write_report(
+        output_dir,
+        predictions,
+        image=lambda i: source[int(kept[i])].encoded,
+        honour_exif=source.honour_exif,
+        k=top_k,
+    )
+    log.info("Wrote %s", ", ".join(written))

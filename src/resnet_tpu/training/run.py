@@ -1,0 +1,87 @@
+"""What a run settles before its first step: options that are definite, its lengths, and that its classes fit."""
+
+from dataclasses import dataclass
+
+from jax.sharding import Mesh
+
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import Length, steps
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A run's lengths in optimizer steps."""
+
+    total: int
+    per_eval: int
+    per_loop: int
+    per_save: int
+    kept: tuple[int, ...]
+    """Steps whose checkpoints stay."""
+
+
+def resolve(config: Config, source: Source) -> Config:
+    """The options with every count that was left to the data filled in from its training split."""
+    return config.replace(
+        num_label_classes=source.num_classes, num_train_images=config.data.num_train_images or len(source)
+    )
+
+
+def steps_of(config: Config, name: str, length: Length) -> int:
+    """`length`, of the option `name`, in optimizer steps of a run whose options are resolved.
+
+    Raises UserError when it is no length.
+    """
+    images, batch = config.data.num_train_images or 1, config.train.train_batch_size
+    return steps(name, length, num_train_images=images, train_batch_size=batch)
+
+
+def lengths_of(config: Config) -> Lengths:
+    """The lengths of a run whose options are resolved. Raises UserError for one that comes to no step at all."""
+    train = config.train
+
+    def count(name: str, length: Length) -> int:
+        number = steps_of(config, name, length)
+        if number < 1:
+            size = f"{config.data.num_train_images or 1} images at train_batch_size {train.train_batch_size}"
+            raise UserError(name, f"{length} = 0 steps of {size}", "at least one step", "Lower train_batch_size.")
+        return number
+
+    per_loop = count("iterations_per_loop", train.iterations_per_loop)
+    per_save = max(5000, per_loop) if train.save_checkpoints_steps is None else train.save_checkpoints_steps
+    return Lengths(
+        count("train_steps", train.train_steps),
+        count("steps_per_eval", train.steps_per_eval),
+        per_loop,
+        count("save_checkpoints_steps", per_save),
+        _kept_steps(train.lottery_checkpoint_iters),
+    )
+
+
+def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
+    """A line on the network, images, batch and devices of a run from `step` to `total`, whose options are resolved."""
+    images, batch, devices = config.data.num_train_images or 1, config.train.train_batch_size, mesh.devices
+    return (
+        f"ResNet-{config.model.resnet_depth}, {config.data.num_label_classes} classes, {config.data.image_size} px, "
+        f"{config.model.precision}; {images} training images; batch {batch} on {devices.size} x "
+        f"{devices.flat[0].device_kind}; steps {step} to {total} ({total * batch / images:.1f} epochs)"
+    )
+
+
+def _kept_steps(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
+    except ValueError:
+        expected = "steps such as 0,11259,22518"
+        raise UserError("lottery_checkpoint_iters", repr(text), expected, "Change the value.") from None
+
+
+def check_classes(where: str, found: list[str] | None, expected: list[str] | None) -> None:
+    """Raises UserError when the classes of the data in `where` are known and not those expected."""
+    if found is not None and expected is not None and found != expected:
+        raise UserError(
+            f"Classes of {where}", ", ".join(found[:10]), ", ".join(expected[:10]) + ", in this order",
+            "Use data with the same classes, or another model_dir.",
+        )  # fmt: skip

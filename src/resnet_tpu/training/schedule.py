@@ -1,0 +1,108 @@
+"""Learning rate as a function of the step. Every schedule takes int32 [] and returns float32 [], inside jit too."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from resnet_tpu.options.config import Config, epoch_boundaries
+from resnet_tpu.training.run import lengths_of, steps_of
+
+Schedule = Callable[[jax.Array], jax.Array]
+
+BASE_BATCH_SIZE = 256
+"""`base_learning_rate` is for this batch; others scale linearly. Source: arXiv:1706.02677, section 2.1."""
+
+
+def make_schedule(config: Config) -> Schedule:
+    """The schedule that the options ask for. Counts of images and lengths must be resolved."""
+    optimizer, batch_size = config.optimizer, config.train.train_batch_size
+    images, total = config.data.num_train_images or 1, lengths_of(config).total
+    if optimizer.lottery_force_learning_rate is not None:
+        return constant(optimizer.lottery_force_learning_rate)
+    if optimizer.enable_lars:
+        return polynomial_decay(batch_size, num_train_images=images, train_steps=total, poly_rate=optimizer.poly_rate)
+    peak = optimizer.base_learning_rate * batch_size / BASE_BATCH_SIZE
+    if optimizer.learning_rate_schedule == "step":
+        boundaries = epoch_boundaries(optimizer.learning_rate_boundaries)
+        if not boundaries:
+            epochs = optimizer.learning_rate_epochs
+            if epochs is None:
+                epochs = total / max(images // batch_size, 1)
+            boundaries = standard_boundaries(epochs)
+        return step_decay(peak, boundaries, steps_per_epoch=images / batch_size)
+    warmup = optimizer.warmup_steps
+    if warmup is None:
+        warmup = total // 18 if optimizer.learning_rate_schedule == "cosine" else 0
+    warmup = steps_of(config, "warmup_steps", warmup)
+    if optimizer.learning_rate_schedule == "cosine":
+        return cosine_decay(peak, warmup=warmup, total=total)
+    return constant(peak, warmup=warmup)
+
+
+def standard_boundaries(epochs: float) -> list[int]:
+    """The original's boundaries for a training of so many epochs: floor(5/90, 30/90, 60/90, 80/90 * epochs)."""
+    return [int(share / 90 * epochs) for share in (5, 30, 60, 80)]
+
+
+def step_decay(peak: float, boundaries: Sequence[float], *, steps_per_epoch: float) -> Schedule:
+    """Linear warm-up to `peak` at the first boundary, then it until the next, a tenth of it, a hundredth, ...
+
+    boundaries: in epochs, ascending; the last rate lasts for ever. With the boundaries of a short run, which are 0,
+    there is no warm-up, and with all four 0 the rate is a thousandth of the peak from the start, as the original.
+    Source: arXiv:1706.02677, section 5.1.
+    """
+
+    def rate(step: jax.Array) -> jax.Array:
+        epoch = step.astype(jnp.float32) / jnp.float32(steps_per_epoch)
+        value = jnp.float32(peak) * epoch / (boundaries[0] or 1)
+        for number, boundary in enumerate(boundaries):
+            value = jnp.where(epoch < boundary, value, jnp.float32(peak * 10.0**-number))
+        return value
+
+    return rate
+
+
+def polynomial_decay(
+    train_batch_size: int, *, num_train_images: int, train_steps: int, poly_rate: float = 0.0
+) -> Schedule:
+    """Linear warm-up, then a parabola down to 0.0001: the schedule of LARS.
+
+    The peak and the warm-up epochs go by the batch; `poly_rate` > 0 replaces the peak alone. After the warm-up, of w
+    whole steps: (peak - 0.0001) (1 - s / (train_steps - w + 1))^2 + 0.0001 with s = max(1, step - w).
+    Source: arXiv:1708.03888, section 4; the numbers and the end value are the original's.
+    """
+    bounds = ((65536, 35.6, 40), (32768, 32.0, 14), (16384, 25.0, 5), (0, 10.0, 5))
+    peak, warmup_epochs = next((peak, epochs) for batch, peak, epochs in bounds if train_batch_size >= batch)
+    peak = poly_rate or peak
+    warmup_steps = warmup_epochs * num_train_images // train_batch_size
+    decay_steps = train_steps - warmup_steps + 1
+    end = 0.0001
+
+    def rate(step: jax.Array) -> jax.Array:
+        epoch = step.astype(jnp.float32) / jnp.float32(num_train_images / train_batch_size)
+        done = jnp.clip(step - warmup_steps, 1, decay_steps).astype(jnp.float32)
+        decay = (peak - end) * jnp.square(1 - done / decay_steps) + end
+        return jnp.where(epoch <= warmup_epochs, peak * epoch / warmup_epochs, decay).astype(jnp.float32)
+
+    return rate
+
+
+def cosine_decay(peak: float, *, warmup: int, total: int) -> Schedule:
+    """Linear warm-up over `warmup` steps, then half a cosine to 0 at `total`. Source: arXiv:1608.03983, equation 5."""
+
+    def rate(step: jax.Array) -> jax.Array:
+        done = jnp.clip((step - warmup) / max(total - warmup, 1), 0.0, 1.0)
+        return _warm_up(step, warmup, peak * 0.5 * (1 + jnp.cos(jnp.pi * done)), peak)
+
+    return rate
+
+
+def constant(peak: float, *, warmup: int = 0) -> Schedule:
+    """`peak` after a linear warm-up over `warmup` steps."""
+    return lambda step: _warm_up(step, warmup, jnp.float32(peak), peak)
+
+
+def _warm_up(step: jax.Array, warmup: int, after: jax.Array, peak: float) -> jax.Array:
+    """From peak/warmup at the first step: unlike step_decay's, no update is wasted on a rate of 0."""
+    return jnp.where(step < warmup, peak * (step + 1) / max(warmup, 1), after).astype(jnp.float32)

@@ -1,0 +1,122 @@
+"""Where a training begins: at its newest checkpoint, the original's, the weights of another, or random ones."""
+
+import dataclasses
+import functools
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from resnet_tpu.checkpoints import tf1
+from resnet_tpu.checkpoints.meta import changed_options, config_of, numbered
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over, told_origin
+from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.overrides import read_run
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.training.run import check_classes
+from resnet_tpu.training.state import TrainState, create_state, start_state
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state to begin with, on the devices; its step; the training images consumed before it; names of its classes.
+
+    The names are those of the data, or, where these do not say, of the checkpoint.
+    """
+
+    state: TrainState
+    step: int
+    position: int
+    class_names: list[str] | None
+    kernels: dict[str, Any] | None = None
+    """What the checkpoint says of the kernels that computed it, see `tune.describe`."""
+
+
+def settle_start(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
+    """The options, of which some travel with weights; and the weights that a new training starts from.
+
+    A run that is there goes on with its own weights. Raises UserError when there are no weights in `resnet_checkpoint`,
+    or they are of another network.
+    """
+    model_dir = config.run.model_dir
+    if checkpoints.steps():
+        own = read_run(model_dir)
+        kept = {name: value for name, value in own.values.items() if name in TRAVELLING} if own else {}
+        config = config.replace(**told_origin(own.values if own else {}))
+        return adopt(config, kept, f"the checkpoints in {model_dir}"), None
+    if not config.train.resnet_checkpoint or tf1.find_checkpoint(model_dir):
+        return config, None
+    weights = open_weights(config.train.resnet_checkpoint)
+    return take_over(config, weights), weights
+
+
+def find_start(
+    config: Config,
+    network: Network,
+    optimizer: optax.GradientTransformationExtraArgs,
+    checkpoints: CheckpointStore,
+    class_names: list[str] | None,
+    weights: Weights | None,
+    mesh: Mesh,
+) -> Start:
+    """The newest checkpoint of `model_dir`, ours or else the original's; without one, `weights` or random ones.
+
+    Raises UserError when a checkpoint is of another network or other classes.
+    """
+    average = config.optimizer.keeps_average
+    new_state = functools.partial(create_state, network, optimizer, config.train.seed, average=average)
+    shapes: TrainState = dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.shapes_of("masks"))
+    everywhere = distributed.replicated(mesh)
+    checkpoint = checkpoints.restore(
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes.to_arrays())
+    )
+    if checkpoint is not None:
+        names = checkpoint.meta["class_names"]
+        if names != numbered(len(names)):  # else the data of that time did not say
+            check_classes(config.data.place, class_names, names)
+        if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
+            log.warning("Going on with other options than before: %s", ", ".join(changed))
+        log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)
+        meta = checkpoint.meta
+        state = shapes.with_arrays(checkpoint.arrays)
+        return Start(state, checkpoint.step, meta["position"], class_names or names, meta.get("kernels"))
+    if original := tf1.find_checkpoint(config.run.model_dir):
+        state = _continue_original(network, optimizer, original, average=average)
+    elif weights is not None:
+        params, batch_stats, report = start_from(network, weights, *network.init(config.train.seed))
+        log.info("%s", report)
+        state = start_state(optimizer, params, batch_stats, average=average)
+    else:
+        state = new_state()
+    step = int(state.step)
+    return Start(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
+
+
+def _continue_original(
+    network: Network, optimizer: optax.GradientTransformationExtraArgs, prefix: str, *, average: bool
+) -> TrainState:
+    """The state that a training of the original program saved, step and optimizer included."""
+    restored = tf1.from_tf1(network, tf1.read_checkpoint(prefix))
+    step = restored.global_step or 0
+    log.info("Going on from step %d of the original's checkpoint %s", step, prefix)
+    saved = {
+        "step": np.int32(step),
+        "params": restored.params,
+        "batch_stats": restored.batch_stats,
+        "momentum": restored.momentum,
+        "ema": restored.ema if average else None,
+    }
+    # copies, for what was read may still be the pages of the file
+    arrays = jax.tree.map(jnp.array, {name: value for name, value in saved.items() if value is not None})
+    state = start_state(optimizer, arrays["params"], arrays["batch_stats"], average=average)
+    return state.with_arrays(state.to_arrays() | arrays)

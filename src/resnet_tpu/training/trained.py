@@ -1,0 +1,85 @@
+"""A trained network read back from its checkpoint, whole: arrays, options, class names."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Mesh
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.models.arrays import Arrays, first_not_finite
+from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.parallel import distributed, hosts
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The network of one checkpoint, on the devices of `mesh`."""
+
+    path: str
+    step: int
+    config: Config
+    class_names: list[str]
+    network: Network
+    params: Arrays
+    batch_stats: Arrays
+    mesh: Mesh
+
+    def advice(self) -> str:
+        """What to do where its outputs are not finite."""
+        return advice_on({"params": self.params, "batch_stats": self.batch_stats}, self.config.model.precision)
+
+    def is_newest_of(self, model_dir: str) -> bool:
+        """Whether `model_dir` led to it; not, when that is the checkpoint itself, to which nothing may be added."""
+        return self.path.startswith(storage.absolute(model_dir) + "/")
+
+    def data_config(self, asked: DataConfig) -> DataConfig:
+        """The data options that were asked for, with the image size and classes that the network was trained on."""
+        return as_trained(asked, self.config.data)
+
+
+def as_trained(asked: DataConfig, own: DataConfig) -> DataConfig:
+    """`asked` with the image size and classes of `own`, and its data where none are asked for."""
+    return dataclasses.replace(
+        asked,
+        data_dir=asked.data_dir or own.data_dir,
+        image_size=own.image_size,
+        num_label_classes=own.num_label_classes,
+    )
+
+
+def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Trained:
+    """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none.
+
+    Its arrays are the moving averages where the training kept them, unless `moving_average` is off. Of several
+    processes all must call it, and go by what the first one finds.
+    """
+    path = hosts.from_first(store.find(path) if hosts.is_first() else "")
+    meta = store.read_meta(path)
+    config = config_of(meta)
+    network = network_of(config)
+    params, batch_stats = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=distributed.replicated(mesh)),
+        network.shapes(),
+    )
+    shapes = {"params": params, "batch_stats": batch_stats}
+    if moving_average and config.optimizer.keeps_average:
+        checkpoint = store.load(path, {"ema": shapes})
+        arrays = checkpoint.arrays["ema"]
+    else:
+        checkpoint = store.load(path, shapes)
+        arrays = checkpoint.arrays
+    return Trained(
+        path, checkpoint.step, config, meta["class_names"], network, arrays["params"], arrays["batch_stats"], mesh
+    )
+
+
+def advice_on(weights: Arrays, precision: str) -> str:
+    """What to do about a network whose outputs, computed in `precision`, are not finite."""
+    if name := first_not_finite(weights):
+        return f"The weights are not finite either ({name}): take an earlier checkpoint, and lower base_learning_rate."
+    also = "" if precision == "float32" else ", or train with precision=float32"
+    return f"The weights are finite, but too large: take an earlier checkpoint, lower base_learning_rate{also}."

@@ -1,0 +1,304 @@
+"""Which kernels train fastest on the devices at hand: each is held against the plain layers, then timed."""
+
+import dataclasses
+import json
+import logging
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from resnet_tpu import storage
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.kernels.choose import KERNELS, choose_kernels, why_not
+from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.reports.progress import track
+from resnet_tpu.storage import checked_json
+from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
+from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.run import lengths_of, resolve
+from resnet_tpu.training.state import TrainState, start_state
+from resnet_tpu.training.step import TrainStep, train_step_of
+
+log = logging.getLogger(__name__)
+
+ROUNDS, STEPS = 3, 5
+"""Each step is timed so many times over so many steps, one after the other: the median counts."""
+
+_WORTH = 20_000  # steps of a run that pay for compiling each candidate: minutes
+_GAIN = 0.02  # by which another has to be faster than plain to be worth its complexity
+_LIMIT = 3.0  # times the noise of plain that a kernel may differ from it
+_FILE = "kernels.json"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a training computes its steps."""
+
+    kernels: str
+    tuned_compiler: bool = True
+    """Whether the compiler gets the options that make such devices faster by its own estimate."""
+
+    def __str__(self) -> str:
+        return self.kernels + ("" if self.tuned_compiler else ", the compiler's own options")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of one choice: its time, or why it is left out."""
+
+    choice: Choice
+    milliseconds: float | None = None
+    left_out: str = ""
+
+
+def settle_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> Choice:
+    """The choice of a run whose options are resolved, which is logged. Of several hosts all must call it.
+
+    With `kernels=auto` it is that of the checkpoint it goes on from, `before` (see `describe`), if that is of such
+    devices; else what was timed here for such a step; else, on a TPU or GPU and for a training that is long enough,
+    what is timed now; else what `choose_kernels` takes.
+    """
+    choice, why = _settle(config, mesh, before)
+    if hosts.is_first():
+        log.info("Kernels: %s%s", choice, f" ({why})" if why else "")
+        if before is not None and before != describe(choice, mesh):
+            log.warning(
+                "Until now the kernels were %s on %s: results will agree but for rounding.",
+                before.get("kernels"), before.get("device"),
+            )  # fmt: skip
+    return choice
+
+
+def describe(choice: Choice, mesh: Mesh) -> dict[str, Any]:
+    """What a checkpoint keeps of the choice."""
+    return {**dataclasses.asdict(choice), "device": mesh.devices.flat[0].device_kind}
+
+
+def _settle(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> tuple[Choice, str]:
+    default = Choice(choose_kernels(config.model, mesh).name)
+    if config.model.kernels != "auto":
+        return default, ""
+    kept = _as_choice(before or {})
+    if kept in candidates(config, mesh) and describe(kept, mesh) == before:
+        return kept, "as until now"
+    if found := _recall(config, mesh):
+        return found, "the fastest when they were timed here"
+    if not _on_accelerator(mesh) or lengths_of(config).total < _WORTH:
+        return default, ""
+    return tune(config, mesh)[0], "the fastest here"
+
+
+def _on_accelerator(mesh: Mesh) -> bool:
+    return mesh.devices.flat[0].platform != "cpu"
+
+
+def tune(config: Config, mesh: Mesh) -> tuple[Choice, list[Trial]]:
+    """Times each choice for the step of a run whose options are resolved, and remembers the fastest: (it, all trials).
+
+    One that does not compile, does not fit in memory or does not agree with the plain layers is left out. The images
+    are random ones. Of several hosts all must call it; the first decides.
+    """
+    network = network_of(config, mesh)
+    batch = _random_batch(config, mesh)
+    noise = _Noise(config, network, mesh, batch)
+    every = candidates(config, mesh)
+    trials, steps = [], {}
+    for choice in track(every, "verify kernels", len(every)):
+        try:
+            step = step_of(choice, config, network, mesh)
+            if wrong := noise.difference(step):
+                trials.append(Trial(choice, left_out=wrong))
+                continue
+        except (jax.errors.JaxRuntimeError, UserError, ValueError, TypeError) as error:
+            trials.append(Trial(choice, left_out=first_line(error)))
+            continue
+        steps[choice] = step
+    trials += _time(steps, config, network, mesh, batch)
+    trials = [
+        _as_trial(row) for row in json.loads(hosts.from_first(json.dumps([dataclasses.asdict(t) for t in trials])))
+    ]
+    best = fastest(trials)
+    if hosts.is_first():
+        _remember(config, mesh, best)
+    return best, trials
+
+
+def tune_run(config: Config) -> tuple[Choice, list[Trial]]:
+    """`tune` for a run. Raises as `train` does for options, data and devices that do not fit."""
+    check(config)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.joined(config.run):
+        mesh = distributed.make_mesh(config.run.num_cores)
+        parts = config.optimizer.gradient_accumulation_steps
+        distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size * parts)
+        return tune(resolve(config, open_source(config.data, "train")), mesh)
+
+
+def candidates(config: Config, mesh: Mesh) -> list[Choice]:
+    """All choices that such devices may have, the plain one first."""
+    device = mesh.devices.flat[0]
+    names = [name for name in KERNELS if not why_not(name, config.model.precision, mesh)]
+    if not _on_accelerator(mesh):  # block is fused, but for the sizes of an accelerator's batches
+        names = [name for name in names if name != "block"]
+    has_options = compiler_options_for(device) != sound_options_for(device)
+    return [Choice(name, tuned) for name in names for tuned in ((False, True) if has_options else (True,))]
+
+
+def fastest(trials: list[Trial]) -> Choice:
+    """The choice with the least time; the plain one, if that is slower by 2 % at most. Raises UserError for none."""
+    timed = {trial.choice: trial.milliseconds for trial in trials if trial.milliseconds is not None}
+    if not timed:
+        got = "; ".join(f"{trial.choice}: {trial.left_out}" for trial in trials)
+        raise UserError("Kernels", got, "one that runs here", "Lower train_batch_size, or update the drivers.")
+    best = min(timed, key=lambda choice: timed[choice])
+    plain = [choice for choice in timed if choice.kernels == "plain" and timed[choice] <= timed[best] * (1 + _GAIN)]
+    return min(plain, key=lambda choice: timed[choice]) if plain else best
+
+
+def step_of(choice: Choice, config: Config, network: Network, mesh: Mesh) -> TrainStep:
+    """The step of a run whose options are resolved, computed so."""
+    kernels, optimizer = KERNELS[choice.kernels](mesh), make_optimizer(config.optimizer)
+    return train_step_of(config, network, optimizer, mesh, kernels=kernels, tuned_compiler=choice.tuned_compiler)
+
+
+class _Noise:
+    """How far a step may be from the plain one: what the plain one makes of weights changed in their last bits."""
+
+    def __init__(self, config: Config, network: Network, mesh: Mesh, batch: DeviceBatch) -> None:
+        self._batch, self._config, self._network, self._mesh = batch, config, network, mesh
+        step = step_of(Choice("plain", tuned_compiler=False), config, network, mesh)
+        last_bit = float(jnp.finfo(config.model.precision).eps) / 2
+        self._plain = self._gradients(step)
+        noisy = [_distances(self._gradients(step, last_bit, seed), self._plain) for seed in (1, 2)]
+        self._largest = _LIMIT * max(max(distances) for distances in noisy)
+        self._median = _LIMIT * max(statistics.median(distances) for distances in noisy)
+
+    def difference(self, step: TrainStep) -> str:
+        """In which way the loss and the gradients of `step` differ from the plain ones by more; empty: they agree."""
+        distances = _distances(self._gradients(step), self._plain)
+        if max(distances) <= self._largest and statistics.median(distances) <= self._median:
+            return ""
+        return f"differs from plain by {max(distances):.1g}, and what rounding makes is {self._largest / _LIMIT:.1g}"
+
+    def _gradients(self, step: TrainStep, last_bit: float = 0.0, seed: int = 0) -> list[np.ndarray]:
+        """The loss and the gradients, which are the momentum after one step."""
+        state = _new_state(self._config, self._network, self._mesh, last_bit, seed)
+        state, metrics = step(state, self._batch)
+        return [np.asarray(leaf) for leaf in jax.tree.leaves((metrics["loss"], state.to_arrays()["momentum"]))]
+
+
+def _distances(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
+    """Of each array, in fractions of its norm; infinite where one is not finite."""
+    norms = [float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1)) for a, b in zip(found, expected, strict=True)]
+    return [norm if np.isfinite(norm) else float("inf") for norm in norms]
+
+
+def _new_state(config: Config, network: Network, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> TrainState:
+    """A state whose scales and biases are random, for those that begin at zero hide what is behind them."""
+    params, batch_stats = network.init(0)
+    leaves, structure = jax.tree.flatten(params)
+    rng, noise = np.random.default_rng(0), np.random.default_rng(seed)
+    changed = [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) if leaf.ndim == 1 else leaf for leaf in leaves]
+    changed = [leaf * (1 + last_bit * noise.choice((-1, 1), leaf.shape).astype(np.float32)) for leaf in changed]
+    params = jax.tree.unflatten(structure, changed)
+    optimizer = make_optimizer(config.optimizer)
+    state = start_state(optimizer, params, batch_stats, average=config.optimizer.keeps_average)
+    return distributed.put_replicated(state, mesh)
+
+
+def _random_batch(config: Config, mesh: Mesh) -> DeviceBatch:
+    rng = np.random.default_rng(jax.process_index())
+    count, side = config.train.train_batch_size // jax.process_count(), config.data.image_size
+    labels = rng.integers(0, config.data.num_label_classes or 1, count, np.int32)
+    images = rng.integers(0, 256, (count, side, side, 3), np.uint8)
+    return distributed.put_batch({"image": images, "label": labels, "weight": np.ones(count, np.float32)}, mesh)
+
+
+def _time(
+    steps: dict[Choice, TrainStep], config: Config, network: Network, mesh: Mesh, batch: DeviceBatch
+) -> Iterator[Trial]:
+    """The median time of each step over rounds in which they take turns."""
+    found: dict[Choice, list[float]] = {choice: [] for choice in steps}
+    for _ in track(range(ROUNDS), "time kernels", ROUNDS):
+        for choice, step in steps.items():
+            state, metrics = step(_new_state(config, network, mesh), batch)
+            jax.block_until_ready((state, metrics))
+            start = time.perf_counter()
+            for _ in range(STEPS):
+                state, metrics = step(state, batch)
+            jax.block_until_ready((state, metrics))
+            found[choice].append((time.perf_counter() - start) / STEPS * 1000)
+    return (Trial(choice, statistics.median(times)) for choice, times in found.items())
+
+
+def remembered() -> dict[str, Choice]:
+    """What was remembered on this machine: for each step, in words, the choice."""
+    found = ((str(entry.get("of")), _as_choice(entry)) for entry in _read().values())
+    return {words: choice for words, choice in found if choice}
+
+
+def _recall(config: Config, mesh: Mesh) -> Choice | None:
+    """What the first host remembers of such a step on such devices, if they can run it."""
+    entry = json.loads(hosts.from_first(json.dumps(_read().get(_key(config, mesh)) if hosts.is_first() else None)))
+    choice = _as_choice(entry) if entry else None
+    return choice if choice in candidates(config, mesh) else None
+
+
+def _remember(config: Config, mesh: Mesh, choice: Choice) -> None:
+    entries = {**_read(), _key(config, mesh): {"of": _words(config, mesh), **dataclasses.asdict(choice)}}
+    try:
+        storage.make_dir(storage.cache_dir())
+        storage.write_text(_path(), json.dumps(entries, indent=1) + "\n")
+    except OSError as error:
+        log.warning("The choice of kernels is not remembered: %s", error)
+
+
+def _read() -> dict[str, Any]:
+    try:
+        found = checked_json.parse(storage.read_text(_path()))
+        return checked_json.as_kind(dict[str, dict[str, Any]], found, _FILE)
+    except (OSError, ValueError, TypeError):  # a cache: what cannot be read is timed again
+        return {}
+
+
+def _path() -> str:
+    return storage.join(storage.cache_dir(), _FILE)
+
+
+def _key(config: Config, mesh: Mesh) -> str:
+    """All that a step's time may depend on, as text."""
+    device = mesh.devices.flat[0]
+    model = {name: value for name, value in dataclasses.asdict(config.model).items() if name != "kernels"}
+    parts = config.optimizer.gradient_accumulation_steps
+    compiler = getattr(device.client, "platform_version", "")
+    sizes = [config.data.image_size, config.data.num_label_classes, config.train.train_batch_size, parts]
+    return json.dumps([device.device_kind, mesh.devices.size, jax.__version__, compiler, sizes, model], default=str)
+
+
+def _words(config: Config, mesh: Mesh) -> str:
+    return (
+        f"ResNet-{config.model.resnet_depth}, {config.data.image_size} px, {config.model.precision}, "
+        f"batch {config.train.train_batch_size} on {mesh.devices.size} x {mesh.devices.flat[0].device_kind}, "
+        f"jax {jax.__version__}"
+    )
+
+
+def _as_choice(entry: dict[str, Any]) -> Choice | None:
+    kernels, tuned = entry.get("kernels"), entry.get("tuned_compiler")
+    return Choice(kernels, tuned) if isinstance(kernels, str) and isinstance(tuned, bool) else None
+
+
+def _as_trial(row: dict[str, Any]) -> Trial:
+    return Trial(Choice(**row["choice"]), row["milliseconds"], row["left_out"])

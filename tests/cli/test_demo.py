@@ -1,0 +1,61 @@
+"""The demo: from scans to a table, on what is at hand."""
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from resnet_tpu import cli
+from resnet_tpu.data.prepare.digits import write_digits
+
+pytest.importorskip("sklearn", reason="the demo's digits come with the extra [demo]")
+
+
+def test_digits_are_read_with_at_least_97_percent(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "resnet_tpu", "demo", f"--output_dir={tmp_path}"]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}  # as where no test runs: eight take twice as long
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (accuracy,) = re.findall(r"test accuracy .* (\S+)%", done.stdout)
+    assert float(accuracy) >= 97
+    assert "train PHOTOS\n" in done.stdout
+    report = tmp_path / "model" / "report"
+    for path in (report / "curves.png", report / "test" / "confusion_matrix.png"):
+        with Image.open(path) as picture:
+            assert min(picture.size) > 200
+    assert (report / "test" / "mistakes.png").exists()  # of any size: there may be no mistake
+    with (report / "test" / "predictions.csv").open() as file:
+        assert len(list(csv.reader(file))) == 1 + 188  # the shares of 1797 scans in ten classes
+
+
+def test_digits_are_written_once(tmp_path: Path) -> None:
+    write_digits(str(tmp_path))
+    files = sorted(tmp_path.rglob("*.jpg"))
+    assert len(files) == 1797
+    assert {path.parent.name for path in files} == set("0123456789")
+    times = [path.stat().st_mtime_ns for path in files]
+    write_digits(str(tmp_path))
+    assert [path.stat().st_mtime_ns for path in files] == times
+
+
+def test_a_digit_that_a_killed_demo_left_half_written_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda self, to: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_digits(str(tmp_path))
+    assert not list(tmp_path.rglob("*.jpg"))
+    write_digits(str(tmp_path))
+    assert len(list(tmp_path.rglob("*.jpg"))) == 1797
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--data_dir=nowhere", f"--output_dir={tmp_path}"]) == 2
+    assert "nowhere" in capsys.readouterr().err

@@ -1,0 +1,39 @@
+"""What `doctor` finds on a machine, and on one that lacks something."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jax
+
+from resnet_tpu.cli import findings
+
+
+def examine(**environment: str) -> dict[str, dict[str, str]]:
+    """What `resnet-tpu doctor` says, by name."""
+    command = [sys.executable, "-m", "resnet_tpu", "doctor", "--format=json"]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+    return {finding["name"]: finding for finding in json.loads(done.stdout)}
+
+
+def test_every_extra_has_a_purpose() -> None:
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    assert findings.EXTRAS.keys() == project["optional-dependencies"].keys()
+
+
+def test_it_finds_what_is_here() -> None:
+    found = examine(JAX_NUM_CPU_DEVICES="3")
+    assert found["cpu devices"]["found"] == "3 x cpu"
+    assert found["jax"]["found"] == jax.__version__
+    assert {finding["state"] for finding in found.values() if finding["topic"] == "versions"} == {"ok"}
+
+
+def test_it_names_what_is_broken(tmp_path: Path) -> None:
+    found = examine(JAX_PLATFORMS="abacus", GOOGLE_APPLICATION_CREDENTIALS=str(tmp_path / "key.json"))
+    assert found["JAX"]["state"] == "broken"
+    assert "abacus" in found["JAX"]["found"]
+    assert found["Google Cloud"]["state"] == "broken"
+    assert "key.json does not exist" in found["Google Cloud"]["found"]

@@ -1,0 +1,145 @@
+"""Options that cannot act together are named before any work, with what to change."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnet_tpu import cli, resnet_main
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.checks import check
+from resnet_tpu.options.config import Config
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_crop_area": 1.5}, "min_crop_area: got 1.5, expected at most 1."),
+        ({"random_erasing": 2}, "random_erasing: got 2.0, expected at most 1."),
+        ({"stddev_rgb": "0.2,0,0.2"}, "stddev_rgb: got (0.2, 0.0, 0.2), expected three numbers above 0."),
+        ({"label_smoothing": 1}, "label_smoothing: got 1.0, expected less than 1."),
+        ({"moving_average_decay": 1, "bn_momentum": 0}, "moving_average_decay: got 1.0, expected less than 1."),
+        (
+            {"enable_lars": True, "learning_rate_schedule": "cosine"},
+            "learning_rate_schedule: got cosine with enable_lars, expected step, for LARS has a schedule of its own.",
+        ),
+        (
+            {"enable_lars": True, "learning_rate_boundaries": "4,21"},
+            "learning_rate_boundaries: got 4,21 with enable_lars, expected the schedule step, which alone has boundari",
+        ),
+        (
+            {"learning_rate_schedule": "cosine", "learning_rate_boundaries": "4,21"},
+            "learning_rate_boundaries: got 4,21 with learning_rate_schedule cosine, expected the schedule step,",
+        ),
+        (
+            {"learning_rate_boundaries": "4,3"},
+            "learning_rate_boundaries: got '4,3', expected epochs in ascending order such as 4,21,35,43.",
+        ),
+        ({"dropout_rate": 1}, "dropout_rate: got 1.0, expected less than 1."),
+        ({"drop_connect_rate": 1}, "drop_connect_rate: got 1.0, expected less than 1."),
+        ({"bn_momentum": 1.1}, "bn_momentum: got 1.1, expected at most 1."),
+        ({"se_ratio": 1.5}, "se_ratio: got 1.5, expected at most 1."),
+        ({"resnet_depth": 51}, "resnet_depth: got 51, expected one of 8, 18, 20, 32, 34, 44, 50,"),
+        (
+            {"randaug_magnitude": 9},
+            "randaug_magnitude: got 9 with augment_name null, expected augment_name randaugment. Set augment_name=",
+        ),
+        (
+            {"randaug_num_layers": 2, "augment_name": "autoaugment"},
+            "randaug_num_layers: got 2 with augment_name autoaugment, expected augment_name randaugment.",
+        ),
+        (
+            {"moving_average_decay": 0.9999},
+            "moving_average_decay: got 0.9999 with bn_momentum left to its default, expected bn_momentum 0, as ",
+        ),
+        ({"cache_memory": 2}, "cache_memory: got 2.0 with cache none, expected cache records or decoded. Set cac"),
+        ({"cache": "records", "cache_short_side": 256}, "cache_short_side: got 256 with cache records, expected cache"),
+        (
+            {"input_workers": "processes", "input_pipeline": "basic"},
+            "input_workers: got processes with input_pipeline basic, expected threads, as that pipeline has a single",
+        ),
+        ({"moving_average_decay": 0.5, "bn_momentum": 0.9}, "moving_average_decay: got 0.5 with bn_momentum 0.9,"),
+        (
+            {"gradient_accumulation_steps": 7},
+            "gradient_accumulation_steps: got 7, expected a divisor of train_batch_size 1024. Use 4 or 8.",
+        ),
+        (
+            {"gradient_accumulation_steps": 33, "train_batch_size": 32},
+            "gradient_accumulation_steps: got 33, expected a divisor of train_batch_size 32. Use 32.",
+        ),
+        (
+            {"gradient_accumulation_steps": 7, "train_batch_size": 2**62},
+            "gradient_accumulation_steps: got 7, expected a divisor of train_batch_size 4611686018427387904.",
+        ),
+    ],
+)  # fmt: skip
+def test_impossible_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match="^" + re.escape(message)):
+        check(Config().replace(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"norm_act_layer": "evonorm_s0"}, ("norm_act_layer", "pre_activation")),
+        ({"norm_act_layer": "evonorm_b0", "pre_activation": False}, ("norm_act_layer", "pre_activation")),
+        ({"dropblock_groups": "3,4"}, ("dropblock_keep_prob", "dropblock_groups")),
+        ({"dropblock_groups": "4,5", "dropblock_keep_prob": 0.9}, ("dropblock_groups", "numbers from 1 to 4")),
+        ({"dropblock_groups": "all", "dropblock_keep_prob": 0.9}, ("dropblock_groups", "numbers from 1 to 4")),
+        ({"dropblock_groups": "4", "dropblock_keep_prob": 0}, ("dropblock_keep_prob", "more than 0")),
+        ({"dropblock_groups": "4", "dropblock_keep_prob": 1.1}, ("dropblock_keep_prob", "at most 1")),
+        ({"se_ratio": 0.25, "pre_activation": True}, ("se_ratio", "pre_activation")),
+        ({"drop_connect_rate": 0.2, "pre_activation": True}, ("drop_connect_rate", "pre_activation")),
+        ({"use_resnetd_stem": True, "image_size": 32}, ("use_resnetd_stem", "stem")),
+        ({"replace_stem_max_pool": True, "stem": "small"}, ("replace_stem_max_pool", "stem")),
+        ({"project_first_group": False}, ("project_first_group", "resnet_depth 50")),
+        *[
+            ({"resnet_depth": depth} | option, (*option, f"resnet_depth {depth}"))
+            for depth in (18, 34, 20, 56, 110)
+            for option in ({"se_ratio": 0.25}, {"drop_connect_rate": 0.2})
+        ],
+        (
+            {"resnet_depth": 18, "dropblock_groups": "4", "dropblock_keep_prob": 0.9},
+            ("dropblock_groups", "resnet_depth 18"),
+        ),
+    ],
+)
+def test_impossible_networks(options: dict[str, Any], names: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as caught:
+        check(Config().replace(**options))
+    for name in names:
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"min_crop_area": 1, "random_erasing": 1, "bn_momentum": 1, "se_ratio": 1},
+        {"dropblock_keep_prob": 0.9},  # without groups, as in the original's old default.yaml
+        {"dropblock_groups": "4, 3", "dropblock_keep_prob": 1, "pre_activation": True},
+        {"resnet_depth": 18, "se_ratio": 0, "drop_connect_rate": 0, "dropblock_groups": ""},
+        {"resnet_depth": 18, "pre_activation": True, "norm_act_layer": "evonorm_s0", "freeze_batch_norm": True},
+        {"randaug_num_layers": 3, "augment_name": "randaugment"},
+        {"moving_average_decay": 0, "bn_momentum": None},
+        {"moving_average_decay": 0.99, "bn_momentum": 0},
+        {"gradient_accumulation_steps": 1024},
+        {"enable_lars": True, "head_learning_rate_multiplier": 10, "mixup_alpha": 0.2, "cutmix_alpha": 1},
+    ],
+)
+def test_possible_options(options: dict[str, Any]) -> None:
+    check(Config().replace(**options))
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"), [(cli.main, ["train"]), (resnet_main.main, [])], ids=["resnet-tpu", "resnet_main"]
+)
+def test_named_before_the_data_are_looked_for(
+    program: Any, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model_dir = tmp_path / "run"
+    options = ["--data_dir=nowhere", f"--model_dir={model_dir}", "--params_override=norm_act_layer=evonorm_s0"]
+    assert program([*arguments, *options]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("norm_act_layer: got evonorm_s0, expected ")
+    assert not model_dir.exists()

@@ -1,0 +1,141 @@
+"""Options: their types, ranges, lengths, and the round trip through JSON."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import OPTIONS, Config, find_option
+from resnet_tpu.options.fields import option, options_of, steps
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("train_batch_size", "256", 256),
+        ("train_batch_size", 256.0, 256),
+        ("train_batch_size", "1e3", 1000),
+        ("base_learning_rate", "1e-4", 1e-4),
+        ("base_learning_rate", ".5", 0.5),
+        ("base_learning_rate", 1, 1.0),
+        ("bn_momentum", 0, 0.0),  # the original's own files write the integer
+        ("bn_momentum", "none", None),
+        ("seed", "1e3", 1000),
+        ("seed", "9007199254740993", 9007199254740993),  # 2**53 + 1, which is no float
+        ("use_tpu", "False", False),
+        ("use_tpu", 0, False),
+        ("use_tpu", True, True),
+        ("train_steps", "42", 42),
+        ("train_steps", "15epochs", "15epochs"),
+        ("train_steps", "0.5 ep", "0.5 ep"),
+        ("warmup_steps", "null", None),
+        ("warmup_steps", "", None),
+        ("num_label_classes", None, None),
+        ("num_label_classes", "", None),
+        ("data_dir", "null", "null"),  # the original's word for zeros instead of images
+        ("data_dir", None, ""),
+        ("data_dir", 7, "7"),
+        ("precision", "float32", "float32"),
+    ],
+)
+def test_convert_gives_the_type_of_the_option(name: str, given: Any, expected: Any) -> None:
+    converted = find_option(name).convert(given)
+    assert converted == expected
+    assert type(converted) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("train_batch_size", "abc", "train_batch_size: got 'abc', expected a whole number."),
+        ("train_batch_size", 2.5, "a whole number"),
+        ("train_batch_size", True, "a whole number"),
+        ("train_batch_size", "inf", "a whole number"),
+        ("train_batch_size", 0, "train_batch_size: got 0, expected at least 1."),
+        ("train_batch_size", None, "a whole number"),
+        ("train_batch_size", [1], "a whole number"),
+        ("base_learning_rate", "nan", "a number"),
+        ("base_learning_rate", -0.1, "at least 0"),
+        ("use_tpu", "maybe", "true or false"),
+        ("precision", "bfloat17", "one of bfloat16, float32. Change the value. Did you mean bfloat16, float32?"),
+        ("train_steps", "15 apples", "steps such as 1000 or epochs such as 15epochs"),
+        ("train_steps", "-5epochs", "steps such as 1000"),
+        ("train_steps", -5, "steps such as 1000"),
+        ("iterations_per_loop", 0, "at least 1"),
+        ("data_dir", {"a": 1}, "a path"),
+        ("freeze", {"a": 1}, "text"),
+        ("num_label_classes", 1, "at least 2"),
+    ],
+)
+def test_convert_refuses_what_does_not_fit(name: str, given: Any, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        find_option(name).convert(given)
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"{name}: got ")
+
+
+def test_every_default_is_a_value_of_its_option() -> None:
+    for name, found in OPTIONS.items():
+        assert found.convert(found.default) == found.default, name
+        assert found.help.endswith((".", ":")), name
+
+
+def test_option_names_are_unique_over_the_groups() -> None:
+    assert len(OPTIONS) == sum(
+        len(dataclasses.fields(getattr(Config(), field.name))) for field in dataclasses.fields(Config)
+    )
+
+
+def test_replace_sets_the_field_of_the_group_and_nothing_else() -> None:
+    config = Config().replace(train_batch_size="64", image_size=32, data_dir="photos")
+    assert (config.train.train_batch_size, config.data.image_size, config.data.data_dir) == (64, 32, "photos")
+    changed = {"train_batch_size": 64, "image_size": 32, "data_dir": "photos"}
+    assert config.flat() == Config().flat() | changed
+
+
+def test_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="Did you mean train_batch_size"):
+        Config().replace(train_batchsize=3)
+
+
+def test_json_round_trip() -> None:
+    config = Config().replace(train_steps="90epochs", bn_momentum=None, use_tpu=False, base_learning_rate=0.025, seed=7)
+    assert Config().replace(**json.loads(json.dumps(config.flat()))) == config
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(1000, 1000), (0, 0), ("15epochs", 42), ("1epoch", 2), ("0.5ep", 1), ("0.1epochs", 0), (".5 epochs", 1)],
+)
+def test_steps_by_the_formula_of_the_original(length: int | str, expected: int) -> None:
+    # int(15 * 2934 / 1024) = 42 is the worked example of the original's tutorial.
+    assert steps("train_steps", length, num_train_images=2934, train_batch_size=1024) == expected
+
+
+def test_options_of_describes_any_dataclass() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Colours:
+        red: int = option(3, "How red.", at_least=0)
+
+    found = options_of("colours", Colours)["red"]
+    assert (found.name, found.group, found.default, found.help, found.at_least) == ("red", "colours", 3, "How red.", 0)
+
+
+@pytest.mark.parametrize("name", ["seed", "train_steps", "train_batch_size", "resnet_width"])
+@pytest.mark.parametrize(
+    "given",
+    ["9" * 10_000, "9" * 30, 2**63, 1e300, "1e300", "9" * 400 + "epochs", "9" * 10_000 + "epochs"],
+    ids=range(7),
+)
+def test_numbers_beyond_64_bits_are_none(name: str, given: Any) -> None:
+    with pytest.raises(UserError, match=f"^{name}: got ") as error:
+        find_option(name).convert(given)
+    assert len(str(error.value)) < 1_300
+
+
+@pytest.mark.parametrize("given", ["a\0b", "\ud800"])
+def test_text_that_can_be_no_path(given: str) -> None:
+    with pytest.raises(UserError, match=r"^model_dir: got .*, expected a path"):
+        find_option("model_dir").convert(given)

@@ -1,0 +1,161 @@
+"""The grammar of override strings and the order in which layers win."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ("train_steps=2,base_learning_rate=1e-4", "train_steps", 2),
+        ("train_steps=2,base_learning_rate=1e-4", "base_learning_rate", 1e-4),
+        ("base_learning_rate=.5", "base_learning_rate", 0.5),
+        ("base_learning_rate=1.5e-4", "base_learning_rate", 1.5e-4),
+        ("use_tpu=False", "use_tpu", False),
+        ("use_tpu = false", "use_tpu", False),
+        ("use_tpu=0", "use_tpu", False),
+        ("num_label_classes=null", "num_label_classes", None),
+        ("num_label_classes=", "num_label_classes", None),
+        ("num_label_classes=None", "num_label_classes", None),
+        ("data_dir=gs://x/y", "data_dir", "gs://x/y"),
+        ("data_dir=/data/x", "data_dir", "/data/x"),
+        ('data_dir="3,4"', "data_dir", "3,4"),
+        ("data_dir='3,4', train_steps=1", "data_dir", "3,4"),
+        ("train_steps=7,", "train_steps", 7),
+        ("train_steps=15epochs", "train_steps", "15epochs"),
+        ("train_steps: 7", "train_steps", 7),
+        ('{"train_steps": 5, "data_dir": "a=b,c"}', "data_dir", "a=b,c"),
+    ],
+)
+def test_override_strings_of_the_original(text: str, name: str, expected: Any) -> None:
+    config, _ = merge(Config(), [Layer("override", parse_overrides(text))])
+    assert config.flat()[name] == expected
+    assert type(config.flat()[name]) is type(expected)
+
+
+def test_lists_and_quotes_are_yaml_values() -> None:
+    assert parse_overrides("a=[1,2,3],b='x, y',c=\"3,4\",d=text") == {
+        "a": [1, 2, 3],
+        "b": "x, y",
+        "c": "3,4",
+        "d": "text",
+    }
+
+
+def test_override_may_be_the_path_of_a_yaml_file(tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text("train_steps: 3\n")
+    assert parse_overrides(str(tmp_path / "some.yaml")) == {"train_steps": 3}
+
+
+@pytest.mark.parametrize("text", ["s=3,4", "nowhere.yaml", "a", "a=[1,2", "a=1 b=2,c", "a=[x: y: z]"])
+def test_override_that_is_nothing_of_the_kind(text: str) -> None:
+    with pytest.raises(UserError):
+        parse_overrides(text)
+
+
+def test_numbers_in_yaml_that_yaml_takes_for_text(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("base_learning_rate: 1e-4\nbn_momentum: 0\n")  # YAML 1.1: '1e-4' is text
+    config, _ = merge(Config(), [Layer("a.yaml", read_yaml(str(tmp_path / "a.yaml")))])
+    assert (config.optimizer.base_learning_rate, config.model.bn_momentum) == (1e-4, 0.0)
+
+
+def test_the_options_of_a_run_may_be_those_of_another(tmp_path: Path) -> None:
+    config = Config().replace(train_steps="3epochs", resnet_width=8)
+    (tmp_path / "config.json").write_text(json.dumps({"version": "0.1.0", **config.flat()}))
+    assert merge(Config(), [Layer("", read_yaml(str(tmp_path / "config.json")))])[0] == config
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"- a\n- b\n", "one mapping"), (b"a: [1", "not YAML"), (b"\xff\xfe\xff", "not text")]
+)
+def test_bad_yaml_files(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "bad.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_yaml(str(tmp_path / "bad.yaml"))
+
+
+def test_missing_yaml_file_and_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(UserError, match="expected an existing file"):
+            read_yaml(str(path))
+
+
+def test_later_layers_win_and_are_the_origin() -> None:
+    layers = [Layer("low", {"train_steps": 1, "seed": 1}), Layer("high", {"train_steps": 2})]
+    config, origins = merge(Config(), layers)
+    assert (config.train.train_steps, config.train.seed) == (2, 1)
+    assert origins == {"train_steps": "high", "seed": "low"}
+
+
+def test_errors_name_the_layer() -> None:
+    with pytest.raises(UserError, match=r"^train_steps \(mine\.yaml\): got 'x', expected steps"):
+        merge(Config(), [Layer("mine.yaml", {"train_steps": "x"})])
+    with pytest.raises(UserError, match=r"\(mine\.yaml\): got trian_steps.*Did you mean train_steps"):
+        merge(Config(), [Layer("mine.yaml", {"trian_steps": 1})])
+
+
+def test_options_of_an_earlier_run(tmp_path: Path) -> None:
+    assert read_run(str(tmp_path)) is None
+    assert read_run("") is None
+    config = Config().replace(image_size=64, train_steps="3epochs")
+    (tmp_path / "config.json").write_text(json.dumps({"version": "0.0.1", **config.flat()}))
+    found = read_run(str(tmp_path))
+    assert found is not None
+    assert merge(Config(), [found])[0] == config
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", ""])
+def test_damaged_description_of_a_run(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match="Config of the run"):
+        read_run(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":' * 5_000, '{"train_steps": 1' + "0" * 5_000 + "}", "[1, 2]", '{"config": 3}'], ids=range(4)
+)
+@pytest.mark.parametrize("name", ["config.json", "meta/data.json"])
+def test_descriptions_of_a_run_that_no_program_wrote(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text if text[2:8] != "config" or "meta" in name else "3")
+    with pytest.raises(UserError, match="Config of the run"):
+        read_run(str(tmp_path))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a=" + " " * 50_000 + "b[",
+        "a" + " " * 50_000 + "=" + " " * 50_000 + "[",
+        " " * 100_000 + "a",
+        "a=1," * 25_000 + "[",
+        "a='" * 30_000,
+        "a=[1," * 20_000,
+        "a=" + "x " * 50_000 + "[",
+        "{" + "a: " * 30_000,
+        "a=0x" + "f" * 50_000 + ",b=[" + "9" * 50_000 + "]",
+    ],
+    ids=range(9),
+)
+def test_long_overrides_end_soon_and_in_a_short_message(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_overrides(text)
+    assert len(str(caught.value)) < 3_000
+
+
+def test_blanks_around_values_are_not_part_of_them() -> None:
+    assert parse_overrides(f"a ={' ' * 50_000}1{' ' * 50_000}, b = x y \n") == {"a": "1", "b": "x y"}
+
+
+def test_a_large_file_is_no_file_of_options(tmp_path: Path) -> None:
+    (tmp_path / "records").write_bytes(b"a: 1\n" * 1_000_000)
+    with pytest.raises(UserError, match="more than 100000 characters"):
+        read_yaml(str(tmp_path / "records"))

@@ -1,0 +1,342 @@
+"""Several processes: what they refuse, and how they meet, agree, stop and lose each other."""
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import hosts, rendezvous
+from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.training.loop import train
+
+OPTIONS: dict[str, Any] = {
+    "data_dir": "synthetic", "image_size": 16, "num_label_classes": 4, "num_train_images": 40, "num_eval_images": 37,
+    "resnet_depth": 8, "resnet_width": 4, "precision": "float32", "train_batch_size": 16, "eval_batch_size": 16,
+    "learning_rate_schedule": "constant", "iterations_per_loop": 2, "keep_checkpoint_max": 1000,
+}  # fmt: skip
+"""Of a training that is quick once it is compiled; the same network everywhere, to be compiled once."""
+
+Started = Callable[..., AbstractContextManager[list[Any]]]
+
+TOTAL = 5
+VARYING = ("time", "images_per_sec", "input_wait_share")
+
+
+def words(model_dir: Path, verb: str = "train", **changes: Any) -> list[str]:
+    """The command line of a training, or of what is done with it afterwards."""
+    where = [f"--model_dir={model_dir}"] if verb == "train" else [str(model_dir)]
+    options = OPTIONS | changes if verb == "train" else changes
+    return [verb, *where, *(f"--{name}={value}" for name, value in options.items())]
+
+
+def alone(model_dir: Path, devices: int, **changes: Any) -> None:
+    """The same training by one process with as many devices."""
+    train(Config().replace(**(OPTIONS | {"model_dir": str(model_dir), "num_cores": devices} | changes)))
+
+
+def arrays_of(model_dir: Path) -> dict[str, np.ndarray]:
+    return store.load_named(store.find(str(model_dir)), ("params", "batch_stats", "momentum"))
+
+
+def rows_of(model_dir: Path, split: str) -> dict[int, dict[str, float]]:
+    return {
+        int(row["step"]): {name: value for name, value in row.items() if name not in (*VARYING, "split", "step")}
+        for row in read_metrics(str(model_dir))
+        if row["split"] == split
+    }
+
+
+def check_the_same_training(one: Path, other: Path) -> None:
+    """Losses and parameters agree to the rounding of float32 sums, which are added in another order, over few steps."""
+    for split, rtol in (("train", 1e-5), ("eval", 1e-4)):
+        expected, found = rows_of(one, split), rows_of(other, split)
+        assert expected.keys() == found.keys()
+        for step, row in expected.items():
+            assert found[step] == pytest.approx(row, rel=rtol), (split, step)
+    expected, found = arrays_of(one), arrays_of(other)
+    assert expected.keys() == found.keys()
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-4, err_msg=name)
+
+
+def run(started: Started, folder: Path, arguments: list[str], count: int) -> list[str]:
+    """What each of `count` processes wrote that ended well."""
+    with started(folder, dict.fromkeys(range(count), arguments)) as processes:
+        results = [process.end() for process in processes]
+    assert [code for code, _ in results] == [0] * count, results
+    return [text for _, text in results]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"coordinator_address": "host"}, r"Several processes: got coordinator_address host alone, expected num_proc"),
+        ({"process_id": 1, "num_processes": 2}, r"got num_processes 2, process_id 1 alone, expected coordinator_addre"),
+        (
+            {"coordinator_address": "host", "num_processes": 2, "process_id": 0},
+            r"coordinator_address: got host, expected host:port such as",
+        ),
+        (
+            {"coordinator_address": "host:http", "num_processes": 2, "process_id": 0},
+            r"coordinator_address: got host:http, expected host:port",
+        ),
+        (
+            {"coordinator_address": "host:8476", "num_processes": 2, "process_id": 2},
+            r"process_id: got 2, expected 0 to 1, for num_processes is 2",
+        ),
+    ],
+)
+def test_options_that_do_not_name_a_group_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message), hosts.joined(Config().replace(**options).run):
+        pass
+
+
+def test_on_a_plain_machine_a_process_is_alone() -> None:
+    with hosts.joined(Config().run):
+        assert hosts.group() is None
+        assert hosts.is_first()
+        assert hosts.exchange("text") == ["text"]
+        hosts.agree("Processes", {"seed": 1}, "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_cluster"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "1", "SLURM_STEP_NODELIST": "a"}, False),
+        ({"SLURM_NTASKS": "4"}, False),  # in the batch script itself, not in srun
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a[1-4]"}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": "cpu"}, False),
+    ],
+)
+def test_a_cluster_is_known_by_the_environment(
+    environment: dict[str, str], is_cluster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JAX_PLATFORMS", "TPU_ML_PLATFORM", "TPU_PROCESS_ADDRESSES", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert rendezvous.is_in_cluster(Config().run) == is_cluster
+
+
+@pytest.mark.parametrize("name", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"])
+@pytest.mark.parametrize("value", ["", "four", "1" * 5_000], ids=["empty", "word", "digits"])
+def test_a_number_of_processes_that_is_none(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=rf"^\${name} in the environment: got '"):
+        rendezvous.is_in_cluster(Config().run)
+
+
+@pytest.mark.parametrize("port", ["²", "9" * 5_000, "65536", "-1", ""])
+def test_a_port_that_is_none(port: str) -> None:
+    run = Config().replace(coordinator_address=f"10.0.0.1:{port}", num_processes=2, process_id=0).run
+    with pytest.raises(UserError, match="coordinator_address: got 10"):
+        rendezvous.meet(run)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(0, "got not all 2 processes within 3 s"), (1, r"got no answer from 127.0.0.1:\d+ within 3 s")],
+)
+def test_who_never_comes_is_not_waited_for_for_ever(
+    started: Started, tmp_path: Path, number: int, message: str
+) -> None:
+    with started(tmp_path, {number: words(tmp_path, coordinator_timeout=3)}, count=2) as (process,):
+        code, text = process.end()
+    assert code == 2
+    assert re.search(f"^Several processes: {message}", text, re.MULTILINE), text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("by_slurm", [False, True])
+def test_processes_with_other_options_or_data_are_all_refused(started: Started, tmp_path: Path, by_slurm: bool) -> None:
+    first, second = words(tmp_path / "run", seed=1), words(tmp_path / "other", seed=2, num_train_images=48)
+    with started(tmp_path, {0: first, 1: second}, by_slurm=by_slurm) as processes:
+        results = [process.end() for process in processes]
+    for code, text in results:
+        assert code == 2, text
+        assert "seed 1 in process 0, 2 in process 1" in text
+        assert "train examples 40 in process 0, 48 in process 1" in text
+        assert re.search(r"model_dir .*run in process 0, .*other that process 0 does not write to in process 1", text)
+        assert "Traceback" not in text
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not list((tmp_path / "run").glob(".hosts-*"))
+
+
+def test_an_error_in_one_process_ends_all(started: Started, tmp_path: Path) -> None:
+    there, nowhere = words(tmp_path / "run"), words(tmp_path / "run", data_dir=tmp_path / "nowhere")
+    with started(tmp_path, {0: there, 1: nowhere}) as processes:
+        results = [process.end() for process in processes]
+    assert [code for code, _ in results] == [2, 2], results
+    assert "Process 1 of 2 stopped, and so does this one. data_dir: got" in results[0][1]
+    assert results[1][1].startswith("data_dir: got")
+
+
+@pytest.fixture(scope="module")
+def by_two(started: Started, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A run of two processes, and what each of them said."""
+    folder = tmp_path_factory.mktemp("two")
+    arguments = words(folder / "run", train_steps=TOTAL, steps_per_eval=3, save_checkpoints_steps=2)
+    return folder / "run", run(started, folder, arguments, 2)
+
+
+def test_two_processes_train_as_one_with_two_devices(by_two: tuple[Path, list[str]], tmp_path: Path) -> None:
+    model_dir, said = by_two
+    alone(tmp_path, 2, train_steps=TOTAL, steps_per_eval=3, save_checkpoints_steps=2)
+    check_the_same_training(tmp_path, model_dir)
+    assert rows_of(model_dir, "eval").keys() == {3, TOTAL}  # of 37 images each, which two hosts cannot share evenly
+    assert {path.name for path in (model_dir / "checkpoints").iterdir()} == {"2", "3", "4", "5"}
+    assert len(list(model_dir.glob("events.out.*"))) == 1
+    assert "Step 5 of 5" in said[0]
+    assert "Step" not in said[1]  # the first process speaks for all
+
+
+def test_a_checkpoint_of_two_processes_is_evaluated_and_predicted_by_two(
+    started: Started, by_two: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "run"
+    shutil.copytree(by_two[0], model_dir)
+    before = rows_of(model_dir, "eval")[TOTAL]
+    run(started, tmp_path, words(model_dir, "eval"), 2)
+    assert rows_of(model_dir, "eval")[TOTAL] == pytest.approx(before, rel=1e-5)
+    options = {"split": "validation", "format": "json", "top_k": 1, "output_dir": tmp_path / "report"}
+    told, silent = run(started, tmp_path, words(model_dir, "predict", **options), 2)
+    assert len(json.loads(told[told.index("[\n") : told.rindex("]") + 1])) == 37
+    assert "noise" in told and "noise" not in silent
+
+
+@pytest.mark.long
+def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_rest(
+    started: Started, tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "run"
+    endless = words(model_dir, mode="train", train_steps=1_000_000, save_checkpoints_steps=10)
+    with started(tmp_path, {0: endless, 1: endless}) as processes:
+        processes[0].wait_for("Step 10 of")
+        processes[1].popen.send_signal(signal.SIGTERM)  # not the one that writes
+        results = [process.end() for process in processes]
+    assert [code for code, _ in results] == [143, 143], results
+    stopped_at = store.steps_in(str(model_dir / "checkpoints"))[-1]
+    assert stopped_at == max(rows_of(model_dir, "train")) + 1  # no work was lost
+
+    listening = [*endless, "--heartbeat_timeout=10"]  # for a loss to be noticed sooner
+    with started(tmp_path, {0: listening, 1: listening}) as processes:
+        processes[0].wait_for(f"Step {stopped_at // 10 * 10 + 30} of")
+        processes[1].popen.kill()
+        begin = time.monotonic()
+        code, text = processes[0].end()
+    assert time.monotonic() - begin < 60
+    check_that_a_lost_process_was_said(code, text)
+    kept = store.steps_in(str(model_dir / "checkpoints"))[-1]
+    assert kept > stopped_at
+
+    # one process goes on from there, with the same images as two would
+    shutil.copytree(model_dir, tmp_path / "by_one")
+    alone(tmp_path / "by_one", 2, mode="train", train_steps=kept + 3)
+    run(started, tmp_path, words(model_dir, mode="train", train_steps=kept + 3), 2)
+    check_the_same_training(tmp_path / "by_one", model_dir)
+
+
+def check_that_a_lost_process_was_said(code: int, text: str) -> None:
+    """By us where a collective noticed it first (3), else by JAX, which aborts."""
+    assert (code, "an end of it in the middle of the work" in text) == (3, True) or (
+        code == -signal.SIGABRT and "another task died" in text
+    ), (code, text)
+
+
+@pytest.mark.slow
+def test_a_training_changes_hands_from_two_processes_to_one_to_four(
+    started: Started, by_two: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"batch_norm_scope": "global", "mode": "train"}
+    shutil.copytree(by_two[0], tmp_path / "run")
+    run(started, tmp_path, words(tmp_path / "run", train_steps=TOTAL + 1, **options), 1)
+    run(started, tmp_path, words(tmp_path / "run", train_steps=TOTAL + 3, **options), 4)
+    shutil.copytree(by_two[0], tmp_path / "alone")
+    alone(tmp_path / "alone", 1, train_steps=TOTAL + 3, **options)
+    check_the_same_training(tmp_path / "alone", tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_four_processes_train_as_one_with_four_devices(started: Started, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"train_steps": 3, "steps_per_eval": 3, "batch_norm_group_size": 2}
+    run(started, tmp_path, words(tmp_path / "run", **options), 4)
+    alone(tmp_path / "alone", 4, **options)
+    check_the_same_training(tmp_path / "alone", tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_without_the_first_process_the_others_end_too(started: Started, tmp_path: Path) -> None:
+    endless = words(
+        tmp_path / "run", mode="train", train_batch_size=15, train_steps=1_000_000, save_checkpoints_steps=10
+    )
+    with started(tmp_path, dict.fromkeys(range(3), endless)) as processes:
+        processes[0].wait_for("Step 20 of")
+        processes[0].popen.kill()
+        begin = time.monotonic()
+        results = [process.end() for process in processes[1:]]
+    assert time.monotonic() - begin < 60
+    for code, text in results:
+        check_that_a_lost_process_was_said(code, text)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run_together(started: Started, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "hosts.md").read_text()
+    block = page.partition("```bash\n")[2].partition("```")[0].replace("\\\n", " ")
+    commands = [shlex.split(line.rstrip(" &")) for line in block.splitlines()]
+    assert [command[0] for command in commands] == ["resnet-tpu"] * 2
+    rng = np.random.default_rng(0)
+    for name, grey in (("dark", 60), ("light", 180)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            photo = np.clip(rng.normal(grey, 30, (60, 80, 3)), 0, 255).astype(np.uint8)
+            cv2.imwrite(str(tmp_path / "photos" / name / f"{number}.jpg"), photo)
+    places = {"photos": str(tmp_path / "photos"), "shared": str(tmp_path / "shared")}
+    own = ("coordinator_address", "num_processes", "process_id")  # the fixture gives them, with a free port
+    words = [
+        [
+            f"{name}={places.get(value, value)}" if value else name
+            for name, _, value in (word.partition("=") for word in command[1:])
+            if name.removeprefix("--") not in own
+        ]
+        for command in commands
+    ]
+    with started(tmp_path, dict(enumerate(words))) as processes:
+        results = [process.end() for process in processes]
+    assert [code for code, _ in results] == [0, 0], results
+    assert (tmp_path / "shared" / "report" / "curves.png").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_pass_over_the_same_damaged_checkpoint(
+    started: Started, by_two: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "run"
+    shutil.copytree(by_two[0], model_dir)
+    for path in (model_dir / "checkpoints" / str(TOTAL)).rglob("d/*"):
+        path.write_bytes(path.read_bytes()[:20])
+    options: dict[str, Any] = {"train_steps": TOTAL, "steps_per_eval": 3, "save_checkpoints_steps": 2}
+    said = run(started, tmp_path, words(model_dir, **options), 2)
+    assert f"Going on from step {TOTAL - 1}" in said[0]
+    assert all("cannot be read and is passed over" in text for text in said)
+    assert (model_dir / "checkpoints" / f"{TOTAL}.damaged").exists()
+    check_the_same_training(by_two[0], model_dir)

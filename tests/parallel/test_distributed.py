@@ -1,0 +1,36 @@
+"""Devices: the mesh, dividing the batch, transfers ahead of use."""
+
+import jax
+import numpy as np
+import pytest
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.parallel import distributed
+
+
+@pytest.mark.parametrize(("asked", "devices"), [(None, 8), (3, 3), (100, 8)])
+def test_the_mesh_holds_at_most_the_devices_asked_for(asked: int | None, devices: int) -> None:
+    assert distributed.make_mesh(asked).devices.shape == (devices,)
+
+
+def test_a_batch_is_cut_along_its_first_axis() -> None:
+    mesh = distributed.make_mesh()
+    batch = distributed.put_batch({"image": np.arange(16 * 3).reshape(16, 3)}, mesh)["image"]
+    assert {shard.data.shape for shard in batch.addressable_shards} == {(2, 3)}
+    np.testing.assert_array_equal(batch, np.arange(16 * 3).reshape(16, 3))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10])
+def test_prefetching_changes_neither_order_nor_number(count: int) -> None:
+    batches = [{"label": np.full(8, number, np.int32)} for number in range(count)]
+    found = list(distributed.prefetch(iter(batches), distributed.make_mesh()))
+    assert [int(batch["label"][0]) for batch in found] == list(range(count))
+    assert all(isinstance(batch["label"], jax.Array) for batch in found)
+
+
+@pytest.mark.parametrize(("batch_size", "choice"), [(20, r"Use 16 or 24\."), (3, r"Use 8\."), (9, r"Use 8 or 16\.")])
+def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size: int, choice: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"train_batch_size: got {batch_size}, .* multiple of the 8 devices\. {choice}"
+    ):
+        distributed.check_divides("train_batch_size", batch_size, 8)

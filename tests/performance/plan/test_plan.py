@@ -1,0 +1,102 @@
+import importlib.metadata
+import importlib.util
+
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.performance.plan.plan import settle
+from resnet_tpu.performance.plan.prices import price_of, read_prices
+from resnet_tpu.recipes import find_recipe
+
+from .conftest import make_plan
+
+
+def test_hours_are_those_of_all_steps_and_evaluations_and_cost_goes_by_chips() -> None:
+    plan = make_plan("v2:2x2")
+    assert plan.train and plan.train.time and plan.eval and plan.eval.time and plan.cost
+    seconds = 1000 * plan.train.time.total + 10 * 10 * plan.eval.time.total
+    assert plan.hours == pytest.approx(seconds / 3600)
+    assert plan.cost == pytest.approx(seconds / 3600 * 4 * 2.0)  # 4 chips, of 8 devices
+    assert plan.train.images_per_second == pytest.approx(plan.train.batch_size / plan.train.time.total)
+
+
+def test_without_a_price_no_cost_and_without_an_evaluation_its_time_is_left_out() -> None:
+    plan = make_plan(eval=None, price_per_chip_hour=None)
+    assert plan.train and plan.train.time
+    assert plan.cost is None
+    assert plan.hours == pytest.approx(1000 * plan.train.time.total / 3600)
+
+
+def test_what_does_not_fit_has_no_time() -> None:
+    plan = make_plan(fits=False)
+    assert not plan.fits
+    assert plan.hours is None
+    assert plan.cost is None
+    assert plan.train and plan.train.images_per_second is None
+
+
+def test_counts_left_to_the_data_are_imagenets_without_data() -> None:
+    config = settle(Config())
+    assert config.data.num_train_images == 1281167
+    assert config.data.num_eval_images == 50000
+    assert config.data.num_label_classes == 1000
+    own = settle(find_recipe("cifar").replace(num_train_images=40000, num_label_classes=10, num_eval_images=500))
+    assert (own.data.num_train_images, own.data.num_label_classes, own.data.num_eval_images) == (40000, 10, 500)
+
+
+def test_prices_are_one_number_or_numbers_by_generation() -> None:
+    assert price_of(read_prices("1.25"), "v4") == 1.25
+    prices = read_prices("v5e=1.2,v3=2,0.5")
+    assert [price_of(prices, name) for name in ("v5e", "v3", "v2")] == [1.2, 2.0, 0.5]
+    assert price_of(read_prices(""), "v4") is None
+
+
+@pytest.mark.parametrize("text", ["cheap", "-1", "nan", "inf", "v9=1", "v5e="])
+def test_what_is_no_price_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="price_per_chip_hour"):
+        read_prices(text)
+
+
+def test_mistakes_are_named_before_anything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("resnet_tpu.performance.plan.compiler.compiler_of", lambda topology: "one")
+    mistakes = {
+        ("--topology=v5e:2x3",): "expected one of v5e:1x1",
+        ("--topology=v9:2x2",): "a slice of v2, v3",
+        (): "Give --topology=v5e:2x4",
+        ("--recipe=resnetrs50_i160",): "recipe resnetrs50_i160 is for no slice in particular",
+        ("--topology=h200:3",): "Did you mean h200:",
+        ("--topology=h100:8", "--train_batch_size=1001"): "a multiple of the 8 devices",
+        ("--topology=v5e:2x2", "--price_per_chip_hour=much"): "Write 1.20 or",
+        ("--topolgy=v5e:2x2",): "Did you mean --topology",
+        ("--topology=v5e:2x4", "--train_batch_size=1001"): "a multiple of the 8 devices. Use 1000 or 1008.",
+        ("--topology=v5e:2x4,v3:4x4", "--train_batch_size=1000"): "a multiple of the 32 devices. Use 992 or 1024.",
+        ("--topology=v5e:2x4", "--label_smoothing=2"): "less than 1",
+        ("--topology=v5e:2x4", "--mode=predict"): "train, eval or train_and_eval",
+    }
+    for arguments, message in mistakes.items():
+        assert cli.main(["plan", *arguments]) == 2
+        shown = capsys.readouterr()
+        assert message in shown.err
+        assert shown.out == ""
+
+
+def test_a_missing_compiler_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["plan", "--topology=v5e:2x4"]) == 2
+    assert "pip install 'resnet-tpu[plan]'" in capsys.readouterr().err
+
+
+def test_a_missing_compiler_for_gpus_names_the_wheels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("resnet_tpu.performance.plan.compiler.CUDA_PLUGINS", ("no-such-plugin",))
+    assert cli.main(["plan", "--topology=h200:8"]) == 2
+    version = importlib.metadata.version("jaxlib")
+    wheels = f"jax-cuda13-plugin=={version} jax-cuda13-pjrt=={version}"
+    assert f"pip install --no-deps {wheels}" in capsys.readouterr().err

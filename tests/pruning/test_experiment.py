@@ -1,0 +1,235 @@
+"""Whole experiments on small networks: what each level starts from, and that nothing is done twice or lost."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.pruning.experiment import prune_run
+from resnet_tpu.pruning.options import Experiment
+from resnet_tpu.training.loop import curves_path, train
+
+LAST, EARLY = 6, 2
+MASKED = ("params", "momentum")
+
+
+def experiment(**changes: Any) -> Experiment:
+    options: dict[str, Any] = {
+        "method": "prune_all_to_global", "density": "", "levels": 2, "rate": 0.2, "retrain": "weight_rewinding",
+        "rewind_to": EARLY, "retrain_epochs": None, "seeds": "", "rewind_optimizer": "restore",
+    }  # fmt: skip
+    return Experiment(**(options | changes))
+
+
+@pytest.fixture(scope="module")
+def config() -> Callable[..., Config]:
+    def config(model_dir: Path, **changes: Any) -> Config:
+        options: dict[str, Any] = {
+            "data_dir": "synthetic", "model_dir": str(model_dir), "image_size": 16, "num_label_classes": 4,
+            "num_train_images": 40, "num_eval_images": 20, "resnet_depth": 8, "resnet_width": 4,
+            "precision": "float32", "train_batch_size": 16, "eval_batch_size": 20, "train_steps": LAST,
+            "steps_per_eval": 3, "iterations_per_loop": 3, "save_checkpoints_steps": 1, "keep_checkpoint_max": 100,
+            "num_cores": 1, "base_learning_rate": 0.8, "lottery_checkpoint_iters": f"{EARLY}",
+        }  # fmt: skip
+        return Config().replace(**(options | changes))
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def dense(config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that was not pruned, with a checkpoint of every step."""
+    model_dir = tmp_path_factory.mktemp("dense")
+    train(config(model_dir))
+    return model_dir
+
+
+def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
+    return store.load_named(str(model_dir / store.FOLDER / str(step)))
+
+
+def masks_in(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix("masks/"): mask for name, mask in found.items() if name.startswith("masks/")}
+
+
+def assert_starts_from(start: dict[str, np.ndarray], origin: dict[str, np.ndarray]) -> None:
+    """Bit for bit the arrays of `origin`, weights and momentum times the masks."""
+    masks = masks_in(start)
+    assert masks
+    for name, array in origin.items():
+        collection, _, leaf = name.partition("/")
+        if name == "step" or collection == "masks":
+            continue
+        mask = masks.get(leaf) if collection in MASKED else None
+        np.testing.assert_array_equal(start[name], array if mask is None else array * mask, name)
+
+
+def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(dense.parent)  # Orbax alone would not find a checkpoint by a relative path
+    outcomes = prune_run(dense.name, str(tmp_path), experiment())
+    assert [outcome.level for outcome in outcomes] == ["none", "level_01", "level_02"]
+    assert [round(outcome.density, 3) for outcome in outcomes] == pytest.approx([1, 0.8, 0.64], abs=2e-3)
+    first, second = (Path(outcome.model_dir) for outcome in outcomes[1:])
+    origin = arrays(dense, EARLY)
+    for folder in (first, second):
+        start = arrays(folder, EARLY)
+        assert start["step"] == EARLY
+        assert_starts_from(start, origin)
+        end = arrays(folder, LAST)
+        assert end["step"] == LAST
+        for name, mask in masks_in(start).items():
+            np.testing.assert_array_equal(end[f"masks/{name}"], mask)
+            assert not end[f"params/{name}"][~mask].any()
+            assert not end[f"momentum/{name}"][~mask].any()
+            assert np.any(end[f"params/{name}"] != start[f"params/{name}"])
+    # the second prunes what the first has trained, and keeps nothing that was gone
+    trained, before, after = arrays(first, LAST), masks_in(arrays(first, LAST)), masks_in(arrays(second, EARLY))
+    kept = np.concatenate([np.abs(trained[f"params/{name}"][mask]) for name, mask in after.items()])
+    gone = np.concatenate([np.abs(trained[f"params/{name}"][~mask & before[name]]) for name, mask in after.items()])
+    assert gone.max() < kept.min()
+    assert not any((mask & ~before[name]).any() for name, mask in after.items())
+
+
+@pytest.mark.long
+def test_learning_rate_rewinding_and_fine_tuning(dense: Path, tmp_path: Path) -> None:
+    methods = ("lr_rewinding", "fine_tuning", "low_lr_rewinding", "reinit")
+    found = {
+        outcome.retrain: outcome
+        for outcome in prune_run(
+            str(dense), str(tmp_path), experiment(retrain=",".join(methods), levels=None, density="50")
+        )
+    }
+    folders = {name: Path(outcome.model_dir) for name, outcome in found.items()}
+    trained = arrays(dense, LAST)
+    assert_starts_from(arrays(folders["lr_rewinding"], EARLY), trained)
+    assert_starts_from(arrays(folders["fine_tuning"], LAST), trained)
+    assert_starts_from(arrays(folders["low_lr_rewinding"], EARLY), arrays(dense, EARLY))
+    fresh = arrays(folders["reinit"], 0)
+    assert not any(np.array_equal(fresh[f"params/{name}"], trained[f"params/{name}"]) for name in masks_in(fresh))
+    assert {name: outcome.step for name, outcome in found.items()} == {
+        "none": LAST, "lr_rewinding": LAST, "fine_tuning": 2 * LAST - EARLY, "low_lr_rewinding": LAST, "reinit": LAST,
+    }  # fmt: skip
+    rates = {name: learning_rates(folder) for name, folder in folders.items()}
+    assert rates["lr_rewinding"] == rates["none"][EARLY:]
+    assert rates["reinit"] == rates["none"]
+    assert rates["fine_tuning"] == rates["low_lr_rewinding"] == [rates["none"][-1]] * (LAST - EARLY)
+
+
+def learning_rates(model_dir: Path) -> list[float]:
+    rows = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [row["learning_rate"] for row in rows if row["split"] == "train"]
+
+
+def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path) -> None:
+    """A phase without its last steps, and one that was only begun, are what a kill leaves behind."""
+    whole = prune_run(str(dense), str(tmp_path / "whole"), experiment(retrain="lr_rewinding"))
+    shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
+    first = tmp_path / "stopped" / "seed_0" / "lr_rewinding" / "level_01"
+    for step in (LAST, LAST - 1):
+        shutil.rmtree(first / store.FOLDER / str(step))
+    shutil.rmtree(first.parent / "level_02")
+    again = prune_run(str(dense), str(tmp_path / "stopped"), experiment(retrain="lr_rewinding"))
+    assert [(o.level, o.density, o.step, o.top_1_accuracy) for o in again] == [
+        (o.level, o.density, o.step, o.top_1_accuracy) for o in whole
+    ]
+    for ours, theirs in zip(whole[1:], again[1:], strict=True):
+        end = arrays(Path(theirs.model_dir), LAST)
+        for name, array in arrays(Path(ours.model_dir), LAST).items():
+            np.testing.assert_array_equal(end[name], array)
+
+
+def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
+    once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+    with pytest.raises(UserError, match=r"Phase .*level_01: got other options, expected .* Give another output_dir"):
+        prune_run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
+
+
+def test_a_picture_that_a_kill_prevented_is_drawn(dense: Path, tmp_path: Path) -> None:
+    once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
+    picture = Path(curves_path(once[1].model_dir))
+    picture.unlink()
+    assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
+    assert picture.stat().st_size > 1000
+
+
+def test_other_seeds_train_their_own_network_first(dense: Path, tmp_path: Path) -> None:
+    outcomes = prune_run(str(dense), str(tmp_path), experiment(levels=1, seeds="0,1"))
+    assert [(outcome.seed, outcome.level) for outcome in outcomes] == [
+        (0, "none"), (0, "level_01"), (1, "none"), (1, "level_01"),
+    ]  # fmt: skip
+    own = tmp_path / "seed_1" / "unpruned"
+    assert outcomes[2].model_dir == str(own)
+    assert_starts_from(arrays(tmp_path / "seed_1" / "weight_rewinding" / "level_01", EARLY), arrays(own, EARLY))
+
+
+def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
+    prune_run(str(dense), str(tmp_path), experiment(levels=1, rewind_optimizer="reset"))
+    start = arrays(tmp_path / "seed_0" / "weight_rewinding" / "level_01", EARLY)
+    assert not any(array.any() for name, array in start.items() if name.startswith("momentum/"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"method": "prune_al_to_global"},
+            r"Pruning method: got prune_al_to_global, .*Did you mean prune_all_to_global",
+        ),
+        ({"levels": None, "density": "0"}, r"density: got 0, expected percent of the weights, above 0 and at most 100"),
+        ({"levels": None, "density": "80,101"}, r"density: got 101"),
+        ({"density": "80"}, r"density and levels: got 80 and 2, expected one of them"),
+        ({"rate": 1.0}, r"rate: got 1\.0"),
+        ({"retrain": "weight_rewind"}, r"retrain: got weight_rewind, .*Did you mean weight_rewinding"),
+        ({"seeds": "0,x"}, r"seeds: got '0,x', expected whole numbers"),
+        ({"rewind_to": 17}, r"rewind_to: got step 17, expected one of the 6 steps"),
+        ({"rewind_to": 2, "retrain_epochs": 1.0}, r"rewind_to and retrain_epochs"),
+        ({"retrain_epochs": 5.0, "rewind_to": None}, r"retrain_epochs: got step -6"),
+    ],
+)
+def test_bad_input(changes: dict[str, Any], message: str, dense: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        prune_run(str(dense), str(tmp_path / "out"), experiment(**changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(dense, kept)
+    shutil.rmtree(kept / store.FOLDER / str(EARLY))
+    message = r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3, 4, 5, 6\. .*lottery_checkpoint_iters=2"
+    with pytest.raises(UserError, match=message):
+        prune_run(str(kept), str(tmp_path / "out"), experiment())
+    prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which needs none
+
+
+def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    words = ["prune", str(dense), "--density=50", "--rewind_to=2", f"--output_dir={output}"]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "unpruned" in shown and "lr_rewinding" in shown and "50.00 %" in shown
+    export = f"Export it: resnet-tpu export {output}/seed_0/lr_rewinding/density_50 EXPORT_DIR\n"
+    assert shown.endswith(export) and Path(export.split()[-2], "checkpoints").is_dir()
+    assert {path.name for path in output.iterdir()} == {
+        "seed_0", "phases.csv", "results.csv", "layers.csv", "curve.png", "layers.png",
+    }  # fmt: skip
+    assert (output / "results.csv").read_text().startswith("retrain,method,density,median,lowest,highest,seeds,")
+    combined = ["prune", "--combine", str(output), str(output), f"--output_dir={tmp_path / 'both'}"]
+    assert cli.main(combined) == 0
+    for name in ("results.csv", "phases.csv", "layers.csv"):
+        assert (tmp_path / "both" / name).read_text() == (output / name).read_text()
+    assert cli.main([*combined, "--levels=2"]) == 2
+    assert "--combine: got levels, expected --output_dir alone" in capsys.readouterr().err
+    assert cli.main([*words, "--retrain=fine_tunning"]) == 2
+    assert "Did you mean fine_tuning" in capsys.readouterr().err

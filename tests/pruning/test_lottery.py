@@ -1,0 +1,276 @@
+"""The procedures of the pruning fork, flag for flag, with a small network and few steps."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resnet_tpu import resnet_main
+from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.tf1_bundle import write_bundle
+from resnet_tpu.checkpoints.tf1_names import tf_names
+from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.network import network_of
+from resnet_tpu.pruning.layers import kernels_of, maskable
+from resnet_tpu.pruning.lottery import find_named
+from resnet_tpu.pruning.phase import config_at
+
+LAST, EARLY = 6, 2
+METHOD = "prune_all_to_global_80.0"
+SMALL = [
+    "--resnet_width=8", "--image_size=16", "--num_label_classes=4", "--num_train_images=40", "--num_eval_images=20",
+    "--train_batch_size=16", "--eval_batch_size=20", "--precision=float32", "--num_cores=1", "--steps_per_eval=3",
+    "--base_learning_rate=0.8", "--noskip_host_call",
+]  # fmt: skip
+
+
+def train(model_dir: Path, *flags: str) -> int:
+    """The tutorial's shell function, with what makes the network small behind its flags."""
+    return resnet_main.main(
+        [
+            "--hparams_file", "official/resnet/configs/cloud/v3-8.yaml",
+            "--data_dir", "synthetic",
+            "--resnet_depth", "8",
+            "--model_dir", str(model_dir),
+            "--lottery_results_dir", str(model_dir),
+            "--tpu", "a-tpu",
+            "--lottery_checkpoint_iters", f"0,{EARLY},{LAST}",
+            *SMALL, "--train_steps", str(LAST), *flags,
+        ]
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model_dir = tmp_path_factory.mktemp("train_model_results")
+    assert train(model_dir) == 0
+    return model_dir
+
+
+def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
+    return store.load_named(str(model_dir / store.FOLDER / str(step)))
+
+
+def copy_by_hand(before: Path, name: str, model_dir: Path) -> None:
+    model_dir.mkdir(exist_ok=True)
+    for file in before.glob(f"{name}*"):
+        shutil.copy(file, model_dir)
+    (model_dir / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
+
+
+def procedure(name: str, before: Path) -> list[str]:
+    final, early = before / "checkpoint_iter_final", before / f"checkpoint_iter_{EARLY}"
+    pruning = ["--lottery_pruning_method", METHOD, "--lottery_prune_at", str(final)]
+    return {
+        "weight_rewinding": [*pruning, "--lottery_reset_to", str(early)],
+        "lr_rewinding": [*pruning, "--lottery_reset_to", str(final), "--lottery_reset_global_step_to", str(early)],
+        "fine_tuning": [
+            *pruning, "--train_steps", str(LAST + LAST - EARLY), "--lottery_force_learning_rate", "0.0004",
+            "--lottery_reset_to", str(final),
+        ],
+        "reinit": [*pruning, "--lottery_reset_to", "reinitialize"],
+    }[name]  # fmt: skip
+
+
+def test_the_first_training_names_what_it_keeps(before: Path) -> None:
+    names = {path.name for path in before.glob("checkpoint_iter_*")}
+    assert names == {
+        "checkpoint_iter_0",
+        f"checkpoint_iter_{EARLY}",
+        f"checkpoint_iter_{LAST}",
+        "checkpoint_iter_final",
+    }
+    for name, step in (("0", 0), (str(EARLY), EARLY), ("final", LAST)):
+        assert store.step_of(find_named(str(before / f"checkpoint_iter_{name}"))) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "origin", "start", "last", "by_hand"),
+    [
+        ("weight_rewinding", EARLY, EARLY, LAST, True),
+        ("lr_rewinding", LAST, EARLY, LAST, False),
+        ("fine_tuning", LAST, LAST, 2 * LAST - EARLY, True),
+        ("reinit", None, 0, LAST, False),
+    ],
+)
+def test_procedures(
+    name: str, origin: int | None, start: int, last: int, by_hand: bool, before: Path, tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "rewind_model_results"
+    if by_hand and origin is not None:
+        copy_by_hand(before, f"checkpoint_iter_{'final' if start == LAST else start}", model_dir)
+    assert train(model_dir, *procedure(name, before), "--keep_checkpoint_max=9") == 0
+    assert float((model_dir / "density_ratio").read_text()) == pytest.approx(0.8, abs=1e-4)
+    begun, ended = arrays(model_dir, start), arrays(model_dir, last)
+    unpruned = None if origin is None else arrays(before, origin)
+    masks = {key.removeprefix("masks/"): mask for key, mask in begun.items() if key.startswith("masks/")}
+    for key, mask in masks.items():
+        if unpruned is not None:
+            for collection in ("params", "momentum"):
+                expected = unpruned[f"{collection}/{key}"] * mask
+                np.testing.assert_array_equal(begun[f"{collection}/{key}"], expected)
+        assert not ended[f"params/{key}"][~mask].any()
+    assert store.step_of(find_named(str(model_dir / "checkpoint_iter_final"))) == last
+
+
+def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> None:
+    flags = procedure("lr_rewinding", before)
+    assert train(tmp_path, *flags) == 0
+    newest = tmp_path / store.FOLDER / str(LAST)
+    written, reached = newest.stat().st_mtime_ns, arrays(tmp_path, LAST)
+    assert train(tmp_path, *flags) == 0
+    assert newest.stat().st_mtime_ns == written
+    shutil.rmtree(newest)  # as if stopped before its end
+    assert train(tmp_path, *flags) == 0
+    for name, array in arrays(tmp_path, LAST).items():
+        np.testing.assert_array_equal(array, reached[name])
+    assert not (tmp_path / "former.1").exists()
+    assert train(tmp_path, *flags, "--lottery_force_reprune") == 0
+    assert store.steps_in(str(tmp_path / "former.1" / store.FOLDER))[-1] == LAST
+
+
+def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Masks are equal in all of these."""
+    flags = [*procedure("fine_tuning", before), "--mode=train", f"--train_steps={EARLY}"]  # begins, and that is all
+    early = str(before / f"checkpoint_iter_{EARLY}")
+    assert train(tmp_path, *flags) == 0
+    copy_by_hand(before, "checkpoint_iter_final", tmp_path)
+    assert train(tmp_path, *flags) == 0  # all of the procedure again, copying too
+    assert not (tmp_path / "checkpoint").exists()
+    assert not (tmp_path / "former.1").exists()
+    for number, (name, value) in enumerate(
+        (
+            ("lottery_force_learning_rate", "0.01"),
+            ("lottery_reset_global_step_to", early),
+            ("lottery_reset_to", early),
+            ("lth_use_random_label", "true"),
+        ),
+        1,
+    ):
+        flags = [*flags, f"--{name}={value}"]
+        capsys.readouterr()
+        assert train(tmp_path, *flags) == 0
+        assert f"Another training than the one in {tmp_path}: {name} " in capsys.readouterr().err
+        assert store.steps_in(str(tmp_path / f"former.{number}" / store.FOLDER))
+    assert train(tmp_path, *flags) == 0
+    assert not (tmp_path / "former.5").exists()
+
+
+def test_a_training_set_aside_takes_everything_of_its_own(before: Path, tmp_path: Path) -> None:
+    shutil.copytree(before, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "checkpoint_iter_final").write_text(str(tmp_path / store.FOLDER / str(LAST)))
+    (tmp_path / "notes.txt").write_text("mine")
+    rows = (tmp_path / "metrics.jsonl").read_text()
+    assert train(tmp_path, *procedure("lr_rewinding", before), "--mode=train", f"--train_steps={EARLY}") == 0
+    former = tmp_path / "former.1"
+    for step in (EARLY, LAST):
+        np.testing.assert_equal(arrays(former, step), arrays(before, step))
+    assert (former / "metrics.jsonl").read_text() == rows
+    assert store.step_of(find_named(str(former / "checkpoint_iter_final"))) == LAST
+    assert store.step_of(find_named(str(tmp_path / "checkpoint_iter_final"))) == EARLY
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / f"checkpoint_iter_{LAST}").read_text().startswith(str(before))  # copied, and not its own
+    assert not list(tmp_path.glob("events.out.*"))
+    assert not (tmp_path / "eval").exists()
+
+
+def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -> None:
+    dense, pruned, moved = (tmp_path / name for name in ("dense", "pruned", "moved"))
+    copy_by_hand(before, f"checkpoint_iter_{EARLY}", dense)
+    assert train(dense, "--mode=train", f"--train_steps={EARLY}") == 0
+    expected = arrays(before, EARLY)
+    for name, array in arrays(dense, EARLY).items():
+        if not name.startswith("masks/"):
+            np.testing.assert_array_equal(array, expected[name])
+    flags = [*procedure("lr_rewinding", before), "--mode=train", f"--train_steps={EARLY + 1}"]
+    assert train(pruned, *flags) == 0
+    for _ in range(2):  # the second time it is there
+        copy_by_hand(pruned, "checkpoint_iter_final", moved)  # pruned already: gone on with, not begun anew
+        assert train(moved, *flags) == 0
+        assert store.steps_in(str(moved / store.FOLDER)) == [EARLY + 1]
+        np.testing.assert_equal(arrays(moved, EARLY + 1), arrays(pruned, EARLY + 1))
+        assert not (moved / "former.1").exists()
+    (moved / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')  # TensorFlow's own: no such word
+    assert train(moved, *flags) == 0
+    assert (moved / "checkpoint").exists()
+
+
+def test_it_may_say_an_earlier_step_of_the_same_directory(before: Path, tmp_path: Path) -> None:
+    flags = [*procedure("lr_rewinding", before), "--mode=train", "--train_steps", str(EARLY + 1)]
+    assert train(tmp_path, *flags) == 0
+    begun = arrays(tmp_path, EARLY)
+    (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "checkpoint_iter_{EARLY}"\n')
+    for _ in range(2):
+        assert train(tmp_path, *flags[:-1], str(EARLY)) == 0
+    assert store.steps_in(str(tmp_path / store.FOLDER)) == [EARLY]
+    np.testing.assert_equal(arrays(tmp_path, EARLY), begun)
+    assert store.steps_in(str(tmp_path / "former.1" / store.FOLDER)) == [EARLY, EARLY + 1]
+    assert not (tmp_path / "former.2").exists()
+
+
+def test_a_start_that_is_not_there(before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "checkpoint_iter_5"\n')
+    assert train(tmp_path, *procedure("reinit", before)) == 2
+    assert f"File {tmp_path}/checkpoint: got checkpoint_iter_5, expected the name of" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_pruning_in_place_is_refused(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = sorted(before.rglob("*"))
+    assert train(before, *procedure("lr_rewinding", before)) == 2
+    assert "which is in model_dir itself, expected a checkpoint of another training" in capsys.readouterr().err
+    assert sorted(before.rglob("*")) == left
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lottery_prune_at=nowhere/checkpoint_iter_final"], "lottery_reset_to: got nothing, expected a checkpoint"),
+        (["--lottery_reset_to=reinitialize"], "lottery_prune_at: got nothing, expected a checkpoint"),
+        (
+            ["--lottery_prune_at=nowhere/checkpoint_iter_9", "--lottery_reset_to=reinitialize"],
+            "Checkpoint: got nowhere/checkpoint_iter_9, expected a model_dir or a checkpoint in it.",
+        ),
+        (
+            ["--lottery_prune_at=reinitialize", "--lottery_reset_to=reinitialize", "--lottery_pruning_method=prune_it"],
+            "Pruning method: got prune_it, expected one of",
+        ),
+    ],
+)
+def test_bad_flags(flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "new", *flags) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new" / store.FOLDER).exists()
+
+
+def write_fork(before: Path, prefix: str, masks: dict[str, np.ndarray]) -> None:
+    """The trained network as the fork saves it: with masks beside its weights, without momentum."""
+    checkpoint = store.load_all(str(before / store.FOLDER / str(LAST)))
+    network = network_of(config_at(str(before)))
+    layers = maskable(network)
+    weights = kernels_of(checkpoint.arrays["params"], layers)
+    variables: dict[str, np.ndarray] = {"global_step": np.array(LAST, np.int64)}
+    variables |= {f"{name}_w": kernel for name, kernel in weights.items()}
+    variables |= {
+        f"{name}_m": masks.get(name, np.ones(kernel.shape)).astype(np.float32) for name, kernel in weights.items()
+    }
+    for name, place in tf_names(network).items():
+        if not name.endswith("/kernel"):
+            variables["dense_b" if name == "dense/bias" else name] = leaf_at(checkpoint.arrays, place)
+    write_bundle(prefix, variables)
+
+
+def test_checkpoints_of_the_fork_itself(before: Path, tmp_path: Path) -> None:
+    """Its masks are where pruning begins, its weights what is trained on."""
+    mask = np.arange(3 * 3 * 8 * 8).reshape(3, 3, 8, 8) % 3 > 0
+    prefix = str(tmp_path / "fork" / "checkpoint_iter_final")
+    (tmp_path / "fork").mkdir()
+    write_fork(before, prefix, {"conv_2": mask})
+    flags = ["--lottery_prune_at", prefix, "--lottery_reset_to", prefix, "--lottery_pruning_method", "prune_global_50"]
+    assert train(tmp_path / "new", *flags, "--train_steps", str(LAST + 2)) == 0
+    begun = arrays(tmp_path / "new", LAST)
+    conv_2 = "group1/block1/conv1/conv/kernel"
+    assert not (begun[f"masks/{conv_2}"] & ~mask).any()
+    kept = begun[f"masks/{conv_2}"]
+    np.testing.assert_array_equal(begun[f"params/{conv_2}"], arrays(before, LAST)[f"params/{conv_2}"] * kept)

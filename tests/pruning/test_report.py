@@ -1,0 +1,148 @@
+"""The table, the files and the picture of an experiment, and the paper's figures beside them."""
+
+import csv
+import functools
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.network import network_of
+from resnet_tpu.options.config import Config
+from resnet_tpu.pruning.layers import maskable
+from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcomes
+from resnet_tpu.pruning.paper import paper_curve, paper_network
+from resnet_tpu.pruning.picture import draw_curve, draw_layers
+from resnet_tpu.pruning.report import layer_densities, layer_rows, report_experiment, summarise
+from resnet_tpu.pruning.sizes import LayerSize, size_of
+from resnet_tpu.reports.style import write_png
+
+
+def outcome(seed: int, retrain: str, level: str, density: float, accuracy: float) -> Outcome:
+    method = UNPRUNED if retrain == UNPRUNED else f"prune_all_to_global_{100 * density:g}"
+    layers = (LayerSize("conv_1", 40, round(40 * density), density, 400), LayerSize("dense", 10, 10, 1.0, 10))
+    size = (round(1000 * density), round(9000 * density) + seed, 5000)
+    return Outcome("runs/x", seed, retrain, level, method, density, *size, 100, accuracy, layers)
+
+
+OUTCOMES = [
+    outcome(seed, retrain, level, density, base + 0.01 * seed)
+    for seed in (0, 1, 2)
+    for retrain, level, density, base in (
+        (UNPRUNED, UNPRUNED, 1.0, 0.90),
+        ("lr_rewinding", "level_01", 0.8, 0.91),
+        ("lr_rewinding", "level_02", 0.64, 0.89),
+        ("fine_tuning", "level_01", 0.8, 0.88),
+    )
+]
+
+
+def test_seeds_are_put_together() -> None:
+    rows = summarise(OUTCOMES)
+    assert [row.retrain for row in rows] == [UNPRUNED, "lr_rewinding", "lr_rewinding", "fine_tuning"]
+    assert [row.density for row in rows] == pytest.approx([1.0, 0.8, 0.64, 0.8])
+    assert (rows[1].median, rows[1].lowest, rows[1].highest, rows[1].seeds) == (0.92, 0.91, 0.93, 3)
+    assert (rows[1].parameters, rows[1].multiply_adds, rows[1].checkpoint_bytes) == (800, 7201, 5000)
+    assert summarise(reversed(OUTCOMES))[-1] == rows[0]
+
+
+def test_what_is_left_of_each_layer(tmp_path: Path) -> None:
+    assert layer_densities(OUTCOMES) == {
+        "lr_rewinding": [[pytest.approx(0.8), 1.0], [pytest.approx(0.64), 1.0]],
+        "fine_tuning": [[pytest.approx(0.8), 1.0]],
+    }
+    assert layer_rows(OUTCOMES[1:2]) == [
+        ("lr_rewinding", "level_01", "prune_all_to_global_80", 0, "conv_1", 40, 32, 0.8, 400),
+        ("lr_rewinding", "level_01", "prune_all_to_global_80", 0, "dense", 10, 10, 1.0, 10),
+    ]
+    figure = draw_layers(layer_densities(OUTCOMES), ["conv_1", "dense"])
+    assert [axes.get_title("left") for axes in figure.axes] == ["lr_rewinding", "fine_tuning"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 1]
+    write_png(figure, str(tmp_path / "layers.png"))
+
+
+def test_sizes_of_a_network() -> None:
+    """ResNet-20 of 32 px, counted by hand: 3x3 kernels over 32, 16 and 8 px, projections in all three groups."""
+    config = Config().replace(resnet_depth=20, image_size=32, num_label_classes=10)
+    whole = size_of(config, None)
+    kernels = 3 * 16 * 9 + 256 + 6 * 2304 + 512 + 4608 + 5 * 9216 + 2048 + 18432 + 5 * 36864 + 640
+    assert sum(layer.weights for layer in whole.layers) == kernels
+    norms = 2 * (16 * 8 + 32 * 7 + 64 * 7)
+    assert whole.parameters == kernels + norms + 10
+    work = 1024 * (432 + 256 + 6 * 2304) + 256 * (512 + 4608 + 5 * 9216) + 64 * (2048 + 18432 + 5 * 36864) + 640
+    assert whole.multiply_adds == sum(layer.multiply_adds for layer in whole.layers) == work
+    network = network_of(config)
+    masks: dict[str, Any] = {}
+    for name, path in maskable(network).items():
+        mask = np.ones(leaf_at({"params": network.shapes()[0]}, ("params", path)).shape, bool)
+        mask[..., ::2] = name != "conv_2"
+        functools.reduce(lambda tree, key: tree.setdefault(key, {}), path[:-1], masks)[path[-1]] = mask
+    half = size_of(config, masks)
+    assert {layer.layer for layer in half.layers if layer.density < 1} == {"conv_2"}
+    assert (half.parameters, half.multiply_adds) == (whole.parameters - 1152, work - 1024 * 1152)
+    assert half.density == 1 - 1152 / kernels
+
+
+def test_what_does_not_belong_together(tmp_path: Path) -> None:
+    mixed = [*OUTCOMES, outcome(0, "lr_rewinding", "density_50", 0.5, 0.9)]
+    with pytest.raises(UserError, match="Experiments: got iterative and one_shot, expected one network"):
+        report_experiment(mixed, str(tmp_path / "out"))
+    with pytest.raises(UserError, match=r"Folder to combine: got .*, expected one with phases\.csv"):
+        read_outcomes([str(tmp_path)])
+
+
+@pytest.mark.parametrize("network", [None, "resnet20"])
+def test_the_curve_is_drawn(network: str | None, tmp_path: Path) -> None:
+    figure = draw_curve(summarise(OUTCOMES), network=network, pruning="iterative")
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    paper = "resnet20 of arXiv:2003.02389"
+    of_the_paper = [f"lr_rewinding, {paper}", f"fine_tuning, {paper}"] if network else []
+    assert sorted(labels) == sorted(["lr_rewinding", "fine_tuning", *of_the_paper])
+    write_png(figure, str(tmp_path / "curve.png"))
+    picture = cv2.imread(str(tmp_path / "curve.png"))
+    assert picture is not None and picture.std() > 5
+
+
+def test_figures_of_the_paper(spec: Path) -> None:
+    """Each point is the best re-training time by validation among the published results."""
+    with (spec / "paper_results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    own = [
+        row
+        for row in rows
+        if (row["network"], row["is_iterative"], row["retrain_method"]) == ("resnet20", "1", "lottery")
+    ]
+    for point in paper_curve("resnet20", "iterative", "weight_rewinding"):
+        candidates = [row for row in own if float(row["density"]) == point.density]
+        best = max(candidates, key=lambda row: float(row["val_median"]))
+        assert (point.median, point.lowest, point.highest) == tuple(
+            float(best[name]) for name in ("test_median", "test_min", "test_max")
+        )
+
+
+def test_curves_of_the_paper_are_found() -> None:
+    points = paper_curve("resnet50", "one_shot", "reinit")
+    assert [round(point.median, 3) for point in points][:3] == [0.758, 0.753, 0.749]
+    assert [point.density for point in points] == sorted((point.density for point in points), reverse=True)
+    assert paper_curve("resnet50", UNPRUNED, UNPRUNED)[0].median == 0.76171
+    assert paper_curve("resnet18", "one_shot", "reinit") == []
+
+
+@pytest.mark.parametrize(
+    ("depth", "size", "classes", "name"),
+    [
+        (20, 32, 10, "resnet20"),
+        (50, 224, 1000, "resnet50"),
+        (34, 224, 1001, "resnet34"),
+        (50, 224, 5, None),
+        (18, 224, 1000, None),
+    ],
+)
+def test_networks_of_the_paper(depth: int, size: int, classes: int, name: str | None) -> None:
+    config = Config().replace(resnet_depth=depth, image_size=size, num_label_classes=classes)
+    assert paper_network(config) == name
+    assert paper_network(config.replace(resnet_width=8)) is None

@@ -1,0 +1,69 @@
+"""Networks to export."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.trained import Trained, load_trained
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of two steps on made-up images of 16 px in 4 classes."""
+    model_dir = tmp_path_factory.mktemp("model")
+    train(
+        Config().replace(
+            data_dir="synthetic", model_dir=str(model_dir), image_size=16, num_label_classes=4, num_train_images=16,
+            num_eval_images=8, eval_batch_size=8, resnet_depth=18, resnet_width=4, precision="float32",
+            train_batch_size=16, train_steps=2, steps_per_eval=2, num_cores=1, weights_origin="nowhere",
+            weights_licence="mit",
+        )
+    )  # fmt: skip
+    return model_dir
+
+
+@pytest.fixture(scope="session")
+def trained(model_dir: Path) -> Trained:
+    """Its newest checkpoint."""
+    return load_trained(str(model_dir), distributed.make_mesh(1))
+
+
+@pytest.fixture(scope="session")
+def drawn(trained: Trained) -> Callable[..., Trained]:
+    """A network of the options given, all of whose arrays, statistics too, are drawn at random."""
+
+    def drawn(**options: Any) -> Trained:
+        small = {"resnet_width": 4, "precision": "float32", "image_size": 32, "num_label_classes": 5}
+        config = Config().replace(**(small | options))
+        network = Network.create(
+            config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
+        )
+        rng = np.random.default_rng(0)
+        params, batch_stats = network.init(0)
+        names = [f"class {label}" for label in range(config.data.num_label_classes or 0)]
+        return Trained(
+            trained.path, 3, config, names, network, _draw(params, rng), _draw(batch_stats, rng), trained.mesh
+        )
+
+    return drawn
+
+
+def _draw(arrays: Arrays, rng: np.random.Generator) -> Arrays:
+    """The arrays, those that are not kernels drawn anew: so that no scale is 0, no mean 0 and no variance 1."""
+
+    def draw(path: Any, leaf: jax.Array) -> np.ndarray:
+        if path[-1].key == "kernel":
+            return np.asarray(leaf)
+        low, high = {"mean": (-0.3, 0.3), "bias": (-0.3, 0.3)}.get(path[-1].key, (0.3, 1.2))
+        return rng.uniform(low, high, leaf.shape).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, arrays)

@@ -1,0 +1,263 @@
+"""A bundle is whole or none, says what it is, and notices what happened to it."""
+
+import dataclasses
+import importlib.util
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier, newest_bundle, open_bundle, write_bundle
+from resnet_tpu.serving.export.export import export_model, export_run
+from resnet_tpu.storage import checked_json
+from resnet_tpu.training.trained import Trained
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "export.md"
+CARD = {
+    "name": "tiny",
+    "class_names": ["a", "b"],
+    "image_size": 8,
+    "resize_method": "bicubic",
+    "package_version": "9.9",
+}
+
+
+def write(folder: Path) -> Path:
+    """A bundle of one form with two files, of which nothing can be run."""
+    contents = {"model.stablehlo": b"graph", "deep/er": b"weights"}
+    return Path(write_bundle(str(folder), CARD, Config().replace(resnet_depth=34), [("stablehlo", lambda: contents)]))
+
+
+@pytest.fixture(scope="session")
+def exported(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    config = Config().replace(
+        export_dir=str(tmp_path_factory.mktemp("exports")), export_forms="onnx,stablehlo", model_name="noise",
+        inference_batch_sizes="8,1",
+    )  # fmt: skip
+    return open_bundle(export_model(trained, config))
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    before = int(time.time())
+    path = write(tmp_path)
+    bundle = open_bundle(str(tmp_path))
+    assert bundle.path == str(path)
+    assert before <= bundle.version == int(path.name)
+    assert (bundle.name, bundle.class_names, bundle.image_size, bundle.forms) == ("tiny", ["a", "b"], 8, ("stablehlo",))
+    assert bundle.config == Config().replace(resnet_depth=34)
+    assert bundle.description == CARD
+    assert bundle.read("deep/er") == b"weights"
+    assert (path / "labels.txt").read_text() == "a\nb\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]  # nothing half-written is left
+    moved = path.rename(tmp_path / "mine")
+    assert open_bundle(str(moved)).version >= before
+
+
+def test_a_bundle_in_a_bucket(trained: Trained, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    exports = "memory://bucket/exports"
+    config = Config().replace(export_dir=exports, export_forms="onnx", add_warmup_requests=True)
+    path = export_model(trained, config)
+    assert "add_warmup_requests: nothing to do without a SavedModel" in caplog.text
+    bundle = open_bundle(exports)
+    assert bundle.path == path
+    assert load_classifier(bundle)(np.zeros((2, 16, 16, 3), np.uint8)).shape == (2, 4)
+    storage.remove(f"{path}/bundle.json")  # which is written last
+    with pytest.raises(UserError, match="expected a folder with"):
+        open_bundle(exports)
+
+
+def test_classes_without_a_name_are_numbered(drawn: Callable[..., Trained], tmp_path: Path) -> None:
+    trained = dataclasses.replace(drawn(resnet_depth=20), class_names=["daisy", "rose"])
+    bundle = open_bundle(export_model(trained, Config().replace(export_dir=str(tmp_path), export_forms="onnx")))
+    assert bundle.class_names == ["daisy", "rose", "2", "3", "4"]
+
+
+def test_two_exports_within_a_second_are_two_bundles_and_the_newest_counts(tmp_path: Path) -> None:
+    paths = [write(tmp_path) for _ in range(3)]
+    assert len({path.name for path in paths}) == 3
+    assert newest_bundle(str(tmp_path)) == str(max(paths, key=lambda path: int(path.name)))
+    (tmp_path / "99999999999").mkdir()  # one that is being copied
+    assert newest_bundle(str(tmp_path)) == str(max(paths, key=lambda path: int(path.name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("deep/er", lambda data: data[:-1], r"deep/er: got 6 bytes, expected the 7 that were written\."),
+        ("labels.txt", None, r"labels\.txt: got no such file, expected the 4 bytes that bundle\.json lists\."),
+        ("bundle.json", lambda data: data[:-9], r"bundle\.json: got a file that cannot be read"),
+        ("bundle.json", lambda data: b"[]", r"bundle\.json: got a file that cannot be read"),
+        (
+            "bundle.json",
+            lambda data: checked_json.dumps(checked_json.loads(data.decode()) | {"format": 2}).encode(),
+            r"got format 2, expected at most 1\. Use resnet_tpu 9\.9 or later\.",
+        ),
+        ("bundle.json", None, r"Bundle: got .*, expected a folder with bundle\.json"),
+    ],
+)
+def test_damage_is_named(name: str, change: Callable[[bytes], bytes] | None, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    if change is None:
+        (path / name).unlink()
+    else:
+        (path / name).write_bytes(change((path / name).read_bytes()))
+    with pytest.raises(UserError, match=message):
+        open_bundle(str(path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "1"}, {"format": 1e308}, {"description": []}, {"forms": "onnx"}, {"forms": ["onnxx"]},
+        {"forms": [[]]},
+        {"files": {"a": {"bytes": -1.5, "sha256": ""}}}, {"files": {"a": {}}}, {"files": []}, {"config": []},
+        *({"description": CARD | odd} for odd in (
+            {"image_size": "8"}, {"image_size": -8}, {"image_size": 8.0}, {"name": 1}, {"class_names": "ab"},
+            {"class_names": [1]}, {"resize_method": "area"}, {"resize_method": []},
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_description_of_another_kind(tmp_path: Path, change: dict[str, Any]) -> None:
+    place = write(tmp_path) / "bundle.json"
+    place.write_text(json.dumps({**checked_json.loads(place.read_text()), **change}))
+    with pytest.raises(UserError, match=r"bundle\.json: got a file that cannot be read \("):
+        open_bundle(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ['{"format":' * 5_000, "[" * 5_000, '{"format": ' + "1" * 5_000 + "}"], ids=range(3))
+def test_a_description_that_no_program_wrote(tmp_path: Path, text: str) -> None:
+    (write(tmp_path) / "bundle.json").write_text(text)
+    with pytest.raises(UserError, match=r"bundle\.json: got a file that cannot be read \("):
+        open_bundle(str(tmp_path))
+
+
+def test_folders_whose_names_are_almost_numbers(tmp_path: Path) -> None:
+    (tmp_path / "²").mkdir()
+    path = write(tmp_path)
+    assert newest_bundle(str(tmp_path)) == str(path)
+
+
+def test_a_changed_byte_is_found_by_whoever_reads_it(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (path / "deep" / "er").write_bytes(b"weightz")
+    bundle = open_bundle(str(path))
+    with pytest.raises(UserError, match=r"er: got another checksum, expected the SHA-256 in bundle\.json"):
+        bundle.read("deep/er")
+
+
+def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path) -> None:
+    def fail() -> dict[str, bytes]:
+        raise UserError("Form", "a fault", "none", "Mend it.")
+
+    forms: list[tuple[Form, Callable[[], dict[str, bytes]]]] = [("stablehlo", lambda: {"a": b"1"}), ("onnx", fail)]
+    with pytest.raises(UserError, match="a fault"):
+        write_bundle(str(tmp_path), CARD, Config(), forms)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_is_killed_leaves_no_bundle(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from resnet_tpu import storage
+from resnet_tpu.storage import checked_json
+from resnet_tpu.options.config import Config
+from resnet_tpu.serving.export.bundle import write_bundle
+def wait():
+    print("written", flush=True)
+    time.sleep(60)
+write_bundle({str(tmp_path)!r}, {CARD!r}, Config(), [("stablehlo", lambda: {{"a": b"1"}}), ("onnx", wait)])
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert any(tmp_path.rglob("a"))  # it was under way
+    with pytest.raises(UserError, match="expected a folder with"):
+        open_bundle(str(tmp_path))
+    path = write(tmp_path)
+    assert newest_bundle(str(tmp_path)) == str(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_model_card_tells_what_the_network_is(exported: Bundle, trained: Trained) -> None:
+    card = exported.description
+    assert (exported.name, card["network"], card["step"]) == ("noise", "ResNet-18", 2)
+    assert card["metrics"]["split"] == "validation"
+    assert 0 <= card["metrics"]["top_1_accuracy"] <= 1
+    assert card["data"] == {"train": 16}
+    assert card["warmup_batch_sizes"] == [1, 8]
+    assert (card["density"], card["moving_average"]) == (1.0, False)
+    assert card["trained"] <= card["exported"]
+    assert str(trained.path) not in json.dumps(card)  # it is shown to anyone
+    assert exported.config == trained.config
+
+
+@pytest.mark.parametrize("form", ["stablehlo", "onnx", None])
+def test_a_classifier_takes_any_number_of_images(form: Form | None, exported: Bundle) -> None:
+    classify = load_classifier(exported, form, num_threads=1)
+    images = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), np.uint8)
+    probabilities = classify(images)
+    assert (probabilities.shape, probabilities.dtype) == ((5, 4), np.float32)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(classify(images[:1]), probabilities[:1], rtol=0, atol=1e-6)
+
+
+def test_the_python_of_the_page_runs(exported: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "exported").symlink_to(exported.path)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(compile(code, PAGE.name, "exec"), found)
+    assert found["probabilities"].shape == (2, 4)
+
+
+def test_the_page_names_every_key_of_the_model_card(exported: Bundle) -> None:
+    table = PAGE.read_text().partition("## What the model card holds")[2]
+    named = {name for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert named == set(exported.description)
+
+
+def test_a_form_that_is_not_there_is_named(exported: Bundle) -> None:
+    with pytest.raises(UserError, match=r"Form: got int8, expected one that .* has: stablehlo, onnx\. .*,int8\."):
+        load_classifier(exported, "int8")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="tensorflow is installed")
+def test_a_form_without_its_package_is_left_out_or_refused(
+    trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bundle = open_bundle(export_model(trained, Config().replace(export_dir=str(tmp_path))))
+    assert bundle.forms == ("stablehlo", "onnx")
+    assert "Not exported as savedmodel, which needs pip install 'resnet-tpu[tf]'" in caplog.messages
+    with pytest.raises(UserError, match=r"Form savedmodel: got no package 'tensorflow'"):
+        export_run(Config().replace(model_dir="model", export_dir=str(tmp_path), export_forms="savedmodel"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"export_forms": "onxx"}, r"export_forms: got onxx, .*Did you mean onnx\?"),
+        ({"export_forms": "onnx,"}, r"export_forms: got nothing"),
+        ({"inference_batch_sizes": "0,4"}, r"inference_batch_sizes: got '0,4', expected numbers from 1"),
+        ({"inference_batch_sizes": "many"}, r"inference_batch_sizes: got 'many'"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        export_run(Config().replace(model_dir=str(tmp_path), export_dir=str(tmp_path), **options))

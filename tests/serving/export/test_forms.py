@@ -1,0 +1,127 @@
+"""Whatever the network, its exported forms compute what it computes."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.serving.export.bundle import Bundle, open_bundle
+from resnet_tpu.serving.export.export import export_model
+from resnet_tpu.serving.export.fold import fold
+from resnet_tpu.serving.export.runtime import load_onnx
+from resnet_tpu.serving.export.stablehlo import load_stablehlo
+from resnet_tpu.training.step import normalize
+from resnet_tpu.training.trained import Trained
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "18": {"resnet_depth": 18, "stem": "imagenet", "image_size": 37},  # odd sizes are padded otherwise
+    "as_pytorch": {"resnet_depth": 18, "stem": "imagenet", "pool_padding": "symmetric", "project_first_group": False},
+    "as_timm_18d": {
+        "resnet_depth": 18, "image_size": 75, "pool_padding": "symmetric", "project_first_group": False,
+        "use_resnetd_stem": True, "resnetd_shortcut": True,
+    },
+    "cifar": {"resnet_depth": 20},
+    "rs": {
+        "resnet_depth": 50, "image_size": 72, "use_resnetd_stem": True, "resnetd_shortcut": True,
+        "replace_stem_max_pool": True, "se_ratio": 0.25, "dropblock_groups": "3,4", "dropblock_keep_prob": 0.9,
+        "drop_connect_rate": 0.2, "dropout_rate": 0.25,
+    },
+    "v2": {"resnet_depth": 50, "stem": "imagenet", "pre_activation": True, "resnetd_shortcut": True},
+    "compacted": {"resnet_depth": 20, "resnet_width": 8, "inner_channels": "3,8,1,16,5,9,32,2,7"},
+    "evonorm_b0": {
+        "resnet_depth": 18, "stem": "imagenet", "image_size": 64, "pre_activation": True,
+        "norm_act_layer": "evonorm_b0", "use_resnetd_stem": True,
+    },
+    "evonorm_s0": {
+        "resnet_depth": 18, "resnet_width": 6, "stem": "small", "pre_activation": True,
+        "norm_act_layer": "evonorm_s0", "dropout_rate": 0.5,
+    },
+}  # fmt: skip
+
+
+def live_logits(trained: Trained, images: np.ndarray) -> np.ndarray:
+    apply = jax.jit(lambda *arrays: trained.network.apply(*arrays, train=False)[0])
+    inputs = normalize(jnp.asarray(images), trained.network.model)
+    return np.asarray(apply(trained.params, trained.batch_stats, inputs))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_exported_equals_live(name: str, drawn: Callable[..., Trained], tmp_path: Path) -> None:
+    trained = drawn(**VARIANTS[name])
+    bundle = make(trained, tmp_path, "stablehlo,onnx")
+    images = images_of(bundle)
+    expected = live_logits(trained, images)
+    assert expected.std() > 0.01  # so that it says something
+    for found in (load_stablehlo(bundle, "logits")(images), load_onnx(bundle, "onnx", output="logits")(images)):
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(found.argmax(1), expected.argmax(1))
+
+
+def make(trained: Trained, folder: Path, forms: str, **options: Any) -> Bundle:
+    config = Config().replace(export_dir=str(folder), export_forms=forms, **options)
+    return open_bundle(export_model(trained, config))
+
+
+def images_of(bundle: Bundle, n: int = 3) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (n, bundle.image_size, bundle.image_size, 3), np.uint8)
+
+
+def test_onnx_says_what_it_is(drawn: Callable[..., Trained], tmp_path: Path) -> None:
+    bundle = make(drawn(resnet_depth=20), tmp_path, "onnx")
+    model = onnx.load_from_string(bundle.read("model.onnx"))
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]
+    assert {prop.key: prop.value for prop in model.metadata_props} == {
+        "class_names": json.dumps(bundle.class_names), "image_size": "32"
+    }  # fmt: skip
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "n"
+    assert "BatchNormalization" not in {node.op_type for node in model.graph.node}
+
+
+def test_a_pruned_network_is_exported_with_its_zeros(drawn: Callable[..., Trained], tmp_path: Path) -> None:
+    whole = drawn(resnet_depth=20, resnet_width=8)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: leaf * (rng.random(leaf.shape) < 0.2) if leaf.ndim == 4 else leaf, whole.params)
+    pruned = dataclasses.replace(whole, params=params)
+    bundle = make(pruned, tmp_path, "onnx")
+    assert 0.15 < bundle.description["density"] < 0.25
+    images = images_of(bundle)
+    found = load_onnx(bundle, "onnx", output="logits")(images)
+    np.testing.assert_allclose(found, live_logits(pruned, images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resnet_depth": 20, "resnet_width": 8},
+        {"resnet_depth": 50, "se_ratio": 0.25, "use_resnetd_stem": True, "resnetd_shortcut": True, "image_size": 64},
+        {"resnet_depth": 18, "stem": "small", "pre_activation": True, "norm_act_layer": "evonorm_s0"},
+    ],
+    ids=["cifar", "rs", "evonorm_s0"],
+)
+def test_int8_is_near(options: dict[str, Any], drawn: Callable[..., Trained], tmp_path: Path) -> None:
+    trained = drawn(**options)
+    bundle = make(trained, tmp_path, "onnx,int8", data_dir="synthetic", num_train_images=32)
+    types = [node.op_type for node in onnx.load_from_string(bundle.read("model_int8.onnx")).graph.node]
+    assert types.count("Conv") == sum(name.endswith("/kernel") for name in fold(trained).weights) - 1
+    assert types.count("QuantizeLinear") > 20
+    images = np.stack([open_source(trained.data_config(DataConfig("synthetic")), "test")[i].encoded for i in range(8)])
+    exact, rounded = (load_onnx(bundle, form, output="logits")(images) for form in ("onnx", "int8"))
+    assert np.abs(rounded - exact).max() < 0.1 * np.abs(exact - exact.mean()).max()
+    assert bundle.files["model_int8.onnx"][0] < bundle.files["model.onnx"][0]
+
+
+def test_int8_needs_images_to_calibrate(drawn: Callable[..., Trained], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Calibration of int8: got 'nowhere', expected training images\."):
+        make(drawn(resnet_depth=20), tmp_path, "onnx,int8", data_dir="nowhere")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,156 @@
+"""`export` writes a bundle and holds it against the network; `predict` works on either."""
+
+import csv
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import cv2
+import jax
+import numpy as np
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.errors import UserError
+from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle
+from resnet_tpu.serving.export.verify import verify
+from resnet_tpu.training.predict import open_images
+from resnet_tpu.training.trained import Trained
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of pictures called like two of the classes, and one that is none."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for name in ("1", "3", "other"):
+        (folder / name).mkdir()
+        for number in range(3):
+            cv2.imwrite(str(folder / name / f"{number}.png"), rng.integers(0, 256, (20, 24, 3), np.uint8))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    assert cli.main(["export", str(model_dir), str(folder), "--forms=onnx,stablehlo", "--name=noise"]) == 0
+    return folder
+
+
+def test_export_shows_files_and_how_the_forms_compare(
+    model_dir: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["export", str(model_dir), str(tmp_path), str(pictures), "--forms=onnx", "--num_cores=1"]
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "model.onnx" in shown
+    assert "on 9 images" in shown
+    assert "9 of 9" in shown
+    path = newest_bundle(str(tmp_path))
+    assert f"Predict with it: resnet-tpu predict {path} IMAGE" in shown
+    assert open_bundle(path).name == "resnet"
+
+
+def test_export_compares_on_a_split(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["export", str(model_dir), str(tmp_path), "--forms=int8,onnx", "--verify_images=40", "--num_cores=1"]
+    assert cli.main(arguments) == 0  # int8 is always compared
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
+    assert "40 of 40" in rows["onnx"]
+    assert "%" in rows["int8"]
+
+
+def test_a_form_that_computes_something_else_is_found(exported: Path, trained: Trained, pictures: Path) -> None:
+    bundle = open_bundle(str(exported))
+    source, count = open_images(trained.config.data, [str(pictures)], "test", trained.class_names)
+    found = verify(bundle, trained, source, trained.config.data, count)
+    assert [one.name for one in found] == ["trained network, float32", "stablehlo", "onnx"]
+    assert all(one.same == one.num_images == 9 for one in found)
+    assert found[0].top_1 is not None
+    half = dataclasses.replace(trained, config=trained.config.replace(precision="bfloat16"))
+    found = verify(bundle, half, source, trained.config.data, count)
+    assert found[1].name == "trained network, bfloat16"
+    assert found[1].logits > 10 * found[2].logits
+    params = jax.tree.map(lambda leaf: leaf, trained.params)
+    params["dense"]["bias"] = params["dense"]["bias"] + np.asarray([0, 0, 0, 1e-4], np.float32)
+    shifted = dataclasses.replace(trained, params=params)
+    with pytest.raises(UserError, match=r"form stablehlo: got logits that differ by .*, expected at most 1e-05"):
+        verify(bundle, shifted, source, trained.config.data, count)
+
+
+@pytest.mark.parametrize("form", ["onnx", "stablehlo"])
+def test_a_bundle_predicts_what_the_checkpoint_predicts(
+    form: str, exported: Path, model_dir: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+    for path, how in ((exported, [f"--form={form}"]), (model_dir, ["--num_cores=1"])):
+        report = tmp_path / path.name
+        arguments = ["predict", str(path), str(pictures), "--format=json", f"--output_dir={report}", *how]
+        assert cli.main(arguments) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+        assert {file.name for file in report.iterdir()} == {
+            "predictions.csv", "predictions.json", "classes.csv", "confusion_matrix.png", "mistakes.png"
+        }  # fmt: skip
+    own, live = answers
+    assert own["accuracy"] == live["accuracy"]
+    for one, other in zip(own["images"], live["images"], strict=True):
+        assert (one["name"], one["label"]) == (other["name"], other["label"])
+        assert [ranked["class"] for ranked in one["predictions"]] == [
+            ranked["class"] for ranked in other["predictions"]
+        ]
+        found, expected = ([ranked["probability"] for ranked in image["predictions"]] for image in (one, other))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_a_bundle_predicts_a_split(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["predict", str(exported), "--split=validation", "--format=csv", "--predict_batch_size=3"]
+    assert cli.main(arguments) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 8  # the num_eval_images of the training
+    assert {row["label"] for row in rows} == {"0", "1", "2", "3"}
+
+
+def test_damaged_images_are_left_out_when_asked(
+    exported: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    images = [str(tmp_path / "broken.jpg"), str(pictures / "1" / "0.png")]
+    assert cli.main(["predict", str(exported), *images, "--format=csv"]) == 2
+    assert "broken.jpg" in capsys.readouterr().err
+    assert cli.main(["predict", str(exported), *images, "--format=csv", "--skip_bad_records"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict", "{model}", "--form=onnx"], "form: got onnx, expected nothing for a checkpoint"),
+        (["predict", "{bundle}", "--form=int8"], "Form: got int8, expected one that"),
+        (["predict", "{nothing}"], "expected a model_dir or a checkpoint in it"),
+        (["export", "{nothing}", "{nothing}/out"], "expected a model_dir or a checkpoint in it"),
+        (["export", "{model}", "{nothing}/out", "--forms=onyx"], "export_forms: got onyx"),
+        (["export", "{model}", "{nothing}/out", "--name=a/b"], "model_name: got 'a/b', expected letters, digits,"),
+        (["export", "{model}"], "got no EXPORT_DIR"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    arguments: list[str], message: str, exported: Path, model_dir: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    places = {"model": model_dir, "bundle": exported, "nothing": tmp_path}
+    assert cli.main([argument.format(**places) for argument in arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_every_form_gives_real_photos_the_same_class(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = ["train", "--recipe=flowers_cpu", f"--data_dir={photos / 'flowers'}", f"--model_dir={tmp_path / 'model'}"]
+    assert cli.main([*train, "--resnet_width=8", "--train_steps=2epochs", "--steps_per_eval=2epochs"]) == 0
+    capsys.readouterr()
+    export = ["export", str(tmp_path / "model"), str(tmp_path / "exported"), "--forms=stablehlo,onnx", "--verify"]
+    assert cli.main(export) == 0
+    assert capsys.readouterr().out.count("100 of 100") == 2

@@ -1,0 +1,184 @@
+"""The life of a server: start, newer bundles, stop."""
+
+import base64
+import concurrent.futures
+import dataclasses
+import json
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import numpy as np
+import pytest
+
+from resnet_tpu import cli
+
+if TYPE_CHECKING:
+    from tests.serving.server.conftest import StartServer
+
+PREDICT = "/v1/models/flowers:predict"
+
+
+def add_version(export_dir: Path, version: int, *, damage: bool = False) -> None:
+    """A copy of the oldest bundle under another number, which appears at once."""
+    oldest = min(path for path in export_dir.iterdir() if path.name.isdigit())
+    aside = export_dir / f".{version}"
+    shutil.copytree(oldest, aside)
+    if damage:
+        content = bytearray((aside / "model.onnx").read_bytes())
+        content[1000:2000] = bytes(1000)
+        (aside / "model.onnx").write_bytes(content)
+    aside.rename(export_dir / str(version))
+
+
+@dataclasses.dataclass
+class Load:
+    """Clients that ask one after the other until told to stop, and what became of it."""
+
+    url: str
+    body: bytes
+    answers: list[httpx.Response] = dataclasses.field(default_factory=list)
+    refused: int = 0
+    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def ask(self) -> None:
+        """One client. Any error but a refused connection is raised."""
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            while not self.stop.is_set():
+                try:
+                    self.answers.append(client.post(PREDICT, content=self.body))
+                except httpx.ConnectError:
+                    self.refused += 1
+                    return
+
+
+def under_load(url: str, body: bytes, work: Callable[[Load], None], clients: int = 12) -> Load:
+    """Does `work` while clients ask, and returns what they saw."""
+    load = Load(url, body)
+    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(load.ask) for _ in range(clients)]
+        try:
+            while not load.answers:
+                time.sleep(0.01)
+            work(load)
+        finally:
+            load.stop.set()
+        for future in asking:
+            future.result()
+    return load
+
+
+@pytest.fixture
+def body(images: list[bytes]) -> bytes:
+    return json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}).encode()
+
+
+def test_newer_bundles_take_over_under_load_and_broken_ones_do_not(
+    export_dir: Path, start_server: "StartServer", body: bytes, expected: np.ndarray, tmp_path: Path
+) -> None:
+    folder = tmp_path / "exports"
+    shutil.copytree(export_dir, folder)
+    (first,) = [int(path.name) for path in folder.iterdir()]
+    with start_server(f"flowers={folder}", f"pinned={folder / str(first)}", "--reload_seconds=0.1") as server:
+
+        def work(load: Load) -> None:
+            add_version(folder, first + 1)
+            server.wait_for(f"Serving flowers version {first + 1}")
+            add_version(folder, first + 2, damage=True)
+            server.wait_for(f"flowers: version {first + 1} stays. Bundle, ")
+            add_version(folder, first + 3)
+            server.wait_for(f"Serving flowers version {first + 3}")
+            count = len(load.answers)
+            while len(load.answers) < count + 5:
+                time.sleep(0.01)
+
+        load = under_load(server.url, body, work, clients=4)
+        assert {answer.status_code for answer in load.answers} == {200}
+        for answer in (load.answers[0], load.answers[-1]):
+            found = [row["probabilities"] for row in answer.json()["predictions"]]
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        models = httpx.get(f"{server.url}/v1/models").json()["models"]
+        assert models == [{"name": "flowers", "version": first + 3}, {"name": "pinned", "version": first}]
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert 'resnet_tpu_reloads_total{model="flowers",result="loaded"} 2.0' in metrics
+        assert 'resnet_tpu_reloads_total{model="flowers",result="refused"} 1.0' in metrics
+        assert server.log.read_text().count("stays") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_under_load_every_request_is_answered(
+    export_dir: Path, start_server: "StartServer", body: bytes, number: signal.Signals
+) -> None:
+    with start_server(export_dir) as server:
+
+        def work(_: Load) -> None:
+            assert server.stop(number) == 0
+
+        load = under_load(server.url, body, work)
+        assert {answer.status_code for answer in load.answers} == {200}
+        assert load.refused == 12
+        assert server.log.read_text().endswith("Stopping: answering what is under way\nStopped.\n")
+
+
+def test_while_it_stops_it_is_not_ready_and_asks_clients_to_leave(
+    export_dir: Path, start_server: "StartServer", body: bytes
+) -> None:
+    with start_server(export_dir, "--drain_seconds=30", "--access_log") as server:
+        with httpx.Client(base_url=server.url) as first, httpx.Client(base_url=server.url, timeout=60) as second:
+            for client in (first, second):
+                assert client.get("/health/ready").status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for("Stopping")
+            ready = first.get("/health/ready")
+            assert (ready.status_code, ready.headers["connection"]) == (503, "close")
+            assert second.post(PREDICT, content=body).status_code == 200
+        assert server.process.wait(20) == 0  # nobody is there any more
+        entries = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+    assert [entry["status"] for entry in entries] == [200, 200, 503, 200]
+    assert entries[-1] | {"time": "", "ms": 0} == {
+        "time": "", "client": "127.0.0.1", "method": "POST", "path": PREDICT, "status": 200, "ms": 0, "images": 16
+    }  # fmt: skip
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one message with which the command ends."""
+    assert cli.main(["serve", *map(str, arguments)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_what_cannot_be_served_is_told_before_it_starts(
+    export_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fails(capsys, tmp_path, "--port=0").startswith(f"Bundle: got {tmp_path}, expected a folder with bundle.json")
+    assert "'flowers' for both" in fails(capsys, export_dir, export_dir, "--port=0")
+    assert "Bundle: got a/b=" in fails(capsys, f"a/b={export_dir}", "--port=0")
+    assert "int8" in fails(capsys, export_dir, "--form=int8", "--port=0")
+    assert "inference_batch_sizes: got 0,32" in fails(
+        capsys, export_dir, "--form=stablehlo", "--inference_batch_sizes=0,32", "--port=0"
+    )
+    assert "max_images_per_request" in fails(capsys, export_dir, "--max_queue=1", "--port=0")
+    assert "port: got 70000" in fails(capsys, export_dir, "--port=70000")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"Address: got 127.0.0.1:{port} (Address already in use)" in fails(capsys, export_dir, f"--port={port}")
+
+
+def test_a_missing_extra_is_named(
+    export_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith("resnet_tpu.serving.server.") and "options" not in name
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    expected = "serve: got no package 'uvicorn', expected it to be installed. pip install 'resnet-tpu[serve]'.\n"
+    assert fails(capsys, export_dir) == expected

@@ -1,0 +1,317 @@
+"""The page at / in a real Chromium: photos in every way they can be given, answers, errors, keyboard, small screens."""
+
+import base64
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet_tpu.serving import server
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from playwright.sync_api import Browser, Locator, Page, Route, ViewportSize, expect  # noqa: E402
+
+CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
+LONG_NAME = "a-photo-with-a-name-that-has-no-place-to-break-and-is-longer-than-any-phone-is-wide.jpg"
+PAGE = Path(server.__file__).parent / "page"
+
+Classes = list[tuple[str, str]]
+"""(class, per cent), the most probable first."""
+
+
+@pytest.fixture(scope="module")
+def photos(images: list[bytes], expected: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Classes]:
+    """Image files, JPEG, PNG, turned and WebP, with what the page must show: what the network says to `predict`."""
+    folder, found = tmp_path_factory.mktemp("photos"), {}
+    for number, (image, shares) in enumerate(zip(images[:4], expected, strict=False)):
+        path = folder / f"{number}.{('jpg', 'png', 'jpg', 'webp')[number]}"
+        path.write_bytes(image)
+        found[path] = [(CLASSES[i], f"{shares[i]:.1%}") for i in np.argsort(-shares)]
+    assert len({classes[0] for classes in found.values()}) > 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def photo(photos: dict[Path, Classes]) -> Path:
+    """The first of them, a JPEG."""
+    return next(iter(photos))
+
+
+@pytest.fixture(scope="module")
+def url(export_dir: Path, start_server: Callable[..., Any]) -> Iterator[str]:
+    """Of a server of the same bundle under two names."""
+    with start_server(f"flowers={export_dir}", f"again={export_dir}") as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium of this machine."""
+    found = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
+    if not found:
+        pytest.skip("no chromium and no google-chrome on PATH")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found[0], args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page that was opened, with what it asked for and complained of."""
+
+    def __init__(self, browser: Browser, url: str, *, phone: bool) -> None:
+        self.url = url
+        size = ViewportSize(width=360, height=740) if phone else ViewportSize(width=1200, height=900)
+        self.context = browser.new_context(viewport=size, has_touch=phone, is_mobile=phone, reduced_motion="reduce")
+        self.page: Page = self.context.new_page()
+        self.requests: list[tuple[str, str]] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.requests.append((request.method, request.url)))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        # from now on: asked for only when a key is pressed, the browser may open its own dialogue first
+        self.page.on("filechooser", lambda _: None)
+        self.page.goto(f"{url}/")
+
+    def add(self, *paths: Path) -> None:
+        """Chooses files as the dialogue does."""
+        self.page.locator("#files").set_input_files(list(paths))
+
+    def answer(self, name: str) -> Locator:
+        """What is shown of a file."""
+        return self.page.locator(".photo", has=self.page.get_by_role("heading", name=name, exact=True))
+
+
+@pytest.fixture
+def visit(browser: Browser, url: str) -> Iterator[Callable[..., Visit]]:
+    """Opens pages; closes them at the end, and looks for complaints and for requests to anywhere else."""
+    visits: list[Visit] = []
+
+    def open_page(at: str = url, *, phone: bool = False) -> Visit:
+        visits.append(Visit(browser, at, phone=phone))
+        return visits[-1]
+
+    yield open_page
+    for seen in visits:
+        seen.context.close()
+        refused = [text for text in seen.complaints if not re.match("Failed to load resource: .*(400|503|net::)", text)]
+        assert refused == []
+        assert [url for _, url in seen.requests if not url.startswith((f"{seen.url}/", f"blob:{seen.url}"))] == []
+
+
+def shown(answer: Locator) -> Classes:
+    """(class, per cent) of an answer, once it is there."""
+    expect(answer.locator(".tops li")).to_have_count(len(CLASSES))
+    return [
+        (row.locator("span").first.inner_text(), row.locator(".share").inner_text())
+        for row in answer.locator(".tops li").all()
+    ]
+
+
+def test_chosen_photos_get_their_classes(visit: Callable[..., Visit], photos: dict[Path, Classes]) -> None:
+    seen = visit()
+    expect(seen.page.locator("#about")).to_have_text(re.compile("flowers knows 5 classes: daisy, dandelion, "))
+    seen.add(*photos)
+    assert seen.page.locator(".photo h3").all_inner_texts() == [photo.name for photo in photos]
+    for photo, classes in photos.items():
+        answer = seen.answer(photo.name)
+        assert shown(answer) == classes
+        expect(answer.locator(".small")).to_have_text(re.compile(r"ms on the server, .* ms in all"))
+        widths = [row.bounding_box() for row in answer.locator(".fill").all()]
+        assert [box["width"] for box in widths if box] == sorted((box["width"] for box in widths if box), reverse=True)
+        expect(answer.locator("img")).to_have_js_property("complete", True)
+    said = seen.page.locator("#said p").all_inner_texts()
+    assert sorted(said) == [f"{photo.name}: {', '.join(classes[0])}" for photo, classes in photos.items()]
+    assert len([url for method, url in seen.requests if method == "POST"]) == len(photos)
+
+
+@pytest.mark.parametrize("way", ["drop", "paste"])
+def test_dropped_and_pasted_photos(
+    visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path, way: str
+) -> None:
+    seen = visit()
+    expect(seen.page.locator("#card")).to_be_visible()
+    seen.page.evaluate(
+        """([way, text, name]) => {
+            const data = new DataTransfer();
+            const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+            data.items.add(new File([bytes], name, { type: "image/jpeg" }));
+            const event = way === "drop" ? new DragEvent("drop", { dataTransfer: data, bubbles: true })
+                : new ClipboardEvent("paste", { clipboardData: data, bubbles: true });
+            document.body.dispatchEvent(event);
+        }""",
+        [way, base64.b64encode(photo.read_bytes()).decode(), "given.jpg"],
+    )
+    assert shown(seen.answer("given.jpg")) == photos[photo]
+
+
+def test_what_is_no_photo_is_said_in_plain_words(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
+    text, empty, cut = tmp_path / "text.jpg", tmp_path / "empty.png", tmp_path / "cut.jpg"
+    text.write_text("Dear diary")
+    empty.touch()
+    cut.write_bytes(photo.read_bytes()[: photo.stat().st_size // 2])
+    seen = visit()
+    seen.add(text, empty, cut, photo)
+    for path in (text, cut):
+        expect(seen.answer(path.name).locator(".error strong")).to_have_text("This cannot be read as a photo.")
+        expect(seen.answer(path.name).locator(".error")).not_to_contain_text("skip_bad_records")
+    expect(seen.answer(text.name).locator(".kind")).to_have_text("JPG")  # in place of a picture
+    expect(seen.answer(empty.name).locator(".error strong")).to_have_text("This file is empty.")
+    assert len(shown(seen.answer(photo.name))) == len(CLASSES)
+
+
+def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Visit], photos: dict[Path, Classes]) -> None:
+    seen, (photo, other, *_) = visit(), photos
+    page = seen.page
+    expect(page.locator("#card")).to_be_visible()
+    focused = page.locator(":focus")
+    page.keyboard.press("Tab")
+    expect(focused).to_have_id("model")
+    page.keyboard.press("Tab")
+    expect(focused).to_have_id("files")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files([photo, other])
+    expect(page.locator(".tops")).to_have_count(2)
+    for name in ("Remove all", f"Remove {photo.name}", f"Remove {other.name}"):
+        page.keyboard.press("Tab")
+        expect(focused).to_have_accessible_name(name)
+    page.keyboard.press("Enter")
+    expect(focused).to_have_accessible_name(f"Remove {photo.name}")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    expect(page.locator("#classes li")).to_have_text(CLASSES)
+    page.get_by_role("button", name="Remove all").press("Enter")
+    expect(page.locator("#results")).to_be_hidden()
+    expect(focused).to_have_id("files")
+
+
+def test_another_model_is_asked_about_the_same_photos(
+    visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path, export_dir: Path
+) -> None:
+    seen = visit()
+    seen.add(photo)
+    expect(seen.page.locator(".small")).to_have_text(re.compile("^flowers · "))
+    seen.page.get_by_label("Model", exact=True).select_option("again")
+    expect(seen.page.locator(".small")).to_have_text(re.compile("^again · "))
+    assert shown(seen.answer(photo.name)) == photos[photo]
+    facts = dict(zip(*(seen.page.locator(f"#facts {tag}").all_inner_texts() for tag in ("dt", "dd")), strict=True))
+    assert facts["Name"] == "again"
+    assert facts["Network"] == "ResNet-18, 32 × 32 px"
+    assert facts["Runs on"] == "ONNX Runtime, float32"
+    assert facts["Version"] == next(export_dir.iterdir()).name
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
+    long = tmp_path / LONG_NAME
+    long.write_bytes(photo.read_bytes())
+    broken = tmp_path / f"broken-{LONG_NAME}"
+    broken.write_text("no photo")
+    seen = visit(phone=True)
+    seen.add(long, broken)
+    expect(seen.page.locator(".error")).to_be_visible()
+    assert len(shown(seen.answer(long.name))) == len(CLASSES)
+    seen.page.locator("#classes summary").tap()
+    expect(seen.page.locator("#classes li")).to_have_count(len(CLASSES))
+    assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
+    expect(seen.page.get_by_text("Take a photo")).to_be_visible()
+    for target in seen.page.locator("button:visible, .call:visible, summary:visible").all():
+        box = target.bounding_box()
+        assert box
+        assert min(box["width"], box["height"]) >= 44  # of a thumb
+
+
+def test_a_busy_server_is_asked_again_once(
+    visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
+) -> None:
+    seen = visit()
+    refusals = [503, 503, 503]
+
+    def answer(route: Route) -> None:
+        if refusals:
+            route.fulfill(status=refusals.pop(), headers={"Retry-After": "0"}, json={"error": "Queue: full"})
+        else:
+            route.continue_()
+
+    seen.page.route("**/*:classify", answer)
+    seen.add(photo)
+    error = seen.answer(photo.name).locator(".error")
+    expect(error).to_contain_text("The server is busy.", timeout=10_000)
+    assert refusals == [503]
+    error.get_by_role("button", name="Try again").click()
+    assert shown(seen.answer(photo.name)) == photos[photo]
+
+
+def test_photos_wait_until_the_models_are_known(
+    visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
+) -> None:
+    seen = visit()
+    held: list[Route] = []
+    seen.page.route("**/v1/models", lambda route: held.append(route))
+    with seen.page.expect_request("**/v1/models"):
+        seen.page.reload()
+    seen.add(photo)
+    expect(seen.page.locator(".looking")).to_be_visible()
+    assert [url for method, url in seen.requests if method == "POST"] == []
+    held.pop().abort()
+    error = seen.answer(photo.name).locator(".error")
+    expect(error).to_contain_text("The server cannot be reached.")
+    expect(seen.page.locator("#about")).to_contain_text("The server cannot be reached.")
+    seen.page.unroute("**/v1/models")
+    error.get_by_role("button", name="Try again").click()
+    assert shown(seen.answer(photo.name)) == photos[photo]
+    expect(seen.page.locator("#card")).to_be_visible()
+    expect(seen.page.locator("#about")).to_contain_text("flowers knows 5 classes")
+
+
+def test_a_server_that_is_gone_and_a_photo_that_is_too_large(
+    visit: Callable[..., Visit], photo: Path, export_dir: Path, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    large = tmp_path / "large.jpg"
+    large.write_bytes(bytes(200_000))
+    with start_server(export_dir, "--max_body_mb=0.1", "--drain_seconds=0") as own:
+        seen = visit(own.url)
+        expect(seen.page.locator("#choice")).to_be_hidden()  # one model is no choice
+        seen.add(large)
+        expect(seen.answer(large.name).locator(".error")).to_have_text(
+            re.compile("This file is too large. *It has 0.2 MB. The server takes up to 0.1 MB.")
+        )
+        assert [url for method, url in seen.requests if method == "POST"] == []
+        assert own.stop() == 0
+    seen.add(photo)
+    error = seen.answer(photo.name).locator(".error")
+    expect(error).to_contain_text("The server cannot be reached.")
+    expect(error.get_by_role("button", name="Try again")).to_be_visible()
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb (WCAG 2.2)."""
+    values = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_colours_have_contrast_in_light_and_dark() -> None:
+    style = (PAGE / "page.css").read_text()
+    for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL):
+        colours = dict(re.findall(r"--(\S+): (#\w{6});", block))
+        needs = [(text, ground, 4.5) for text in ("text", "muted", "accent", "bad") for ground in ("surface", "ground")]
+        needs += [("on-accent", "accent", 4.5), ("muted", "track", 4.5)]
+        needs += [("edge", "surface", 3), ("accent", "track", 3)]
+        for front, back, least in needs:
+            light, dark = sorted((luminance(colours[front]), luminance(colours[back])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= least, (front, back)
+
+
+def test_the_page_brings_all_that_it_needs() -> None:
+    texts = {path.name: path.read_text() for path in PAGE.iterdir()}
+    assert texts.keys() == {"index.html", "page.css", "page.js", "icon.svg"}
+    linked = re.findall(r'(?:src|href)="([^"]+)"', texts["index.html"])
+    assert {name.removeprefix("page/") for name in linked} == {*texts.keys() - {"index.html"}, "docs"}
+    for name, text in texts.items():
+        assert re.findall(r"(?:https?:)?//\w[\w.]+\w/\S*", text.replace("http://www.w3.org/2000/svg", "")) == [], name
+    assert not re.search(r"<style|style=| on\w+=|<script>", texts["index.html"])  # the server's policy forbids them

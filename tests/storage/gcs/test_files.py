@@ -1,0 +1,177 @@
+"""Files in a bucket through the real client: whole or not at all, whatever the network does; refusals named."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError
+from resnet_tpu.storage import buckets
+from resnet_tpu.system import program
+
+Bucket = Any  # of conftest.py
+rsa: Any = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")  # comes with gcsfs
+serialization: Any = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+FAULTS = {"busy": 0.06, "limited": 0.04, "slow": 0.1, "slow_secs": 0.05, "cut_body": 0.06, "cut_after": 0.06}
+
+
+@pytest.fixture
+def folder(bucket: Bucket, tmp_path: Path) -> str:
+    """A folder of the bucket with nothing in it."""
+    return f"{bucket.url}/{tmp_path.name}"
+
+
+@pytest.fixture
+def anew(bucket: Bucket) -> Iterator[None]:
+    """The clients are set up anew in the test, and after it as before."""
+    del bucket
+    for cached in (buckets.set_up, buckets._credentials):
+        cached.cache_clear()
+    yield
+    for cached in (buckets.set_up, buckets._credentials):
+        cached.cache_clear()
+
+
+def test_files_are_as_on_the_disk(folder: str) -> None:
+    big = os.urandom(9 << 20)  # more than a simple upload holds
+    with storage.write_whole(f"{folder}/a/big") as file:
+        file.write(big)
+    storage.write_text(f"{folder}/a/text", "gruß")
+    storage.write_text(f"{folder}/a/deep/er", "")
+    assert storage.list_dir(f"{folder}/a") == ["big", "deep", "text"]
+    assert storage.files_below(f"{folder}/a") == [f"{folder}/a/{name}" for name in ("big", "deep/er", "text")]
+    assert [storage.is_dir(f"{folder}/{name}") for name in ("a", "a/deep", "a/big", "b")] == [True, True, False, False]
+    assert [storage.exists(f"{folder}/{name}") for name in ("a", "a/deep", "a/big", "b")] == [True, True, True, False]
+    assert storage.states_in(f"{folder}/a")["big"] == storage.file_state(f"{folder}/a/big")
+    assert storage.read_bytes(f"{folder}/a/big") == big
+    assert storage.read_range(f"{folder}/a/big", 5, 9_000_000) == big[5:9_000_000]
+    assert storage.read_range(f"{folder}/a/big", len(big) - 3, len(big) + 9) == big[-3:]
+    with storage.open_read(f"{folder}/a/big") as file:
+        assert file.seek(-100, os.SEEK_END) == len(big) - 100
+        assert file.read(30) + file.read() == big[-100:]
+        file.seek(7)
+        assert file.read() == big[7:]
+    before = storage.file_state(f"{folder}/a/text")
+    storage.write_text(f"{folder}/a/text", "other")
+    assert storage.file_state(f"{folder}/a/text") != before
+    storage.move(f"{folder}/a", f"{folder}/b")
+    assert storage.list_dir(folder) == ["b"]
+    assert storage.list_dir(f"{folder}/b") == ["big", "deep", "text"]
+    storage.remove(f"{folder}/b/nothing")
+    storage.remove_dir(f"{folder}/b")
+    storage.remove_dir(f"{folder}/b")
+    assert storage.list_dir(folder) == []
+
+
+def test_a_write_that_fails_leaves_what_was_there(bucket: Bucket, folder: str) -> None:
+    path = f"{folder}/file"
+    storage.write_text(path, "before")
+    with pytest.raises(RuntimeError, match="in the middle"), storage.write_whole(path) as file:
+        file.write(b"half")
+        raise RuntimeError("in the middle")
+    bucket.faults(deny="write")
+    for content in (b"small", bytes(6 << 20)):
+        with pytest.raises(UserError, match="Storage Object User"), storage.write_whole(path) as file:
+            file.write(content)
+    assert storage.read_text(path) == "before"
+
+
+def test_faults_of_the_network_pass_unseen(bucket: Bucket, folder: str) -> None:
+    contents = {f"{folder}/{number}": os.urandom(1000 + (number % 3) * (3 << 20)) for number in range(6)}
+    bucket.faults(**FAULTS, seed=1)
+    for path, content in contents.items():
+        with storage.write_whole(path) as file:
+            file.write(content)
+    assert [f"{folder}/{name}" for name in storage.list_dir(folder)] == list(contents)
+    assert {path: storage.read_bytes(path) for path in contents} == contents
+    assert sum(bucket.requests().values()) > 2 * len(contents) + 5  # some were asked for again
+
+
+def test_a_page_holds_a_thousand_names(bucket: Bucket, folder: str) -> None:
+    client: Any = buckets.filesystem(folder)
+    place = f"{folder}/many".removeprefix("gs://")
+    client.pipe({f"{place}/{number:04d}": b"" for number in range(1005)}, batch_size=16)
+    bucket.faults()
+    assert storage.list_dir(f"{folder}/many") == [f"{number:04d}" for number in range(1005)]
+    assert bucket.requests() == {"list": 2}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        storage.exists, storage.is_dir, storage.list_dir, storage.read_text, storage.open_read, storage.file_state,
+        storage.check_writable, lambda path: storage.write_text(path, ""), lambda path: storage.read_range(path, 0, 1),
+    ],
+)  # fmt: skip
+def test_a_bucket_that_is_not_there_is_named(bucket: Bucket, use: Any) -> None:
+    del bucket
+    with pytest.raises(UserError, match=r"no bucket other, .*gcloud storage buckets create gs://other"):
+        use("gs://other/folder/file")
+
+
+@pytest.mark.parametrize(
+    ("use", "role"),
+    [
+        (storage.exists, "Viewer"), (storage.list_dir, "Viewer"), (storage.read_text, "Viewer"),
+        (storage.check_writable, "User"), (storage.remove, "User"),
+    ],
+)  # fmt: skip
+def test_a_role_that_is_missing_is_named(bucket: Bucket, folder: str, use: Any, role: str) -> None:
+    bucket.faults(deny="read" if role == "Viewer" else "write")
+    if use is storage.remove:
+        bucket.faults(deny="delete")
+    with pytest.raises(UserError, match=rf"{folder}.*does not have .* access.*roles/storage\.object{role}"):
+        use(f"{folder}/file")
+
+
+def test_without_credentials_only_what_is_public_is_read(bucket: Bucket, folder: str) -> None:
+    storage.write_text(f"{folder}/file", "text")
+    bucket.faults(needs_token=True)
+    with pytest.raises(UserError, match=r"there are no Google credentials here.*gcloud auth application-default login"):
+        storage.read_text(f"{folder}/file")
+
+
+def test_a_service_account_signs_in(
+    bucket: Bucket, folder: str, anew: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del anew
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    key = {
+        "type": "service_account", "client_email": "trainer@example.iam.gserviceaccount.com", "private_key_id": "1",
+        "private_key": private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode(),
+        "token_uri": f"{bucket.endpoint}/token", "project_id": "example", "client_id": "1",
+    }  # fmt: skip
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    bucket.faults(needs_token=True)
+    storage.write_text(f"{folder}/file", "text")
+    assert storage.read_text(f"{folder}/file") == "text"
+
+
+@pytest.mark.parametrize("content", [None, "{}", "no JSON"])
+def test_credentials_that_are_none_are_refused(
+    folder: str, anew: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    del anew
+    if content is not None:
+        (tmp_path / "key.json").write_text(content)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    with pytest.raises(UserError, match=r"Google credentials: .*key\.json.*unset it for public buckets"):
+        storage.exists(folder)
+
+
+def test_what_a_client_raises_far_from_its_path_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    retry = pytest.importorskip("gcsfs.retry")
+
+    def work(arguments: object) -> None:
+        del arguments
+        raise retry.HttpError({"code": 503, "message": "busy"})
+
+    assert program.exit_code(work, []) == 2
+    assert "busy, 503, after several tries" in capsys.readouterr().err

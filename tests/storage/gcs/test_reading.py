@@ -1,0 +1,195 @@
+"""Records in a bucket: the same as on the disk, for a fraction of a request each."""
+
+import logging
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet_tpu import storage
+from resnet_tpu.data.loader.batches import eval_batches, train_batches
+from resnet_tpu.data.records import pieces
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordError, RecordFile, RecordWriter
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.source import Sample, Source
+from resnet_tpu.data.sources.tfrecords import DistantRecordSource
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
+
+Bucket = Any  # of conftest.py
+NUM_FILES, NUM_RECORDS = 3, 40  # of each
+SIZE = 8
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records on the disk, whose images are PNGs of noise; the last ones are large."""
+    cv2 = pytest.importorskip("cv2")
+    folder = tmp_path_factory.mktemp("near")
+    rng = np.random.default_rng(0)
+    for number in range(NUM_FILES):
+        with RecordWriter(str(folder / f"train-{number:05d}-of-{NUM_FILES:05d}")) as writer:
+            for record in range(NUM_RECORDS):
+                side = 900 if record > NUM_RECORDS - 4 else 10
+                encoded = cv2.imencode(".png", rng.integers(0, 256, (side, side, 3), np.uint8))[1].tobytes()
+                writer.write(encode_example({"image/encoded": encoded, "image/class/label": 1 + record % 5}))
+    return folder
+
+
+@pytest.fixture
+def far(bucket: Bucket, near: Path, tmp_path: Path) -> str:
+    """The same in the bucket, with their indexes beside them."""
+    place = f"{bucket.url}/{tmp_path.name}"
+    for path in near.glob("train-*"):
+        with RecordWriter(f"{place}/{path.name}") as writer:
+            for payload in _payloads(path):
+                writer.write(payload)
+    return place
+
+
+def _payloads(path: Path) -> list[bytes]:
+    return list(RecordFile(str(path)))
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DataConfig]:
+    """Options of data in a place; what is kept on this machine is the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def options(place: object, **changes: Any) -> DataConfig:
+        return DataConfig(**({"data_dir": str(place), "image_size": SIZE, "num_label_classes": 5} | changes))
+
+    return options
+
+
+def _all(source: Source) -> list[Any]:
+    return [(sample.encoded, sample.label) for sample in map(source.__getitem__, range(len(source)))]
+
+
+def _fetched(source: Source) -> list[Any]:
+    assert isinstance(source, DistantRecordSource)
+    order = np.random.default_rng(0).permutation(len(source)).tolist()
+    samples = dict(zip(order, source.fetch(order), strict=True))
+    return [(sample.encoded, sample.label) for _, sample in sorted(samples.items()) if isinstance(sample, Sample)]
+
+
+@pytest.mark.parametrize("cache_folder", ["", "none"])
+def test_records_are_as_on_the_disk(
+    near: Path, far: str, options: Callable[..., DataConfig], cache_folder: str
+) -> None:
+    expected = _all(open_source(options(near), "train"))
+    source = open_source(options(far, cache_folder=cache_folder), "train")
+    assert _fetched(source) == expected
+    assert _fetched(pickle.loads(pickle.dumps(source))) == expected
+    assert _all(source) == expected
+
+
+def test_batches_are_as_on_the_disk(near: Path, far: str, options: Callable[..., DataConfig]) -> None:
+    def batches(place: object) -> list[Any]:
+        data = options(place, num_parallel_calls=2)
+        with train_batches(open_source(data, "train"), data, batch_size=16, seed=1) as training:
+            return [next(training) for _ in range(9)]
+
+    for expected, found in zip(batches(near), batches(far), strict=True):
+        assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_piece_is_asked_for_once(bucket: Bucket, far: str, options: Callable[..., DataConfig]) -> None:
+    bucket.faults()
+    source = open_source(options(far), "train")
+    assert bucket.requests()["media"] == NUM_FILES  # the indexes
+    _fetched(source)
+    files = [storage.file_state(f"{far}/{name}")[0] for name in storage.list_dir(far) if name.startswith("train-")]
+    num_pieces = sum(-(-size // pieces.PIECE_BYTES) for size in files)
+    assert NUM_FILES < num_pieces < NUM_FILES * 5
+    assert bucket.requests()["media"] == NUM_FILES + num_pieces
+    assert bucket.num_bytes() < sum(files) + 10_000
+    bucket.faults()
+    _fetched(open_source(options(far), "train"))  # another run on this machine
+    assert "media" not in bucket.requests()
+
+
+def test_without_a_cache_neighbours_are_asked_for_together(
+    bucket: Bucket, far: str, options: Callable[..., DataConfig]
+) -> None:
+    data = options(far, cache_folder="none")
+    source = open_source(data, "train")
+    bucket.faults()
+    with eval_batches(source, data, batch_size=40) as evaluation:
+        assert sum(batch["weight"].sum() for batch in evaluation) == len(source)
+    assert bucket.requests()["media"] < len(source) / 5
+
+
+def test_where_there_is_no_room_nothing_is_kept(
+    far: str, options: Callable[..., DataConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with caplog.at_level(logging.WARNING, "resnet_tpu"):
+        source = open_source(options(far, cache_folder=str(tmp_path / "kept")), "train")
+    assert "more than half of the 0.0 GB that are free" in caplog.text
+    _fetched(source)
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_a_piece_that_was_damaged_here_is_fetched_again(
+    near: Path, far: str, options: Callable[..., DataConfig], tmp_path: Path
+) -> None:
+    data = options(far, cache_folder=str(tmp_path / "kept"))
+    expected = _fetched(open_source(data, "train"))
+    for piece in (tmp_path / "kept").glob("*/*"):
+        piece.write_bytes(bytes(piece.stat().st_size))
+    assert _fetched(open_source(data, "train")) == expected
+    assert _fetched(open_source(data, "train")) == expected == _all(open_source(options(near), "train"))
+
+
+def test_a_record_that_is_damaged_in_the_bucket_is_named(
+    bucket: Bucket, far: str, options: Callable[..., DataConfig]
+) -> None:
+    name = f"{far}/train-00001-of-00003"
+    bucket.faults(damage=[name.removeprefix("gs://bucket/")])
+    source = open_source(options(far), "train")
+    assert isinstance(source, DistantRecordSource)
+    bad = [found for found in source.fetch(range(len(source))) if isinstance(found, RecordError)]
+    assert [(error.path, "checksum" in str(error)) for error in bad] == [(name, True)]
+
+
+def test_a_new_version_of_a_file_takes_the_place_of_the_old(
+    far: str, options: Callable[..., DataConfig], tmp_path: Path
+) -> None:
+    data = options(far, cache_folder=str(tmp_path / "kept"))
+    _fetched(open_source(data, "train"))
+    before = {path.name for path in (tmp_path / "kept").iterdir()}
+    name = f"{far}/train-00000-of-00003"
+    content = storage.read_bytes(name)
+    with storage.write_whole(name) as file:
+        file.write(content)
+    _fetched(open_source(data, "train"))
+    after = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert len(after) == len(before) == NUM_FILES
+    assert len(after & before) == NUM_FILES - 1
+
+
+def test_data_without_an_index_gets_one_on_this_machine(
+    bucket: Bucket, near: Path, far: str, options: Callable[..., DataConfig]
+) -> None:
+    storage.remove_dir(f"{far}/_index")
+    assert _fetched(open_source(options(far), "train")) == _all(open_source(options(near), "train"))
+    assert not storage.exists(f"{far}/_index")
+    bucket.faults()
+    open_source(options(far), "train")
+    assert "media" not in bucket.requests()
+
+
+def test_a_folder_without_data_is_named(bucket: Bucket, options: Callable[..., DataConfig]) -> None:
+    with pytest.raises(UserError, match="data_dir: got 'gs://bucket/nothing/here', expected an existing folder"):
+        open_source(options(f"{bucket.url}/nothing/here"), "train")
+    storage.write_text(f"{bucket.url}/texts/file.txt", "")
+    with pytest.raises(UserError, match=r"gs://bucket/texts: got file\.txt, expected TFRecords named train-\*"):
+        open_source(options(f"{bucket.url}/texts"), "train")

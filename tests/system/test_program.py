@@ -1,0 +1,135 @@
+"""Exit codes, and what is on stderr with them."""
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import jax
+import pytest
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.system.program import exit_code
+
+
+def fail(error: BaseException) -> int:
+    def work(_: Sequence[str]) -> None:
+        raise error
+
+    return exit_code(work, [])
+
+
+def test_done_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(arguments: Sequence[str]) -> None:
+        print(*arguments)
+        logging.getLogger("resnet_tpu.some").info("done with %d", len(arguments))
+
+    assert exit_code(work, ["a", "b"]) == 0
+    assert capsys.readouterr() == ("a b\n", "done with 2\n")
+    assert not logging.getLogger("resnet_tpu").handlers
+
+
+def test_user_error_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(UserError("seed", "x", "a number", "Change it.")) == 2
+    assert capsys.readouterr().err == "seed: got x, expected a number. Change it.\n"
+
+
+def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EROFS])
+def test_machine_errors_name_the_file(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(OSError(number, os.strerror(number), "some/file")) == 2
+    assert capsys.readouterr().err.startswith(f"some/file: got {os.strerror(number)}, expected ")
+
+
+def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nmore")) == 2
+    said = "Memory of the device: got RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes., expected room for a step. "
+    assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        jax.errors.JaxRuntimeError("INTERNAL: bug"),
+        ZeroDivisionError(),
+        OSError(errno.EBADF, "bad descriptor"),
+        SystemExit(5),
+    ],
+)
+def test_the_rest_passes_through(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        fail(error)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, b"Interrupted.\n"), (signal.SIGTERM, 143, b"Terminated.\n")]
+)
+def test_a_signal_to_the_process(number: signal.Signals, code: int, said: bytes) -> None:
+    program = (
+        "import sys, time; from resnet_tpu.system.program import exit_code\n"
+        "def work(_): print('ready', flush=True); time.sleep(60)\n"
+        "sys.exit(exit_code(work, []))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=60)[1] == said
+    assert process.returncode == code
+
+
+LATE = {
+    "after the work": "say(); time.sleep(60)",
+    "while Python frees its modules": "held = type('Held', (), {'__del__': lambda _: (say(), time.sleep(1))})()",
+}
+
+
+@pytest.mark.parametrize("moment", LATE)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment: str) -> None:
+    program = (
+        "import os, sys, time; from resnet_tpu.system.program import exit_code\n"
+        "def say(write=os.write): write(1, b'ready\\n')\n"
+        f"code = exit_code(lambda arguments: None)\n{LATE[moment]}\nsys.exit(code)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("soon", [0.05, 0.0])  # 0: it comes again before the hook for it is left
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
+    number: signal.Signals, code: int, soon: float
+) -> None:
+    script = (
+        "import gc, os, sys, time; from resnet_tpu import program; from resnet_tpu.system.program import exit_code\n"
+        f"program._SOON_SECS = {soon}\n"
+        "def work(_):\n"
+        "    gc.callbacks.append(lambda *_: gc.callbacks.clear() or os.kill(os.getpid(), int(sys.argv[1])) or [0])\n"
+        "    gc.collect()\n"
+        "    time.sleep(60)\n"
+        "sys.exit(exit_code(work))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(int(number))], capture_output=True, text=True, timeout=50)
+    assert done.returncode == code
+    assert done.stderr in ("Interrupted.\n", "Terminated.\n")
+
+
+def test_reader_gone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "resnet_tpu", "--version"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,33 @@
+"""The live line of long work: on a terminal, and nowhere else."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORK = """
+from rich.console import Console
+from rich.progress import TextColumn
+from resnet_tpu.system.terminal import live_line
+with live_line(TextColumn("{task.description}"), console=Console(stderr=True)) as line:
+    line.add_task("at work")
+"""
+
+
+def test_a_terminal_shows_it() -> None:
+    leader, follower = pty.openpty()
+    subprocess.run([sys.executable, "-c", WORK], stderr=follower, check=True, env=os.environ | {"TERM": "xterm"})
+    os.close(follower)
+    assert b"at work" in os.read(leader, 10_000)
+    os.close(leader)
+
+
+@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}])
+def test_a_file_gets_nothing_of_it(variables: dict[str, str], tmp_path: Path) -> None:
+    with (tmp_path / "log.txt").open("wb") as log:
+        environment = os.environ | {"TERM": "xterm"} | variables
+        subprocess.run([sys.executable, "-c", WORK], stderr=log, check=True, env=environment)
+    assert (tmp_path / "log.txt").read_bytes() == b""

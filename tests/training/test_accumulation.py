@@ -1,0 +1,76 @@
+"""Gradient accumulation: the step of the whole batch, in parts."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.schedule import constant
+from resnet_tpu.training.state import TrainState, create_state
+from resnet_tpu.training.step import make_train_step
+
+CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", weight_decay=0.01)
+BATCH = 16
+
+Result = tuple[TrainState, dict[str, jax.Array]]
+
+
+@functools.cache
+def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, **options: Any) -> Result:
+    """The state after a step and its metrics, from the same state and batch for all options."""
+    config = CONFIG.replace(gradient_accumulation_steps=parts, **options)
+    network = Network.create(config.model, num_classes=7, image_size=16, batch_norm_groups=groups)
+    optimizer = make_optimizer(config.optimizer)
+    step: Callable[..., Result] = make_train_step(
+        network, optimizer, constant(0.1), config.optimizer, num_devices=devices
+    )
+    mesh = distributed.make_mesh(devices)
+    rng = np.random.default_rng(0)
+    batch = {
+        "image": rng.integers(0, 256, (BATCH, 16, 16, 3), dtype=np.uint8),
+        "label": rng.integers(0, 7, BATCH, dtype=np.int32),
+        "weight": np.ones(BATCH, np.float32),
+    }
+    state = distributed.put_replicated(create_state(network, optimizer, seed=0), mesh)
+    return step(state, distributed.put_batch(batch, mesh))
+
+
+def assert_same(one: Result, other: Result) -> None:
+    """Equal but for the order in which float32 sums are taken."""
+    for (path, a), b in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-2), jax.tree_util.keystr(path)
+
+
+def test_parts_are_the_whole_batch_with_a_group_of_batch_norm_each() -> None:
+    assert_same(one_step(parts=4), one_step(groups=4))
+
+
+@pytest.mark.long
+def test_parts_on_eight_devices_are_a_group_for_each_part_of_each() -> None:
+    assert jax.device_count() == 8
+    assert_same(one_step(parts=2, devices=8, groups=8), one_step(groups=16))
+
+
+def test_with_frozen_batch_norm_parts_change_nothing() -> None:
+    assert_same(one_step(parts=4, freeze_batch_norm=True), one_step(freeze_batch_norm=True))
+
+
+def test_parts_with_statistics_of_their_own_do_change_the_step() -> None:
+    # so that the tests above compare what they say
+    loss, whole = (float(one_step(parts=parts)[1]["loss"]) for parts in (4, 1))
+    assert abs(loss - whole) > 1e-4  # rounding alone is about 1e-6
+
+
+@pytest.mark.long
+def test_parts_keep_the_mixture_of_the_whole_batch() -> None:
+    assert_same(
+        one_step(parts=4, freeze_batch_norm=True, mixup_alpha=0.4), one_step(freeze_batch_norm=True, mixup_alpha=0.4)
+    )

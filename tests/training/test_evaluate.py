@@ -1,0 +1,184 @@
+"""Evaluation: every example once; following a training."""
+
+import contextlib
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import jax
+import numpy as np
+import pytest
+
+from resnet_tpu import cli, resnet_main
+from resnet_tpu.checkpoints import store
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.reports.events import read_events
+from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.training.evaluate import evaluate, evaluate_run
+from resnet_tpu.training.step import make_eval_step
+from resnet_tpu.training.trained import load_trained
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_37_images_count_37_whatever_the_batch(trained_dir: Path, devices: int) -> None:
+    mesh = distributed.make_mesh(devices)
+    trained = load_trained(str(trained_dir), mesh)
+    # noise is hard for this network, so that every image's weight shows in the result
+    config = trained.config.replace(data_dir="synthetic", num_eval_images=37)
+    source = open_source(config.data, "validation")
+    seen: list[float] = []
+    step = make_eval_step(trained.network, config.optimizer)
+
+    def counting(*arguments: object) -> dict[str, jax.Array]:
+        sums = step(*arguments)  # pyright: ignore[reportArgumentType]
+        seen.append(float(sums["examples"]))
+        return sums
+
+    results = []
+    for batch_size in (16, 37, 1000):
+        seen.clear()
+        results.append(
+            evaluate(
+                counting,
+                trained.params,
+                trained.batch_stats,
+                source,
+                config.replace(eval_batch_size=batch_size),
+                mesh,
+                step=trained.step,
+            )
+        )
+        assert sum(seen) == 37
+    for result in results[1:]:
+        assert result["top_1_accuracy"] == results[0]["top_1_accuracy"]
+        np.testing.assert_allclose(result["loss"], results[0]["loss"], rtol=1e-6)
+
+
+def test_the_newest_checkpoint_is_evaluated_and_recorded(trained_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained_dir, tmp_path, dirs_exist_ok=True)
+    before = {row["step"]: row for row in read_metrics(str(tmp_path)) if row["split"] == "eval"}
+    metrics = evaluate_run(Config().replace(model_dir=str(tmp_path), num_cores=1, eval_batch_size=5))
+    last = max(before)
+    assert metrics["top_1_accuracy"] == before[last]["top_1_accuracy"]
+    np.testing.assert_allclose(metrics["loss"], before[last]["loss"], rtol=1e-5)
+    tags = {(scalar.tag, scalar.step) for scalar in read_events(str(tmp_path / "eval"))}
+    assert {("top_1_accuracy", last), ("top_5_accuracy", last), ("loss", last)} <= tags
+
+
+def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(
+    trained_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest = Path(store.find(str(trained_dir)))
+    alone = tmp_path / newest.name
+    shutil.copytree(newest, alone)
+    files = sorted(alone.rglob("*"))
+    row = next(
+        row for row in read_metrics(str(trained_dir)) if (row["split"], row["step"]) == ("eval", int(alone.name))
+    )
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        for watch in (False, True):  # there is nothing to wait for
+            metrics = evaluate_run(Config().replace(model_dir=str(alone), num_cores=1, eval_batch_size=5), watch=watch)
+            assert metrics["top_1_accuracy"] == row["top_1_accuracy"]
+    assert f"The result is not recorded: {alone} is a checkpoint" in caplog.text
+    assert sorted(alone.rglob("*")) == files
+    assert sorted(tmp_path.iterdir()) == [alone]
+
+
+def test_several_processes_leave_no_mark_in_a_checkpoint_named_itself(
+    trained_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("resnet_tpu.training.evaluate.agree_on", lambda *_, writes, **__: asked.append(writes))
+    monkeypatch.setattr("resnet_tpu.training.evaluate.MetricsWriter", lambda _: contextlib.nullcontext(Mock()))
+    for path in (store.find(str(trained_dir)), str(trained_dir)):
+        evaluate_run(Config().replace(model_dir=path, num_cores=1, eval_batch_size=5))
+    assert asked == [False, True]
+
+
+def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
+    trained_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = sorted((trained_dir / store.FOLDER).iterdir(), key=lambda path: int(path.name))
+    first, last = checkpoints[0], checkpoints[-1]
+    (tmp_path / store.FOLDER).mkdir()
+    shutil.copytree(first, tmp_path / store.FOLDER / first.name)
+
+    def appear() -> None:
+        shutil.copytree(last, tmp_path / "aside")
+        (tmp_path / "aside").rename(tmp_path / store.FOLDER / last.name)
+
+    timer = threading.Timer(3, appear)
+    timer.start()
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        evaluate_run(Config().replace(model_dir=str(tmp_path), num_cores=1, eval_batch_size=9), watch=True)
+    timer.join()
+    assert f"Evaluation at step {last.name}" in caplog.text
+    assert {row["step"] for row in read_metrics(str(tmp_path))} >= {int(last.name)}
+
+
+@pytest.mark.parametrize(
+    ("there", "contents"), [(False, "no such folder"), (True, "a folder of a.txt, b, c, d, e, ...")]
+)
+def test_watching_where_nothing_trains_says_so_and_ends_in_an_error(
+    there: bool, contents: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model_dir = tmp_path / "mistyped"
+    for name in ("a.txt", "b", "c", "d", "e", "f") if there else ():
+        (model_dir / name).mkdir(parents=True)
+    config = Config().replace(model_dir=str(model_dir), eval_timeout=1)
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"), pytest.raises(UserError) as error:
+        evaluate_run(config, watch=True)
+    assert f"Waiting for a checkpoint in {model_dir}, which is {contents}; at most 1 s." in caplog.text
+    assert str(error.value) == (
+        f"model_dir {model_dir}: got {contents}, expected a checkpoint within 1 s. "
+        "Check the path, or start the training first."
+    )
+    assert model_dir.exists() == there
+
+
+def watch_original(model_dir: Path, *words: str) -> int:
+    return resnet_main.main(["--mode=eval", f"--model_dir={model_dir}", "--num_cores=1", *words])
+
+
+def watch_ours(model_dir: Path, *words: str) -> int:
+    return cli.main(["eval", str(model_dir), "--watch", "--num_cores=1", *words])
+
+
+@pytest.mark.parametrize("watch", [watch_original, watch_ours])
+def test_watching_goes_up_to_train_steps(
+    watch: Callable[..., int], trained_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained_dir, tmp_path, dirs_exist_ok=True)
+    last = store.step_of(store.find(str(tmp_path)))
+    waiting = f"Waiting for a checkpoint after step {last}, up to step "
+    for steps in (last - 1, last):
+        assert watch(tmp_path, f"--train_steps={steps}") == 0
+        assert waiting not in capsys.readouterr().err
+    assert watch(tmp_path, "--eval_timeout=1", "--train_steps=20epochs") == 0  # of 72 photos by 16
+    said = capsys.readouterr().err
+    assert f"{waiting}{2 * last}; at most 1 s." in said
+    assert "No new checkpoint within 1 s." in said
+
+
+def test_train_steps_without_watching_are_refused(trained_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["eval", str(trained_dir), "--train_steps=9"]) == 2
+    assert "train_steps: got 9, expected it with --watch alone." in capsys.readouterr().err
+
+
+def test_data_of_other_classes_is_refused(trained_dir: Path, coloured_photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(coloured_photos, tmp_path / "other")
+    (tmp_path / "other" / "red").rename(tmp_path / "other" / "rose")
+    config = Config().replace(model_dir=str(trained_dir), data_dir=str(tmp_path / "other"), num_cores=1)
+    with pytest.raises(UserError, match=r"Classes of .*other: got blue, green, rose, expected blue, green, red"):
+        evaluate_run(config)
+
+
+def test_a_run_without_checkpoint_is_named(tmp_path: Path, tiny: Callable[..., Config]) -> None:
+    with pytest.raises(UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it"):
+        evaluate_run(tiny(tmp_path))

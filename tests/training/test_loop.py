@@ -1,0 +1,223 @@
+"""Training as a whole: resumed = uninterrupted, 8 devices = 1, nothing lost."""
+
+import dataclasses
+import logging
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import NonFiniteError, UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.state import TrainState
+from resnet_tpu.training.trained import load_trained
+
+TOTAL = 7
+BATCH = 16
+
+
+Tiny = Callable[..., Config]
+
+
+def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
+    path = str(model_dir / store.FOLDER / str(step))
+    return store.load_named(path, ("params", "batch_stats", "momentum"))
+
+
+def rows_of(model_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
+    """The metrics without what differs from run to run: times."""
+    varying = ("time", "images_per_sec", "input_wait_share")
+    return {
+        (row["split"], row["step"]): {name: value for name, value in row.items() if name not in varying}
+        for row in read_metrics(str(model_dir))
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that never stopped, with a checkpoint of every step."""
+    model_dir = tmp_path_factory.mktemp("whole")
+    summary = train(tiny(model_dir))
+    assert summary.step == TOTAL
+    return model_dir
+
+
+@pytest.mark.parametrize("stopped_at", [1, 3, 6])
+def test_a_run_resumed_at_any_step_is_the_run_that_never_stopped(
+    tiny: Tiny, whole: Path, tmp_path: Path, stopped_at: int
+) -> None:
+    # what a kill after this checkpoint leaves behind: the checkpoints so far, and metrics beyond them
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    for step in range(stopped_at + 1, TOTAL + 1):
+        shutil.rmtree(tmp_path / store.FOLDER / str(step))
+    train(tiny(tmp_path, num_parallel_calls=5))
+    expected, found = arrays_of(whole, TOTAL), arrays_of(tmp_path, TOTAL)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
+    assert rows_of(tmp_path) == rows_of(whole)
+
+
+def test_the_basic_pipeline_changes_nothing(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    train(tiny(tmp_path, input_pipeline="basic"))
+    assert rows_of(tmp_path) == rows_of(whole)
+
+
+def test_every_step_is_measured_once_and_evaluations_at_their_steps(whole: Path) -> None:
+    counts = Counter((row["split"], row["step"]) for row in read_metrics(str(whole)))
+    expected = [("train", step) for step in range(TOTAL)] + [("eval", step) for step in (3, 6, 7)]
+    assert counts == Counter(expected)
+
+
+def test_a_checkpoint_says_what_it_is(whole: Path) -> None:
+    meta = store.read_meta(store.find(str(whole)))
+    assert meta["position"] == TOTAL * BATCH
+    assert meta["class_names"] == ["0", "1", "2", "3"]
+    assert meta["config"]["resnet_width"] == 4
+    assert meta["preprocessing"]["image_size"] == 16
+
+
+def test_a_finished_run_is_left_alone(tiny: Tiny, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = (whole / "metrics.jsonl").read_bytes()
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        assert train(tiny(whole)).step == TOTAL
+    assert "Nothing to train" in caplog.text
+    assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def test_an_evaluation_that_was_missed_is_made_up_for(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(lines[:-1]))  # killed after saving, before evaluating
+    assert train(tiny(tmp_path)).evaluation is not None
+    assert rows_of(tmp_path) == rows_of(whole)
+
+
+# Orbax leaves tasks behind whose errors nobody asks for
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    for path in (tmp_path / store.FOLDER / str(TOTAL)).rglob("d/*"):
+        path.write_bytes(path.read_bytes()[:20])
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        train(tiny(tmp_path))
+    assert f"{store.FOLDER}/{TOTAL} cannot be read and is passed over" in caplog.text
+    assert f"Going on from step {TOTAL - 1}" in caplog.text
+    expected, found = arrays_of(whole, TOTAL), arrays_of(tmp_path, TOTAL)
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_checkpoints_of_another_network_are_refused_by_leaf_and_shapes(tiny: Tiny, whole: Path) -> None:
+    with pytest.raises(UserError, match=r"conv1/norm/mean: got shape \(4,\), expected \(8,\)"):
+        train(tiny(whole, resnet_width=8))
+    with pytest.raises(UserError, match="no array"):
+        train(tiny(whole, resnet_depth=34))
+
+
+def test_changed_options_are_said(tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    train(tiny(tmp_path, base_learning_rate=0.05))
+    assert "base_learning_rate 0.1 -> 0.05" in caplog.text
+
+
+def test_a_loss_that_is_no_number_stops_with_the_step(tiny: Tiny, tmp_path: Path) -> None:
+    growing = {"base_learning_rate": 1e25, "learning_rate_schedule": "constant", "warmup_steps": 0}
+    with pytest.raises(NonFiniteError, match=r"Loss at step [123]: got (nan|inf), expected a finite number") as caught:
+        train(tiny(tmp_path, **growing, save_checkpoints_steps=100, steps_per_eval=100))
+    assert "There is no good checkpoint yet. Lower base_learning_rate" in str(caught.value)
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path) -> None:
+    """The loss of a step is that of the weights before it, and may be the last that is a number."""
+
+    def step(state: TrainState, _: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
+        factor = math.nan if state.step == 2 else 1.0
+        params = jax.tree.map(lambda leaf: leaf * factor, state.params)
+        numbers = {name: jnp.ones(()) for name in ("loss", "learning_rate", "top_1_accuracy")}
+        return dataclasses.replace(state, step=state.step + 1, params=params), numbers
+
+    expected = (
+        r"Sum of the squared weights at step 3: got nan, expected a finite number. The last good checkpoint is step 2"
+    )
+    with pytest.raises(NonFiniteError, match=expected):
+        train(tiny(tmp_path), train_step=step)
+    assert store.steps_in(str(tmp_path / store.FOLDER)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "several", [8, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_several_devices_are_one_device_with_global_batch_norm(tiny: Tiny, tmp_path: Path, several: int) -> None:
+    losses, arrays = [], []
+    for devices in (1, several):
+        model_dir = tmp_path / str(devices)
+        train(tiny(model_dir, num_cores=devices, batch_norm_scope="global"))
+        losses.append([row["loss"] for (split, _), row in sorted(rows_of(model_dir).items()) if split == "train"])
+        arrays.append(arrays_of(model_dir, TOTAL))
+    # rounding of float32 sums in another order, grown over seven steps
+    np.testing.assert_allclose(losses[0], losses[1], rtol=2e-5)
+    for name in arrays[0]:
+        np.testing.assert_allclose(arrays[0][name], arrays[1][name], rtol=0, atol=2e-4, err_msg=name)
+
+
+def test_a_checkpoint_of_one_device_goes_on_on_eight(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / store.FOLDER / str(TOTAL))
+    train(tiny(tmp_path, num_cores=8, batch_norm_scope="global"))
+    expected, found = arrays_of(whole, TOTAL), arrays_of(tmp_path, TOTAL)
+    for name in expected:
+        np.testing.assert_allclose(expected[name], found[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_a_batch_that_devices_cannot_share_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"train_batch_size: got 20, expected a multiple of the 8 devices. Use 16 or 24."
+    ):
+        train(tiny(tmp_path, train_batch_size=20, num_cores=8))
+
+
+def test_the_newest_and_the_best_are_kept(tiny: Tiny, tmp_path: Path) -> None:
+    # of depth 18, because that one is best before its last step
+    train(tiny(tmp_path, resnet_depth=18, keep_checkpoint_max=1, save_checkpoints_steps=100, steps_per_eval=2))
+    scores = {step: row["top_1_accuracy"] for (split, step), row in rows_of(tmp_path).items() if split == "eval"}
+    kept = {int(path.name) for path in (tmp_path / store.FOLDER).iterdir() if path.name.isdigit()}
+    before_last = {step: score for step, score in scores.items() if step != TOTAL}
+    # the best is chosen at each save among those evaluated by then
+    assert TOTAL in kept
+    assert kept - {TOTAL} <= set(before_last)
+    assert len(kept) == 2
+
+
+def test_a_run_starts_from_the_weights_of_another_with_a_new_head(
+    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"num_label_classes": 3, "train_steps": 1, "base_learning_rate": 0.0, "weight_decay": 0.0}
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        train(tiny(tmp_path, resnet_checkpoint=str(whole), **options))
+    before, after = arrays_of(whole, TOTAL), arrays_of(tmp_path, 1)
+    same = [name for name in before if name.startswith("params") and "dense" not in name]
+    assert same and all(np.array_equal(before[name], after[name]) for name in same)
+    assert "dense/kernel: [16, 4] there, [16, 3] here" in caplog.text
+
+
+def test_bfloat16_trains_and_keeps_float32_parameters(tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny(tmp_path, precision="bfloat16", train_steps=2))
+    trained = load_trained(str(tmp_path), jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",)))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves((trained.params, trained.batch_stats))} == {"float32"}
+
+
+def test_a_profile_is_captured_for_tensorboard(tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny(tmp_path, profile_every_n_steps=1, tpu_profile_duration=50, mode="train"))
+    assert list((tmp_path / "plugins" / "profile").rglob("*.xplane.pb"))

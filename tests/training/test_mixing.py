@@ -1,0 +1,74 @@
+"""Mixup and cutmix: what is mixed, how much, and what the loss makes of it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu.options.config import Config
+from resnet_tpu.training.mixing import mix
+
+N, SIZE = 6, 20
+
+run = jax.jit(mix, static_argnums=2)
+
+
+def make_batch() -> dict[str, jax.Array]:
+    """Images of one brightness each, 10, 20 ... 60, so that mixtures tell where they come from."""
+    brightness = jnp.arange(10, 10 * N + 1, 10, dtype=jnp.uint8)
+    return {
+        "image": jnp.broadcast_to(brightness[:, None, None, None], (N, SIZE, SIZE, 3)),
+        "label": jnp.arange(N, dtype=jnp.int32),
+        "weight": jnp.ones(N),
+    }
+
+
+def mixed(seed: int, **options: Any) -> dict[str, np.ndarray]:
+    found = run(make_batch(), jax.random.key(seed), Config().replace(**options).optimizer)
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def test_mixup_blends_image_and_label_by_the_same_share() -> None:
+    for seed in range(5):
+        batch = mixed(seed, mixup_alpha=1.0)
+        (share,) = set(batch["share"].tolist())
+        own = np.arange(10, 10 * N + 1, 10)
+        assert 0 < share < 1
+        expected = (share * own + (1 - share) * own[::-1])[:, None, None, None]
+        np.testing.assert_allclose(batch["image"], np.broadcast_to(expected, batch["image"].shape), rtol=1e-5)
+        assert batch["partner"].tolist() == list(range(N))[::-1]
+
+
+def test_cutmix_pastes_a_rectangle_and_counts_its_area() -> None:
+    for seed in range(20):
+        batch = mixed(seed, cutmix_alpha=1.0)
+        assert batch["image"].dtype == np.uint8
+        other = batch["image"][0, :, :, 0] == 10 * N
+        assert np.array_equal(~other, batch["image"][0, :, :, 0] == 10)
+        rows, columns = other.any(1), other.any(0)
+        assert np.array_equal(other, rows[:, None] & columns)  # a rectangle
+        for line in (rows, columns):
+            assert np.abs(np.diff(line.astype(int))).sum() <= 2  # in one piece
+        assert batch["share"][0] == pytest.approx(1 - other.mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0])
+def test_shares_are_drawn_from_beta(alpha: float) -> None:
+    keys = jax.random.split(jax.random.key(0), 4000)
+    config = Config().replace(mixup_alpha=alpha).optimizer
+    shares = np.asarray(jax.jit(jax.vmap(lambda key: mix(make_batch(), key, config)["share"][0]))(keys))
+    deviation = np.sqrt(1 / (4 * (2 * alpha + 1)))
+    assert shares.mean() == pytest.approx(0.5, abs=4 * deviation / np.sqrt(4000))
+    assert shares.std() == pytest.approx(deviation, rel=0.05)
+
+
+def test_both_take_turns() -> None:
+    kinds = {len(np.unique(mixed(seed, mixup_alpha=1.0, cutmix_alpha=1.0)["image"][0])) for seed in range(20)}
+    assert kinds == {1, 2}  # one brightness: blended; two: pasted
+
+
+def test_the_same_key_gives_the_same_mixture() -> None:
+    first, again = (mixed(3, mixup_alpha=0.4, cutmix_alpha=0.4) for _ in range(2))
+    assert all(np.array_equal(first[name], again[name]) for name in first)

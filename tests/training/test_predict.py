@@ -1,0 +1,161 @@
+"""Prediction of files, folders and splits from one path."""
+
+import csv
+import io
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from resnet_tpu import cli, resnet_main
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.overrides import read_run
+from resnet_tpu.reports.predictions import accuracy
+from resnet_tpu.training.predict import predict
+
+
+@pytest.fixture
+def asked(trained_dir: Path) -> Config:
+    return Config().replace(model_dir=str(trained_dir), num_cores=1, eval_batch_size=16)
+
+
+def test_the_test_split_is_predicted_right_and_reported(asked: Config, trained_dir: Path) -> None:
+    predictions = predict(asked)
+    score = accuracy(predictions)
+    assert score is not None
+    assert (score.num_images, score.top_1) == (9, 1.0)  # int(0.8 * 30) + int(0.1 * 30) of 30 leave 3 of each class
+    np.testing.assert_allclose(predictions.probabilities.sum(1), 1, rtol=1e-5)
+    report = trained_dir / "report" / "test"
+    assert {path.name for path in report.iterdir()} == {
+        "predictions.csv", "predictions.json", "classes.csv", "confusion_matrix.png", "mistakes.png"
+    }  # fmt: skip
+    assert json.loads((report / "predictions.json").read_text())["accuracy"]["top_1"] == 1.0
+
+
+def test_the_pruning_fork_asks_for_a_pickle_of_the_validation_images(
+    trained_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = f"--lth_prediction_result_dir={tmp_path}"
+    own = ["--mode=predict", f"--model_dir={trained_dir}", "--num_cores=1", where]
+    assert resnet_main.main(own) == 0
+    images = pickle.loads((tmp_path / "predictions").read_bytes())
+    assert len(images) == 9  # int(0.1 * 30) of each of three classes
+    assert all(image["label"] == image["classes"] for image in images)
+    assert "labelled images: top-1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_the_batch_size_does_not_matter(asked: Config, tmp_path: Path, batch_size: int) -> None:
+    whole = predict(asked, output_dir=str(tmp_path))
+    other = predict(asked.replace(predict_batch_size=batch_size), output_dir=str(tmp_path))
+    assert other.names == whole.names
+    # another batch is another order of float32 sums
+    np.testing.assert_allclose(other.probabilities, whole.probabilities, rtol=0, atol=1e-5)
+
+
+def test_fewer_test_images_are_the_first_ones(asked: Config, tmp_path: Path) -> None:
+    whole = predict(asked, output_dir=str(tmp_path))
+    fewer = predict(asked.replace(num_test_images=4), output_dir=str(tmp_path))
+    assert fewer.names == whole.names[:4]
+
+
+def test_files_and_folders_need_one_path_only(
+    asked: Config, trained_dir: Path, coloured_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "moved"  # nothing but the checkpoint
+    shutil.copytree(store.find(str(trained_dir)), moved / Path(store.find(str(trained_dir))).name)
+    unlabelled = tmp_path / "holiday" / "x.png"
+    unlabelled.parent.mkdir()
+    cv2.imwrite(str(unlabelled), np.full((40, 30, 3), (50, 50, 210), np.uint8))
+    images = [str(coloured_photos / "blue"), str(unlabelled)]
+    predictions = predict(asked.replace(model_dir=str(moved)), images, output_format="csv", top_k=2)
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 31
+    assert {row["class_1"] for row in rows[:30]} == {"blue"}
+    assert (rows[30]["label"], rows[30]["class_1"]) == ("", "red")
+    assert predictions.labels is not None
+    assert predictions.labels.tolist() == [0] * 30 + [-1]
+    assert not (moved / "report").exists()
+
+
+def test_a_checkpoint_alone_is_read_with_the_options_of_its_run(
+    trained_dir: Path, coloured_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_dir, run)
+    newest = store.find(str(run))
+    for place in (run / "config.json", Path(newest) / "meta" / "data.json"):  # as if trained so
+        place.write_text(place.read_text().replace('"resize_method": "bicubic"', '"resize_method": "bilinear"'))
+    (Path(newest) / "checksums.json").unlink(missing_ok=True)  # which would tell
+    of_run, alone = read_run(str(run)), read_run(newest)
+    assert of_run is not None
+    assert alone is not None
+    assert alone.values == of_run.values
+    assert alone.values["resize_method"] == "bilinear"
+
+    def shown(path: str, *options: str) -> str:
+        arguments = ["predict", path, str(coloured_photos / "red"), "--format=csv", "--num_cores=1", *options]
+        assert cli.main(arguments) == 0
+        return capsys.readouterr().out
+
+    assert shown(newest) == shown(str(run))
+    assert shown(newest) != shown(newest, "--resize_method=bicubic")
+    assert shown(newest) != shown(newest, "--crop_pct=0.5")
+
+
+def test_predictions_as_json_and_as_a_table(
+    asked: Config, coloured_photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo = str(coloured_photos / "green" / "00.jpg")
+    predict(asked, [photo], output_format="json", top_k=1)
+    assert json.loads(capsys.readouterr().out)["images"][0]["predictions"][0]["class"] == "green"
+    predict(asked, [photo])
+    assert "green" in capsys.readouterr().out
+
+
+def test_rotated_photos_are_turned_upright(asked: Config, coloured_photos: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    with Image.open(coloured_photos / "red" / "03.jpg") as file:
+        photo = file.copy()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown after a quarter turn to the right
+    photo.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    photo.save(tmp_path / "upright.png")
+    predictions = predict(asked, [str(tmp_path / "turned.png"), str(tmp_path / "upright.png")])
+    np.testing.assert_array_equal(predictions.probabilities[0], predictions.probabilities[1])
+
+
+def test_an_image_that_cannot_be_decoded_is_named_or_left_out(
+    asked: Config, coloured_photos: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes((coloured_photos / "red" / "00.jpg").read_bytes()[:200])
+    images = [str(broken), str(coloured_photos / "red" / "01.jpg")]
+    with pytest.raises(UserError, match=r"broken\.jpg"):
+        predict(asked, images)
+    predictions = predict(asked.replace(skip_bad_records=True), images)
+    assert [Path(name).name for name in predictions.names] == ["01.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (["nowhere.jpg"], r"Image: got nowhere\.jpg, expected an existing file or folder\."),
+        (["{empty}"], r"Folder: got .*, expected images in it"),
+    ],
+)
+def test_what_is_not_there_is_named(asked: Config, tmp_path: Path, images: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        predict(asked, [image.format(empty=tmp_path) for image in images])
+
+
+def test_a_model_dir_without_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected a model_dir or a checkpoint in it"):
+        predict(Config().replace(model_dir=str(tmp_path)))

@@ -1,0 +1,175 @@
+"""Where a training begins: the original's run goes on here, and what weights need travels with them."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import store, tf1, tf1_bundle, torch
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordWriter
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.overrides import read_run
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.predict import predict
+
+Tiny = Callable[..., Config]
+
+AVERAGED = {"moving_average_decay": 0.6, "bn_momentum": 0.0}
+
+
+def network_of(config: Config, num_classes: int = 4) -> Network:
+    return Network.create(config.model, num_classes=num_classes, image_size=config.data.image_size)
+
+
+def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.ndarray]:
+    named = ("params", "batch_stats", "momentum", *collections)
+    return store.load_named(str(model_dir / store.FOLDER / str(step)), named)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with averages that never stopped, with a checkpoint of every step."""
+    model_dir = tmp_path_factory.mktemp("whole")
+    train(tiny(model_dir, **AVERAGED))
+    return model_dir
+
+
+def write_original(config: Config, model_dir: Path, step: int, folder: Path) -> str:
+    """Our checkpoint of `step` as the original would have saved it."""
+    flat = all_arrays(model_dir, step, "ema") | {"step": np.int32(step)}
+    arrays: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, leaf = name.split("/")
+        place = arrays
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = value
+    return tf1.write_checkpoint(str(folder), network_of(config), arrays)
+
+
+def test_a_training_of_the_original_goes_on_as_if_it_were_ours(
+    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tiny(tmp_path, **AVERAGED)
+    prefix = write_original(config, whole, 3, tmp_path)
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        train(config)
+    assert f"Going on from step 3 of the original's checkpoint {prefix}" in caplog.text
+    expected, found = all_arrays(whole, 7, "ema"), all_arrays(tmp_path, 7, "ema")
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
+
+
+def test_a_damaged_run_of_the_original_is_named_and_left_as_it_is(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    config = tiny(tmp_path, **AVERAGED)
+    data = Path(f"{write_original(config, whole, 3, tmp_path)}.data-00000-of-00001")
+    whole_bytes = data.read_bytes()
+    data.write_bytes(whole_bytes[:2000])
+    with pytest.raises(UserError, match=r"model.ckpt-3.data-00000-of-00001: got 2000 bytes"):
+        train(config)
+    data.write_bytes(whole_bytes)
+    train(config.replace(train_steps=4))
+
+
+@pytest.fixture(scope="module")
+def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network as torchvision's resnet18, of 4 classes, in its file format."""
+    model = Config().replace(
+        resnet_depth=18, pool_padding="symmetric", project_first_group=False, precision="float32"
+    ).model  # fmt: skip
+    network = Network.create(model, num_classes=4, image_size=64)
+    path = tmp_path_factory.mktemp("torchvision") / "resnet18.safetensors"
+    torch.write_safetensors(str(path), network, *network.init(1))
+    return path
+
+
+def test_what_weights_need_travels_with_them_and_stays(
+    tiny: Tiny, torchvision_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"resnet_depth": 18, "resnet_width": None, "stem": "imagenet"}
+    options |= {"resnet_checkpoint": str(torchvision_file)}
+    config = tiny(tmp_path, image_size=32, train_steps=1, base_learning_rate=0.0, weight_decay=0.0, **options)
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        train(config)
+    assert "pool_padding = symmetric, project_first_group = False" in caplog.text
+    run = read_run(str(tmp_path))
+    assert run and run.values["pool_padding"] == "symmetric"
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
+        train(config.replace(train_steps=2))  # the same command again
+    assert f"As the checkpoints in {tmp_path} need it: pool_padding = symmetric" in caplog.text
+    assert "other options" not in caplog.text or "pool_padding" not in caplog.text.split("other options")[1]
+
+
+@pytest.mark.long
+def test_source_and_licence_stay_with_weights_from_run_to_run(
+    tiny: Tiny, torchvision_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = {"weights_origin": "hf:timm/resnet18@0123 sha256:4567", "weights_licence": "apache-2.0"}
+    named = {"known": (str(torchvision_file), origin)}
+    monkeypatch.setattr("resnet_tpu.checkpoints.pretrained.fetch", named.get)
+    options: dict[str, Any] = {"resnet_depth": 18, "resnet_width": None, "stem": "imagenet", "image_size": 32}
+    config = tiny(tmp_path / "one", train_steps=1, resnet_checkpoint="known", **options)
+    train(config)
+    train(config.replace(train_steps=2))  # the same command again
+    train(tiny(tmp_path / "two", train_steps=1, resnet_checkpoint=str(tmp_path / "one"), **options))
+    for name, step in (("one", 1), ("one", 2), ("two", 1)):
+        meta = store.read_meta(str(tmp_path / name / store.FOLDER / str(step)))
+        assert origin.items() <= meta["config"].items(), (name, step)
+        run = read_run(str(tmp_path / name))
+        assert run and origin.items() <= run.values.items()
+
+
+def test_a_run_that_is_there_keeps_its_weights(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / store.FOLDER / "7")
+    train(tiny(tmp_path, **AVERAGED, resnet_checkpoint=str(tmp_path / "not there")))
+    expected, found = all_arrays(whole, 7), all_arrays(tmp_path, 7)
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_weights_of_another_depth_are_refused_before_anything_is_written(
+    tiny: Tiny, whole: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="resnet_depth 8 there, 34 here"):
+        train(tiny(tmp_path / "new", resnet_depth=34, resnet_checkpoint=str(whole)))
+    assert not (tmp_path / "new" / "config.json").exists()
+
+
+def test_weights_of_the_original_give_the_predictions_they_gave(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+    config = tiny(tmp_path / "new", train_steps=1, base_learning_rate=0.0, weight_decay=0.0)
+    prefix = write_original(config, whole, 7, tmp_path / "original")
+    assert "conv2d/kernel" in tf1_bundle.read_bundle(prefix)
+    train(config.replace(resnet_checkpoint=prefix))
+    before, after = all_arrays(whole, 7), all_arrays(tmp_path / "new", 1)
+    assert all(np.array_equal(before[name], after[name]) for name in before if name.startswith("params"))
+    with pytest.raises(UserError):
+        predict(tiny(tmp_path / "original"))  # what the original left is no run of ours: convert makes one of it
+
+
+@pytest.mark.long
+def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, tiny: Tiny, tmp_path: Path) -> None:
+    """TFRecords without a manifest tell them where their labels are counted, and not where the number is given."""
+    data_dir, model_dir = tmp_path / "data", tmp_path / "run"
+    data_dir.mkdir()
+    for split in ("train", "validation"):
+        with RecordWriter(str(data_dir / f"{split}-0")) as writer:
+            for label, name in enumerate(("blue", "green", "red"), 1):
+                for photo in sorted((coloured_photos / name).iterdir())[:8]:
+                    features = {"image/encoded": photo.read_bytes(), "image/class/label": label}
+                    writer.write(encode_example(features | {"image/class/text": name}))
+    numbers, colours = ["0", "1", "2"], ["blue", "green", "red"]
+    for step, (given, names) in enumerate(((3, numbers), (None, colours), (3, colours)), 1):
+        counts = {"num_label_classes": given, "num_train_images": None, "num_eval_images": None}
+        train(tiny(model_dir, data_dir=str(data_dir), mode="train", train_steps=step, **counts))
+        assert (model_dir / "labels.txt").read_text().split() == names
+        assert store.read_meta(store.find(str(model_dir)))["class_names"] == names
+    predictions = predict(Config().replace(model_dir=str(model_dir), num_cores=1), split="validation")
+    assert (len(predictions.names), predictions.class_names) == (24, colours)

@@ -1,0 +1,184 @@
+"""Kernels chosen by measurement: which are left out and why, and what a run keeps of the choice."""
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
+from resnet_tpu.kernels import choose
+from resnet_tpu.kernels.fused import FUSED
+from resnet_tpu.models import layers
+from resnet_tpu.models.kernel_table import PLAIN, Kernels
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.training import tune
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.trained import load_trained
+from resnet_tpu.training.tune import Choice, Trial, fastest
+
+CPU = distributed.mesh_of(jax.devices("cpu")[:1])
+OPTIONS = {
+    "data_dir": "null", "resnet_depth": 8, "resnet_width": 4, "image_size": 32, "train_batch_size": 8,
+    "num_label_classes": 4, "num_train_images": 32, "precision": "float32", "num_cores": 1,
+}  # fmt: skip
+CONFIG = Config().replace(**OPTIONS)
+
+
+def wrong(x: jax.Array, layer: Any, *, stride: int, num_groups: int, relu: bool, pool: Any) -> Any:
+    """A batch norm that forgets its bias."""
+    if pool:
+        return None
+    y = layers.conv(x, layer.kernel, stride)
+    statistics = layers.batch_statistics(y, num_groups)
+    y = layers.batch_norm(y, layer.scale, jnp.zeros_like(layer.bias), statistics.mean, statistics.var)
+    return (layers.relu(y) if relu else y), statistics
+
+
+def slow(branch: jax.Array, shortcut: jax.Array) -> jax.Array:
+    def wait(x: np.ndarray) -> np.ndarray:
+        time.sleep(0.05)
+        return x
+
+    waited = jax.pure_callback(
+        wait, jax.ShapeDtypeStruct(shortcut.shape, shortcut.dtype), jax.lax.stop_gradient(branch)
+    )
+    return layers.relu(branch + shortcut) + 0 * waited
+
+
+def broken(branch: jax.Array, shortcut: jax.Array) -> jax.Array:
+    return branch @ shortcut
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Makes these the kernels that there are, and nothing remembered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def only(**found: Kernels) -> None:
+        for module in (choose, tune):
+            monkeypatch.setattr(module, "KERNELS", {name: lambda _, made=made: made for name, made in found.items()})
+        monkeypatch.setattr(choose, "_for_devices", lambda *_: "plain")
+
+    only(plain=PLAIN, fused=FUSED)
+    return only
+
+
+@pytest.mark.long
+def test_what_is_wrong_slow_or_does_not_compile_is_not_taken(kernels: Callable[..., None]) -> None:
+    kernels(
+        plain=PLAIN,
+        fused=FUSED,
+        wrong=Kernels("wrong", wrong),
+        slow=Kernels("slow", add_relu=slow),
+        broken=Kernels("broken", add_relu=broken),
+    )
+    best, trials = tune.tune(CONFIG, CPU)
+    found = {trial.choice.kernels: trial for trial in trials}
+    assert best.kernels in ("plain", "fused")
+    assert "differs from plain by" in found["wrong"].left_out
+    assert "dot_general requires" in found["broken"].left_out
+    for name in ("wrong", "broken"):
+        assert found[name].milliseconds is None
+    assert (found["slow"].milliseconds or 0) > (found["plain"].milliseconds or 0) > 0
+
+
+def test_the_choice_is_remembered_for_the_same_step_alone(
+    kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tune, "fastest", lambda trials: Choice("fused"))
+    tune.tune(CONFIG, CPU)
+    monkeypatch.setattr(tune, "tune", pytest.fail)
+    with caplog.at_level(logging.INFO):
+        assert tune.settle_kernels(CONFIG, CPU, None) == Choice("fused")
+        assert tune.settle_kernels(CONFIG.replace(train_batch_size=16), CPU, None) == Choice("plain")
+        assert tune.settle_kernels(CONFIG.replace(kernels="plain"), CPU, None) == Choice("plain")
+    assert [record.getMessage() for record in caplog.records] == [
+        "Kernels: fused (the fastest when they were timed here)", "Kernels: plain", "Kernels: plain",
+    ]  # fmt: skip
+    assert list(tune.remembered().values()) == [Choice("fused")]
+    (words,) = tune.remembered()
+    assert words.startswith("ResNet-8, 32 px, float32, batch 8 on 1 x cpu, jax ")
+    kernels(plain=PLAIN)  # what is remembered is not there any more
+    assert tune.settle_kernels(CONFIG, CPU, None) == Choice("plain")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"of": 1}}', "\0"])
+def test_a_damaged_memory_is_nothing_remembered(kernels: Callable[..., None], tmp_path: Path, text: str) -> None:
+    path = tmp_path / "cache" / "resnet_tpu" / "kernels.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert tune.settle_kernels(CONFIG, CPU, None) == Choice("plain")
+    assert tune.remembered() == {}
+
+
+def test_a_long_training_on_an_accelerator_times_them_first(
+    kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(tune, "tune", lambda config, mesh: (asked.append(config), (Choice("fused"), []))[1])
+    monkeypatch.setattr(tune, "_on_accelerator", lambda mesh: True)
+    assert tune.settle_kernels(CONFIG.replace(train_steps=100), CPU, None) == Choice("plain")
+    assert not asked
+    assert tune.settle_kernels(CONFIG.replace(train_steps=100_000), CPU, None) == Choice("fused")
+    assert len(asked) == 1
+
+
+def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
+    kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = {"mode": "train", "iterations_per_loop": 2, "save_checkpoints_steps": 2, "steps_per_eval": 2}
+    config = CONFIG.replace(**steps, train_steps=2, model_dir=str(tmp_path / "run"), kernels="fused")
+    train(config)
+    path = store.find(config.run.model_dir)
+    before = store.read_meta(path)["kernels"]
+    assert before == {"kernels": "fused", "tuned_compiler": True, "device": "cpu"}
+    with caplog.at_level(logging.INFO):
+        train(config.replace(kernels="auto", train_steps=4))
+        assert "Kernels: fused (as until now)" in caplog.text
+        assert "Until now the kernels were" not in caplog.text
+        # and on other devices it says what changes
+        assert tune.settle_kernels(CONFIG, CPU, before | {"device": "TPU v5 lite"}) == Choice("plain")
+    assert "Until now the kernels were fused on TPU v5 lite: results will agree but for rounding." in caplog.text
+    whole = config.replace(train_steps=4, model_dir=str(tmp_path / "whole"))
+    train(whole)
+    parts, at_once = (load_trained(one.run.model_dir, CPU) for one in (config, whole))
+    assert parts.step == at_once.step == 4
+    jax.tree.map(np.testing.assert_array_equal, parts.params, at_once.params)
+
+
+def test_plain_is_taken_unless_another_gains() -> None:
+    plain, fused, other = Choice("plain"), Choice("fused"), Choice("fused", tuned_compiler=False)
+    assert fastest([Trial(plain, 10.1), Trial(fused, 10.0), Trial(other, left_out="no")]) == plain
+    assert fastest([Trial(plain, 10.5), Trial(fused, 10.0), Trial(other, 9.0)]) == other
+    with pytest.raises(UserError, match=r"^Kernels: got plain: no memory; fused, the compiler's own options: no, expe"):
+        fastest([Trial(plain, left_out="no memory"), Trial(other, left_out="no")])
+
+
+def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
+    kernels: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"--{name}={value}" for name, value in OPTIONS.items() if name != "data_dir"]
+    assert cli.main(["tune", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("plain" in line or "fused" in line for line in lines) == 2
+    assert sum("taken from now on" in line for line in lines) == 1
+    assert cli.main(["doctor"]) in (0, 2)
+    assert "ResNet-8, 32 px, float32, batch 8 on 1 x cpu" in capsys.readouterr().out
+    assert cli.main(["tune", "--resnet_depth=19"]) == 2
+    assert "resnet_depth: got 19" in capsys.readouterr().err
+
+
+def test_a_choice_survives_the_journey_through_a_checkpoint() -> None:
+    for choice in (Choice("fused"), Choice("block", tuned_compiler=False)):
+        assert tune._as_choice(json.loads(json.dumps(dataclasses.asdict(choice)))) == choice
