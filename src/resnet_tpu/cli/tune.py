@@ -1,26 +1,23 @@
 """`resnet-tpu tune`."""
 
-from collections.abc import Sequence
-
-from resnet_tpu.cli.arguments import Parser
-from resnet_tpu.cli.run_options import add_training_options, configure_training
+from resnet_tpu.cli.arguments import Command, Given
+from resnet_tpu.cli.run_options import configure, options_of_trainings
 from resnet_tpu.reports.console import make_console
 
 
-def tune(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu tune",
+    "What does not agree with the plain layers is left out. Trainings of the same step then "
+    "take the fastest (kernels=auto). The images are random ones; data_dir says how many classes there are.",
+    examples=(
+        "resnet-tpu tune --recipe=flowers_cpu --data_dir=data/flowers",
+        "resnet-tpu tune --resnet_depth=50 --train_batch_size=256",
+    ),
+    groups=options_of_trainings(),
+)
+def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""
-    parser = Parser(
-        "resnet-tpu tune",
-        f"{tune.__doc__}\n\nWhat does not agree with the plain layers is left out. Trainings of the same step then "
-        "take the fastest (kernels=auto). The images are random ones; data_dir says how many classes there are.",
-        examples=(
-            "resnet-tpu tune --recipe=flowers_cpu --data_dir=data/flowers",
-            "resnet-tpu tune --resnet_depth=50 --train_batch_size=256",
-        ),
-    )
-    add_training_options(parser)
-    given = parser.parse(arguments)
-    config = configure_training(given)
+    config = configure(given.values)
     if not config.data.place:
         config = config.replace(data_dir="null")
 
