@@ -24,7 +24,6 @@ def _named(*names: str) -> Mapping[str, Option]:
 @Command(
     "resnet-tpu bench input",
     f"{_DATA} Everyone reads the same records from memory.",
-    usage="[DATA] [options]",
     examples=(
         "resnet-tpu bench input",
         "resnet-tpu bench input photos --resize_method=bilinear --variants --picture=input.png",
@@ -49,7 +48,6 @@ def bench_input(given: Given) -> None:
     "resnet-tpu bench wait",
     f"{_DATA} On a CPU something that only waits "
     "stands in for the device: a real step would take the cores from the decoders.",
-    usage="[DATA] [options]",
     examples=(
         "resnet-tpu bench wait",
         "resnet-tpu bench wait photos --cache=decoded --picture=wait.png",
@@ -73,7 +71,6 @@ def bench_wait(given: Given) -> None:
 @Command(
     "resnet-tpu bench step",
     "The batch is in memory: nothing but the step is measured.",
-    usage="[CASES] [options]",
     examples=(
         "resnet-tpu bench step",
         "resnet-tpu bench step 50:224:16 --peers=torch,torch_kept --precisions=bfloat16",
@@ -103,7 +100,6 @@ def bench_step(given: Given) -> None:
 @Command(
     "resnet-tpu bench serve",
     "Without BUNDLE, a network with random weights is exported first.",
-    usage="[BUNDLE] [options]",
     examples=(
         "resnet-tpu bench serve",
         "resnet-tpu bench serve exported --peers=onnxruntime,torch --clients=1,16 --picture=serve.png",
