@@ -209,6 +209,7 @@ def test_two_processes_train_as_one_with_two_devices(by_two: tuple[Path, list[st
     assert "Step" not in said[1]  # the first process speaks for all
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_two_processes_is_evaluated_and_predicted_by_two(
     started: Started, by_two: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
