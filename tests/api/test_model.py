@@ -41,7 +41,7 @@ def test_importing_is_light_and_the_names_are_those_of_the_api() -> None:
     code = (
         "import sys, resnet_tpu\nassert not {'jax', 'numpy', 'cv2'} & set(sys.modules)\n"
         "import resnet_tpu.training.loop\nassert resnet_tpu.training.loop.Summary\n"
-        "assert callable(resnet_tpu.training) and resnet_tpu.load_model"
+        "assert callable(resnet_tpu.train) and resnet_tpu.load_model"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert all(callable(getattr(rt, name)) for name in api.__all__)
