@@ -95,6 +95,7 @@ def bench_step(arguments: Sequence[str]) -> None:
     parser = Parser(
         "resnet-tpu bench step",
         f"{bench_step.__doc__}\nCASES are depth:image_size:batch_size, with commas; without any, {CASES}.\n"
+        "Ours takes the kernels that tune found, or those that a case ends with, such as :plain.\n"
         "The batch is in memory: nothing but the step is measured.",
         usage="[CASES] [options]",
         examples=(
