@@ -170,5 +170,5 @@ def test_a_server_that_does_not_start_is_shown_with_its_log(tmp_path: Path) -> N
 
 
 def test_no_option_has_two_meanings() -> None:
-    assert not set(options_of("", ServeBenchOptions)) & set(Config().flat())
+    assert not set(options_of(ServeBenchOptions)) & set(Config().flat())
     assert bench_serve.__doc__
