@@ -129,6 +129,7 @@ def run(folder: Path, lines: Iterable[Sequence[str]]) -> None:
     run_python(folder, f"from resnet_tpu import cli\nfor words in {known}: assert cli.main(words) == 0, words")
 
 
+@pytest.mark.long
 def test_commands_for_photos_run_as_they_are(tmp_path: Path) -> None:
     """The README's are among those of the page."""
     draw_photos(tmp_path / "photos")
@@ -171,6 +172,7 @@ def test_commands_for_records_run_as_they_are(page: str, tmp_path: Path) -> None
     run(tmp_path, [PREPARE, *commands(ROOT / "docs" / page, "bash")])
 
 
+@pytest.mark.long
 def test_the_program_in_python_runs_as_it_is(tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos")
     page = (ROOT / "docs" / "api.md").read_text()

@@ -41,7 +41,7 @@ def test_importing_is_light_and_the_names_are_those_of_the_api() -> None:
     code = (
         "import sys, resnet_tpu\nassert not {'jax', 'numpy', 'cv2'} & set(sys.modules)\n"
         "import resnet_tpu.training.loop\nassert resnet_tpu.training.loop.Summary\n"
-        "assert callable(resnet_tpu.training) and resnet_tpu.load_model"
+        "assert callable(resnet_tpu.train) and resnet_tpu.load_model"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert all(callable(getattr(rt, name)) for name in api.__all__)
@@ -122,6 +122,27 @@ def test_predictions_are_a_table(photos: Path, run: tuple[rt.Config, list], monk
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(rt.UserError, match=r"no package 'pandas', .* pip install pandas\."):
         found.to_dataframe()
+
+
+@pytest.mark.peer("pandas")
+def test_pandas_has_what_predictions_and_histories_have(photos: Path, run: tuple[rt.Config, list]) -> None:
+    model_dir = run[0].run.model_dir
+    found, history = rt.load_model(model_dir).predict(photos), rt.history(model_dir)
+    frame = found.to_dataframe()
+    assert frame.columns.tolist() == ["image", "label", "predicted", "probability", "bright", "dark"]
+    assert frame["image"].tolist() == found.names and frame["predicted"].tolist() == found.classes
+    np.testing.assert_array_equal(frame[["bright", "dark"]].to_numpy(), found.probabilities)
+    np.testing.assert_allclose(frame["probability"], frame[["bright", "dark"]].max(axis=1), rtol=1e-7)
+    right = frame["label"] == frame["predicted"]
+    assert right.tolist() == [found.is_right(i) for i in range(len(found))]
+    assert frame.groupby("label").size().to_dict() == {"bright": 20, "dark": 20}
+    unlabelled = rt.load_model(model_dir).predict(np.zeros((2, 8, 8, 3), np.uint8)).to_dataframe()
+    assert "label" not in unlabelled and len(unlabelled) == 2
+    table = history.to_dataframe()
+    assert table.columns.tolist() == history.columns and len(table) == len(history)
+    train = table[table["split"] == "train"]
+    np.testing.assert_allclose(train["loss"], [metrics["loss"] for _, metrics in run[1]], rtol=1e-6)
+    assert table["step"].dtype == np.int64 and table["top_5_accuracy"].isna().sum() == len(train)
 
 
 def test_a_config_is_shown_as_what_makes_it() -> None:

@@ -217,3 +217,26 @@ def test_convert_takes_a_name_and_keeps_what_came_with_it(asker: Asker) -> None:
     assert (asker.home / "run" / "labels.txt").read_text().split() == CLASSES
     shown = asker.run("--inspect", NAME, program=program).stdout
     assert "conv1.weight" in shown
+
+
+def test_a_program_loads_a_model_by_its_name_and_prints_nothing(asker: Asker) -> None:
+    """What it says of an image is what the converted model says."""
+    program = (
+        "import sys, json, numpy as np, resnet_tpu as rt\n"
+        "image = np.random.default_rng(0).integers(0, 256, (80, 100, 3), np.uint8)\n"
+        "for source in sys.argv[1:]:\n"
+        "    model = rt.load_model(source, precision='float32')\n"
+        "    data = model.config.data\n"
+        "    shown = [model.class_names, data.image_size, data.crop_pct, model.predict(image).probabilities.tolist()]\n"
+        "    print(json.dumps(shown))\n"
+    )
+    convert = "import sys\nfrom resnet_tpu import cli\nsys.exit(cli.main(['convert', *sys.argv[1:]]))"
+    assert asker.run(NAME, "run", program=convert).returncode == 0
+    done = asker.run(NAME, f"{NAME}@v1", "run", program=program)
+    assert (done.returncode, done.stderr) == (0, "")
+    by_name, by_revision, converted = map(json.loads, done.stdout.splitlines())
+    assert by_name == by_revision == converted
+    assert by_name[:3] == [CLASSES, 64, 0.95]
+    asker.hub.status = 404
+    missing = asker.run("hf:timm/nothing", program=program)
+    assert "resnet_tpu.errors.UserError: Weights hf:timm/nothing: got" in missing.stderr

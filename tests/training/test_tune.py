@@ -173,6 +173,10 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     lines = capsys.readouterr().out.splitlines()
     assert sum("plain" in line or "fused" in line for line in lines) == 2
     assert sum("taken from now on" in line for line in lines) == 1
+    assert cli.main(["tune", *arguments, "--format=json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [trial["choice"]["kernels"] for trial in found["trials"]] == ["plain", "fused"]
+    assert found["best"] in [trial["choice"] for trial in found["trials"] if trial["milliseconds"] > 0]
     assert cli.main(["doctor"]) in (0, 2)
     assert "ResNet-8, 32 px, float32, batch 8 on 1 x cpu" in capsys.readouterr().out
     assert cli.main(["tune", "--resnet_depth=19"]) == 2

@@ -70,6 +70,7 @@ def bench_wait(given: Given) -> None:
 
 @Command(
     "resnet-tpu bench step",
+    "Ours takes the kernels that tune found, or those that a case ends with, such as :plain.\n"
     "The batch is in memory: nothing but the step is measured.",
     examples=(
         "resnet-tpu bench step",

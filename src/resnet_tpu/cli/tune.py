@@ -1,8 +1,25 @@
 """`resnet-tpu tune`."""
 
-from resnet_tpu.cli.arguments import Command, Given
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from resnet_tpu.cli.arguments import Command, Given, Group
 from resnet_tpu.cli.run_options import configure, options_of_trainings
+from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
+
+if TYPE_CHECKING:
+    from resnet_tpu.training.tune import Choice, Trial
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What `tune` does beside the options of a run."""
+
+    format: Literal["table", "json"] = option("table", "How to print what was timed.")
 
 
 @Command(
@@ -13,27 +30,36 @@ from resnet_tpu.reports.console import make_console
         "resnet-tpu tune --recipe=flowers_cpu --data_dir=data/flowers",
         "resnet-tpu tune --resnet_depth=50 --train_batch_size=256",
     ),
-    groups=options_of_trainings(),
+    groups=[Group("what to print", TuneOptions), *options_of_trainings()],
 )
 def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""
+    options = given.fill(TuneOptions)
     config = configure(given.values)
     if not config.data.place:
         config = config.replace(data_dir="null")
 
-    from resnet_tpu.training.tune import Trial, tune_run
+    from resnet_tpu.training.tune import tune_run
 
     best, trials = tune_run(config)
+    if options.format == "json":
+        content = {"best": best, "trials": trials, "train_batch_size": config.train.train_batch_size}
+        print(json.dumps(content, default=dataclasses.asdict, indent=2))
+    else:
+        _print(best, trials, config.train.train_batch_size)
 
+
+def _print(best: "Choice", trials: Sequence["Trial"], batch_size: int) -> None:
+    """A line for each choice, the fastest first."""
     from rich.table import Table
 
     table = Table("kernels", "ms a step", "images/s", "", title="What computes a training step", title_style="bold")
 
-    def place(trial: Trial) -> float:
+    def place(trial: "Trial") -> float:
         return trial.milliseconds or float("inf")
 
     for trial in sorted(trials, key=place):
-        rate = "" if trial.milliseconds is None else f"{1000 * config.train.train_batch_size / trial.milliseconds:.0f}"
+        rate = "" if trial.milliseconds is None else f"{1000 * batch_size / trial.milliseconds:.0f}"
         time = "" if trial.milliseconds is None else f"{trial.milliseconds:.1f}"
         table.add_row(str(trial.choice), time, rate, "taken from now on" if trial.choice == best else trial.left_out)
     make_console().print(table)

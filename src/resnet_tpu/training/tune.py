@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
@@ -22,13 +20,12 @@ from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.progress import track
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
 from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.reference import Reference, random_batch, random_state
 from resnet_tpu.training.run import lengths_of, resolve
-from resnet_tpu.training.state import TrainState, start_state
 from resnet_tpu.training.step import TrainStep, train_step_of
 
 log = logging.getLogger(__name__)
@@ -38,7 +35,6 @@ ROUNDS, STEPS = 3, 5
 
 _WORTH = 20_000  # steps of a run that pay for compiling each candidate: minutes
 _GAIN = 0.02  # by which another has to be faster than plain to be worth its complexity
-_LIMIT = 3.0  # times the noise of plain that a kernel may differ from it
 _FILE = "kernels.json"
 
 
@@ -111,21 +107,20 @@ def tune(config: Config, mesh: Mesh) -> tuple[Choice, list[Trial]]:
     are random ones. Of several hosts all must call it; the first decides.
     """
     network = network_of(config, mesh)
-    batch = _random_batch(config, mesh)
-    noise = _Noise(config, network, mesh, batch)
+    reference = Reference(config, mesh)
     every = candidates(config, mesh)
     trials, steps = [], {}
     for choice in track(every, "verify kernels", len(every)):
         try:
             step = step_of(choice, config, network, mesh)
-            if wrong := noise.difference(step):
+            if wrong := reference.why_not(reference.distances(step, mesh)):
                 trials.append(Trial(choice, left_out=wrong))
                 continue
         except (jax.errors.JaxRuntimeError, UserError, ValueError, TypeError) as error:
             trials.append(Trial(choice, left_out=first_line(error)))
             continue
         steps[choice] = step
-    trials += _time(steps, config, network, mesh, batch)
+    trials += _time(steps, config, mesh)
     trials = [
         _as_trial(row) for row in json.loads(hosts.from_first(json.dumps([dataclasses.asdict(t) for t in trials])))
     ]
@@ -173,67 +168,13 @@ def step_of(choice: Choice, config: Config, network: Network, mesh: Mesh) -> Tra
     return train_step_of(config, network, optimizer, mesh, kernels=kernels, tuned_compiler=choice.tuned_compiler)
 
 
-class _Noise:
-    """How far a step may be from the plain one: what the plain one makes of weights changed in their last bits."""
-
-    def __init__(self, config: Config, network: Network, mesh: Mesh, batch: DeviceBatch) -> None:
-        self._batch, self._config, self._network, self._mesh = batch, config, network, mesh
-        step = step_of(Choice("plain", tuned_compiler=False), config, network, mesh)
-        last_bit = float(jnp.finfo(config.model.precision).eps) / 2
-        self._plain = self._gradients(step)
-        noisy = [_distances(self._gradients(step, last_bit, seed), self._plain) for seed in (1, 2)]
-        self._largest = _LIMIT * max(max(distances) for distances in noisy)
-        self._median = _LIMIT * max(statistics.median(distances) for distances in noisy)
-
-    def difference(self, step: TrainStep) -> str:
-        """In which way the loss and the gradients of `step` differ from the plain ones by more; empty: they agree."""
-        distances = _distances(self._gradients(step), self._plain)
-        if max(distances) <= self._largest and statistics.median(distances) <= self._median:
-            return ""
-        return f"differs from plain by {max(distances):.1g}, and what rounding makes is {self._largest / _LIMIT:.1g}"
-
-    def _gradients(self, step: TrainStep, last_bit: float = 0.0, seed: int = 0) -> list[np.ndarray]:
-        """The loss and the gradients, which are the momentum after one step."""
-        state = _new_state(self._config, self._network, self._mesh, last_bit, seed)
-        state, metrics = step(state, self._batch)
-        return [np.asarray(leaf) for leaf in jax.tree.leaves((metrics["loss"], state.to_arrays()["momentum"]))]
-
-
-def _distances(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
-    """Of each array, in fractions of its norm; infinite where one is not finite."""
-    norms = [float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1)) for a, b in zip(found, expected, strict=True)]
-    return [norm if np.isfinite(norm) else float("inf") for norm in norms]
-
-
-def _new_state(config: Config, network: Network, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> TrainState:
-    """A state whose scales and biases are random, for those that begin at zero hide what is behind them."""
-    params, batch_stats = network.init(0)
-    leaves, structure = jax.tree.flatten(params)
-    rng, noise = np.random.default_rng(0), np.random.default_rng(seed)
-    changed = [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) if leaf.ndim == 1 else leaf for leaf in leaves]
-    changed = [leaf * (1 + last_bit * noise.choice((-1, 1), leaf.shape).astype(np.float32)) for leaf in changed]
-    params = jax.tree.unflatten(structure, changed)
-    optimizer = make_optimizer(config.optimizer)
-    state = start_state(optimizer, params, batch_stats, average=config.optimizer.keeps_average)
-    return distributed.put_replicated(state, mesh)
-
-
-def _random_batch(config: Config, mesh: Mesh) -> DeviceBatch:
-    rng = np.random.default_rng(jax.process_index())
-    count, side = config.train.train_batch_size // jax.process_count(), config.data.image_size
-    labels = rng.integers(0, config.data.num_label_classes or 1, count, np.int32)
-    images = rng.integers(0, 256, (count, side, side, 3), np.uint8)
-    return distributed.put_batch({"image": images, "label": labels, "weight": np.ones(count, np.float32)}, mesh)
-
-
-def _time(
-    steps: dict[Choice, TrainStep], config: Config, network: Network, mesh: Mesh, batch: DeviceBatch
-) -> Iterator[Trial]:
+def _time(steps: dict[Choice, TrainStep], config: Config, mesh: Mesh) -> Iterator[Trial]:
     """The median time of each step over rounds in which they take turns."""
+    batch = random_batch(config, mesh)
     found: dict[Choice, list[float]] = {choice: [] for choice in steps}
     for _ in track(range(ROUNDS), "time kernels", ROUNDS):
         for choice, step in steps.items():
-            state, metrics = step(_new_state(config, network, mesh), batch)
+            state, metrics = step(random_state(config, mesh), batch)
             jax.block_until_ready((state, metrics))
             start = time.perf_counter()
             for _ in range(STEPS):

@@ -72,6 +72,17 @@ def test_what_a_contender_started_ends_with_it() -> None:
     pytest.fail("still there")
 
 
+def test_what_is_out_of_time_ends_with_all_that_it_runs() -> None:
+    code = (
+        "import subprocess as s, sys; from resnet_tpu.performance.bench import compare; "
+        "from resnet_tpu.system.program import exit_code; print('begun', flush=True); "
+        "sys.exit(exit_code(lambda _: compare.run('a', ['sleep', '601.25']), []))"
+    )
+    ended = compare.run_to_end(python(code), seconds=5)
+    assert (ended.code, ended.output, ended.errors) == (None, ["begun"], ["Terminated."])
+    assert "601.25" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+
+
 def test_ratios_are_of_each_round_and_medians_of_all() -> None:
     outputs = {"a": [{"s": 10.0}, {"s": 30.0}, {"s": 20.0}], "b": [{"s": 5.0}, {"s": 10.0}, {"s": 40.0}]}
     row = compare.compare("what", "s", "a", "b", outputs)

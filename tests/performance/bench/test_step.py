@@ -14,18 +14,21 @@ from resnet_tpu.performance.bench.step_programs import OURS, PROGRAMS, Case
 
 
 def test_cases_are_read_and_written() -> None:
-    for text in CASES.split(","):
+    for text in (*CASES.split(","), "18:64:4:plain"):
         assert str(Case.parse(text)) == text
     case = Case.parse("18:64:4")
     assert (case.depth, case.image_size, case.batch_size) == (18, 64, 4)
     assert case.batch()["image"].shape == (4, 64, 64, 3)
     assert case.config("bfloat16").model.resnet_depth == 18
+    assert [Case.parse(text).config("float32").model.kernels for text in ("18:64:4", "18:64:4:gpu")] == ["auto", "gpu"]
 
 
 @pytest.mark.parametrize("text", ["50", "50:224", "51:224:16", "50:32:16", "20:16:8", "50:224:1", "a:b:c"])
 def test_what_is_no_case_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="Case"):
         Case.parse(text)
+    with pytest.raises(UserError, match=r"kernels: got 'gpus', expected .* Did you mean gpu"):
+        Case.parse("18:64:4:gpus")
 
 
 def test_only_a_peer_that_asks_for_it_gets_settings_of_the_heap() -> None:

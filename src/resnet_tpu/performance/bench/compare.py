@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.reports.progress import track
@@ -34,6 +34,9 @@ PACKAGES = (
     "resnet-tpu", "jax", "jaxlib", "flax", "grain", "numpy", "scipy", "opencv-python-headless", "simplejpeg",
     "pillow", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "onnxruntime", "uvicorn", "fastapi",
 )  # fmt: skip
+
+_PATIENCE = 10.0
+"""Seconds for a command to end that was asked to."""
 
 KEEP_HEAP = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
@@ -140,10 +143,32 @@ def alternate(
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The figures that the command prints, run in a session of its own, of which nothing is left afterwards.
+    """The figures that the command prints; see `run_to_end`. Raises UserError when it fails or prints no figures."""
+    ended = run_to_end(command, environment)
+    if ended.code == 0 and ended.output:
+        with contextlib.suppress(ValueError):
+            if isinstance(figures := json.loads(ended.output[-1]), dict):
+                return figures
+    raise UserError(
+        f"Benchmark of {name}",
+        "\n".join([f"exit code {ended.code}", *ended.errors[-30:], ""]),
+        "exit code 0 and a line with a JSON object",
+        f"Run it alone: {shlex.join(command)}",
+    )
 
-    Raises UserError when it fails or prints no figures.
-    """
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, None for one that was out of time, and the lines that it wrote."""
+
+    code: int | None
+    output: list[str]
+    errors: list[str]
+
+
+def run_to_end(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float | None = None
+) -> Ended:
+    """Runs a command in a session of its own, of which nothing is left afterwards, for `seconds` at most."""
     # files, not pipes: a pipe ends only when the last process that inherited it does
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(  # noqa: S603  # the caller's own command
@@ -154,23 +179,18 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None
             env=os.environ | dict(environment or {}),
             start_new_session=True,
         )
+        code = None
         try:
-            process.wait()
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # for it to end what has sessions of its own
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # workers that it left behind, or all of it after Ctrl-C
             process.wait()
-        lines, complaint = (_read(file) for file in (output, errors))
-    if process.returncode == 0 and lines:
-        with contextlib.suppress(ValueError):
-            if isinstance(figures := json.loads(lines[-1]), dict):
-                return figures
-    raise UserError(
-        f"Benchmark of {name}",
-        "\n".join([f"exit code {process.returncode}", *complaint[-30:], ""]),
-        "exit code 0 and a line with a JSON object",
-        f"Run it alone: {shlex.join(command)}",
-    )
+        return Ended(code, _read(output), _read(errors))
 
 
 def _read(file: IO[str]) -> list[str]:
@@ -203,12 +223,17 @@ def table(comparisons: Sequence[Comparison]) -> str:
 
 
 def write_record(path: Path, command: Sequence[str], figures: Mapping[str, Any]) -> None:
-    """Writes the figures as JSON, with the date, the machine, the versions and the command they come from."""
+    """Writes the figures as JSON, with what `record` adds to them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record(command, figures))
+    log.info("Written: %s", path)
+
+
+def record(command: Sequence[str], figures: Mapping[str, Any]) -> str:
+    """The figures as JSON, with the date, the machine, the versions and the command they come from."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     content = {"date": today, "command": shlex.join(command), "machine": machine(), "figures": figures}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n")
-    log.info("Written: %s", path)
+    return json.dumps(content, indent=2) + "\n"
 
 
 def machine() -> dict[str, Any]:

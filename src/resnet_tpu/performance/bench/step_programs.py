@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import OPTIONS, Config
 
 NUM_CLASSES = 1000
 DEPTHS = (18, 20, 34, 50)
+AUTO = "auto"
 
 Step = Callable[[], float]
 """One update with the same batch as ever, done when it returns: the loss before it."""
@@ -19,39 +20,50 @@ Step = Callable[[], float]
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained: `50:224:16` is ResNet-50 on images of 224 px in batches of 16."""
+    """What is trained: `50:224:16` is ResNet-50 on images of 224 px in batches of 16; `50:224:16:gpu` by kernels."""
 
     depth: int
     image_size: int
     batch_size: int
+    kernels: str = AUTO
+    """Of ours."""
 
     @classmethod
     def parse(cls, text: str) -> "Case":
-        """From `depth:image_size:batch_size`. Raises UserError."""
+        """From `depth:image_size:batch_size`, with `:kernels` or without. Raises UserError."""
+        *numbers, kernels = (text if text.count(":") > 2 else f"{text}:{AUTO}").split(":")
         try:
-            depth, image_size, batch_size = map(int, text.split(":"))
+            depth, image_size, batch_size = map(int, numbers)
         except ValueError:
-            raise UserError("Case", repr(text), "depth:image_size:batch_size", "For example 50:224:16.") from None
+            expected = "depth:image_size:batch_size, and :kernels if not auto"
+            raise UserError("Case", repr(text), expected, "For example 50:224:16.") from None
+        OPTIONS["kernels"].convert(kernels)
         if depth not in DEPTHS or image_size < (32 if depth == 20 else 64) or batch_size < 2:
             expected = "depth 18, 34 or 50 and at least 64 px, or 20 and 32 px; at least 2 images"
             raise UserError("Case", text, expected, "Change the case.")
-        return cls(depth, image_size, batch_size)
+        return cls(depth, image_size, batch_size, kernels)
 
     def __str__(self) -> str:
-        return f"{self.depth}:{self.image_size}:{self.batch_size}"
+        return f"{self.depth}:{self.image_size}:{self.batch_size}:{self.kernels}".removesuffix(f":{AUTO}")
 
     @property
     def title(self) -> str:
         """For people."""
-        return f"ResNet-{self.depth}, {self.image_size} px, batch {self.batch_size}"
+        kernels = "" if self.kernels == AUTO else f", kernels {self.kernels}"
+        return f"ResNet-{self.depth}, {self.image_size} px, batch {self.batch_size}{kernels}"
 
     def config(self, precision: str) -> Config:
-        """The options that ours and PyTorch follow. The weight decay is large so that `--check` sees it."""
+        """The options that ours and PyTorch follow. The weight decay is large so that `--check` sees it.
+
+        A training so short takes kernels that were timed before, and times none itself.
+        """
         return Config().replace(
             resnet_depth=self.depth,
             image_size=self.image_size,
             train_batch_size=self.batch_size,
             precision=precision,
+            kernels=self.kernels,
+            train_steps=1000,
             base_learning_rate=0.1,
             learning_rate_schedule="constant",
             num_train_images=1000,
@@ -72,26 +84,21 @@ class Case:
 
 
 def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
-    """(initial parameters, a step on one device) of resnet-tpu, which keeps its memory on a CPU as `train` does."""
+    """(initial parameters, a step on one device) of resnet-tpu, computed as `train` would here."""
     import jax
 
-    from resnet_tpu.kernels.choose import choose_kernels
-    from resnet_tpu.models.network import Network
+    from resnet_tpu.models.network import network_of
     from resnet_tpu.parallel import distributed
     from resnet_tpu.training.optimizer import make_optimizer
-    from resnet_tpu.training.schedule import make_schedule
     from resnet_tpu.training.state import create_state
-    from resnet_tpu.training.step import make_train_step
+    from resnet_tpu.training.tune import settle_kernels, step_of
 
     distributed.start(use_tpu=True)
-    device = jax.devices()[0]
-    config = case.config(precision)
-    network = Network.create(config.model, num_classes=NUM_CLASSES, image_size=case.image_size)
-    network = network.with_kernels(choose_kernels(config.model, distributed.mesh_of([device])))
-    optimizer = make_optimizer(config.optimizer)
-    state = create_state(network, optimizer, seed=0)
+    config, mesh = case.config(precision), distributed.mesh_of(jax.devices()[:1])
+    network = network_of(config, mesh)
+    state = create_state(network, make_optimizer(config.optimizer), seed=0)
     params = jax.device_get(state.params)
-    train_step = make_train_step(network, optimizer, make_schedule(config), config.optimizer, device=device)
+    train_step = step_of(settle_kernels(config, mesh, None), config, network, mesh)
     batch = jax.device_put(case.batch())
 
     def step() -> float:

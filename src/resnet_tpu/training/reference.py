@@ -1,0 +1,88 @@
+"""What the plain layers give for one step, which every other way to compute it must give but for rounding."""
+
+import statistics
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from resnet_tpu.models.kernel_table import PLAIN
+from resnet_tpu.models.network import network_of
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.training.optimizer import make_optimizer
+from resnet_tpu.training.state import TrainState, start_state
+from resnet_tpu.training.step import TrainStep, train_step_of
+
+_LIMIT = 3.0  # times the noise of the plain layers that others may differ from them
+
+
+class Reference:
+    """Loss and gradients of the plain layers on the devices of a mesh, for a random state and random images.
+
+    `noise` is how far changes of the weights in their last bits move them, see `distances`.
+    """
+
+    def __init__(self, config: Config, mesh: Mesh) -> None:
+        """config: of a run whose options are resolved."""
+        self._config = config
+        step = train_step_of(
+            config, network_of(config, mesh), make_optimizer(config.optimizer), mesh, kernels=PLAIN,
+            tuned_compiler=False,
+        )  # fmt: skip
+        last_bit = float(jnp.finfo(config.model.precision).eps) / 2
+        self._plain = self._gradients(step, mesh)
+        noisy = [_norms(self._gradients(step, mesh, last_bit, seed), self._plain) for seed in (1, 2)]
+        self.noise = max(map(max, noisy))
+        self._median_noise = max(map(statistics.median, noisy))
+
+    def distances(self, step: TrainStep, mesh: Mesh) -> list[float]:
+        """How far the loss, then each gradient, of a step on these devices is from the reference.
+
+        In fractions of the norm of each; infinite where one is not finite.
+        """
+        return _norms(self._gradients(step, mesh), self._plain)
+
+    def why_not(self, distances: list[float]) -> str:
+        """In which way a step at such distances computes something else; empty: rounding alone explains them."""
+        if max(distances) <= _LIMIT * self.noise and statistics.median(distances) <= _LIMIT * self._median_noise:
+            return ""
+        return f"differs from plain by {max(distances):.1g}, and what rounding makes is {self.noise:.1g}"
+
+    def _gradients(self, step: TrainStep, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> list[np.ndarray]:
+        """The loss and the gradients, which are the momentum after one step."""
+        state = random_state(self._config, mesh, last_bit, seed)
+        state, metrics = step(state, random_batch(self._config, mesh))
+        return [np.asarray(leaf) for leaf in jax.tree.leaves((metrics["loss"], state.to_arrays()["momentum"]))]
+
+
+def _norms(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
+    norms = [float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1)) for a, b in zip(found, expected, strict=True)]
+    return [norm if np.isfinite(norm) else float("inf") for norm in norms]
+
+
+def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> TrainState:
+    """A state whose scales and biases are random, for those that begin at zero hide what is behind them.
+
+    last_bit: a fraction by which every weight is larger or smaller, as `seed` says.
+    """
+    params, batch_stats = network_of(config, mesh).init(0)
+    leaves, structure = jax.tree.flatten(params)
+    rng, noise = np.random.default_rng(0), np.random.default_rng(seed)
+    changed = [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) if leaf.ndim == 1 else leaf for leaf in leaves]
+    changed = [leaf * (1 + last_bit * noise.choice((-1, 1), leaf.shape).astype(np.float32)) for leaf in changed]
+    params = jax.tree.unflatten(structure, changed)
+    optimizer = make_optimizer(config.optimizer)
+    state = start_state(optimizer, params, batch_stats, average=config.optimizer.keeps_average)
+    return distributed.put_replicated(state, mesh)
+
+
+def random_batch(config: Config, mesh: Mesh) -> DeviceBatch:
+    """Images and labels of a run whose options are resolved, the same ones every time."""
+    rng = np.random.default_rng(jax.process_index())
+    count, side = config.train.train_batch_size // jax.process_count(), config.data.image_size
+    labels = rng.integers(0, config.data.num_label_classes or 1, count, np.int32)
+    images = rng.integers(0, 256, (count, side, side, 3), np.uint8)
+    return distributed.put_batch({"image": images, "label": labels, "weight": np.ones(count, np.float32)}, mesh)

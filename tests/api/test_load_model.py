@@ -1,0 +1,87 @@
+"""A model is the same whatever its weights are loaded from: a file, a name, or what convert makes of them."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import resnet_tpu as rt
+from resnet_tpu import cli
+from resnet_tpu.checkpoints import pretrained, published
+from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
+from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.network import Network
+from tests.checkpoints.test_torch_pickle import save_zip, tensor
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 80, 100, 3), np.uint8)
+
+
+@pytest.fixture
+def weights() -> dict[str, np.ndarray]:
+    """A ResNet-18 of width 4 for three classes, by torchvision's names."""
+    config = rt.Config().replace(resnet_depth=18, resnet_width=4, stem="imagenet")
+    network = Network.create(config.model, num_classes=3, image_size=64)
+    rng = np.random.default_rng(0)
+    params, batch_stats = network.shapes()
+    shapes = {"params": params, "batch_stats": batch_stats}
+    arrays = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.01, 0.1, leaf.shape), jnp.float32), shapes)
+    places = torch_names(network).items()
+    return {name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(arrays, place)))) for name, place in places}
+
+
+def test_a_file_of_weights_in_each_form(
+    weights: dict[str, np.ndarray], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pickled, plain, run = (tmp_path / name for name in ("resnet.pth", "resnet.safetensors", "run"))
+    save_zip(pickled, {name: tensor(name, array) for name, array in weights.items()}, weights)
+    safetensors.numpy.save_file(weights, plain)
+    models = [rt.load_model(pickled), rt.load_model(str(plain))]
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
+    assert cli.main(["convert", str(pickled), str(run)]) == 0
+    models.append(rt.load_model(run, precision="float32"))  # a training with it would compute in bfloat16
+    for model in models:
+        assert (model.class_names, model.config.model.precision) == (["0", "1", "2"], "float32")
+        np.testing.assert_array_equal(model.predict(IMAGES).probabilities, models[0].predict(IMAGES).probabilities)
+        np.testing.assert_array_equal(model.features(IMAGES), models[0].features(IMAGES))
+    assert np.ptp(models[0].logits(IMAGES)) > 0
+
+
+def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file has been fetched by other means, and lies where the message says that it may."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    own = tmp_path / "own.pth"
+    save_zip(own, {name: tensor(name, array) for name, array in weights.items()}, weights)
+    name = f"tiny-{hashlib.sha256(own.read_bytes()).hexdigest()[:8]}.pth"
+    tiny = dataclasses.replace(pretrained.PRETRAINED["resnet18"], place=f"https://hub.invalid/{name}")
+    monkeypatch.setitem(pretrained.PRETRAINED, "tiny", tiny)
+    with pytest.raises(rt.UserError, match="HF_HUB_OFFLINE, and no copy on this machine"):
+        rt.load_model("tiny")
+    folder = Path(published.folder())
+    folder.mkdir(parents=True)
+    own.rename(folder / name)
+    model, file = rt.load_model("tiny"), rt.load_model(folder / name)
+    options = model.config.flat()
+    assert {name: options[name] for name in tiny.options} == dict(tiny.options)
+    assert options["weights_licence"] == "bsd-3-clause"
+    image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)  # its middle is cut out, not resized
+    np.testing.assert_array_equal(model.logits(image), file.logits(image))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("resnet51", r"got resnet51, which is not there, expected .*resnet-tpu models.*Did you mean resnet50"),
+        ("nowhere.pth", "got nowhere.pth, which is not there, expected"),
+        ("hf:tiny", "got tiny, expected a repository, OWNER/NAME"),
+    ],
+)
+def test_what_is_nowhere(source: str, message: str) -> None:
+    with pytest.raises(rt.UserError, match=message):
+        rt.load_model(source)
