@@ -77,18 +77,8 @@ def bench_wait(given: Given) -> None:
         "resnet-tpu bench step 50:224:16 --peers=torch,torch_kept --precisions=bfloat16",
         "resnet-tpu bench step --check",
     ),
-    arguments=(
-        Argument(
-            "where",
-            "CASES",
-            _CASES,
-            is_required=False,
-            is_path=False,
-        ),
-    ),
-    groups=[
-        Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions"),
-    ],
+    arguments=(Argument("where", "CASES", _CASES, is_required=False, is_path=False),),
+    groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions")],
 )
 def bench_step(given: Given) -> None:
     """Images per second of a training step, beside PyTorch, flax and Keras."""
