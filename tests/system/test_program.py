@@ -118,13 +118,13 @@ def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
     number: signal.Signals, code: int, soon: float
 ) -> None:
     script = (
-        "import gc, os, sys, time; from resnet_tpu.system import program; from resnet_tpu.system.program import exit_code\n"
+        "import gc, os, sys, time; from resnet_tpu.system import program\n"
         f"program._SOON_SECS = {soon}\n"
         "def work(_):\n"
         "    gc.callbacks.append(lambda *_: gc.callbacks.clear() or os.kill(os.getpid(), int(sys.argv[1])) or [0])\n"
         "    gc.collect()\n"
         "    time.sleep(60)\n"
-        "sys.exit(exit_code(work))"
+        "sys.exit(program.exit_code(work))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(int(number))], capture_output=True, text=True, timeout=50)
     assert done.returncode == code

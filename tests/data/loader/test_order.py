@@ -43,7 +43,9 @@ def test_epochs_and_seeds_differ() -> None:
 
 def test_records_are_spread_over_the_epoch() -> None:
     firsts = [place_at(epoch * 50, num_records=50, seed=0).record for epoch in range(1000)]
-    assert np.abs(np.bincount(firsts, minlength=50) - 20).max() < 4.5 * np.sqrt(1000 * 0.02 * 0.98)  # 4.5 standard deviations
+    assert np.abs(np.bincount(firsts, minlength=50) - 20).max() < 4.5 * np.sqrt(
+        1000 * 0.02 * 0.98
+    )  # 4.5 standard deviations
     # As many neighbours stay neighbours as chance allows: 2 of 10,000 on average.
     order = np.array(epoch_order(0, 10_000, 0))
     assert (np.abs(np.diff(order)) == 1).sum() < 12
