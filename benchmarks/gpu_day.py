@@ -167,7 +167,7 @@ def run(part: Part, folder: Path, seconds: float) -> dict[str, Any]:
     log.unlink(missing_ok=True)
     for command in part.commands:
         left = max(0.0, seconds - (time.monotonic() - start))
-        ended = compare.run_to_end(command, {"PYTHONPATH": str(script.CHECKOUT)}, left)
+        ended = compare.run_to_end(command, script.within_reach(), left)
         said.append("\n".join(ended.output))
         with log.open("a") as file:
             file.write("\n".join([f"$ {shlex.join(command)}", *ended.errors, said[-1], ""]))
