@@ -79,6 +79,7 @@ def test_predictions_are_compared_by_class_and_by_probability() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_all_of_it_runs_here_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
     found = start(monkeypatch, tmp_path, "--quick", "--minutes=30")
