@@ -18,7 +18,6 @@ html_copy_source = False
 html_show_sphinx = False
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # they show what is stored in them
-nb_merge_streams = True
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 
