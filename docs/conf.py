@@ -24,12 +24,12 @@ autodoc_member_order = "bysource"
 DOCS = Path(__file__).parent
 
 
-def copy_notebooks(app: Sphinx, config: object) -> None:
+def copy_notebooks(*_: object) -> None:
     """Sphinx reads nothing outside of `docs/`: the notebooks are copied into it, where git ignores them."""
     shutil.copytree(DOCS.parent / "notebooks", DOCS / "notebooks", dirs_exist_ok=True)
 
 
-def point_to_copies(app: Sphinx, page: str, source: list[str]) -> None:
+def point_to_copies(_app: Sphinx, _page: str, source: list[str]) -> None:
     """Links from pages to notebooks, and back, lead where the copies are."""
     source[0] = source[0].replace("](../notebooks/", "](notebooks/").replace("](../docs/", "](../")
 
