@@ -90,7 +90,7 @@ lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
 		--group dev --no-annotate --quiet --no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) $(NEWEST) $(OUT) site
+	rm -rf $(VENV) $(NEWEST) $(OUT) site jupyter_execute
 
 $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(NATIVE)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'

@@ -5,7 +5,8 @@
 Of the plain layers, and of the kernels that a training would take where none were timed; `resnet-tpu tune` holds all
 others against the plain ones. Prints JSON: in each precision the loss's difference, and the largest and the median one
 of the gradients, each in fractions of its norm. In float32 every product is computed in full, and has to agree as
-closely as rounding lets it, which is seen from weights changed in their last bits. In bfloat16 it is merely told.
+closely as rounding lets it, which is seen from weights changed in their last bits. In bfloat16 it is merely told. Take
+some dozen images of 32 px or more: where rounding turns a ReLU, gradients jump, and in a small batch that is chance.
 """
 
 import json

@@ -45,9 +45,13 @@ def worker(module: str, *arguments: object) -> list[str]:
 
 def alternate(contenders: Sequence[Contender], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """`compare.alternate` as the options say, this folder's modules within reach of the contenders."""
-    paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"PYTHONPATH": os.pathsep.join(paths)} | (compare.KEEP_HEAP if options.keep_heap else {})
+    environment = within_reach() | (compare.KEEP_HEAP if options.keep_heap else {})
     return compare.alternate(contenders, rounds=options.rounds, environment=environment)
+
+
+def within_reach() -> dict[str, str]:
+    """What the environment of a `worker` needs to find the modules of this folder."""
+    return {"PYTHONPATH": os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def report(name: str, text: str, figures: Mapping[str, Any], options: argparse.Namespace) -> None:

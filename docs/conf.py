@@ -1,4 +1,9 @@
-"""How `make docs` makes a site of these pages; Sphinx reads it."""
+"""How `make docs` makes a site of these pages and the notebooks; Sphinx reads it."""
+
+import shutil
+from pathlib import Path
+
+from sphinx.application import Sphinx
 
 from resnet_tpu import __version__
 
@@ -6,11 +11,30 @@ project = "resnet_tpu"
 author = "the resnet_tpu authors"
 copyright = "the resnet_tpu authors, Apache-2.0"  # noqa: A001 - Sphinx's name for it
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = project
 html_copy_source = False
 html_show_sphinx = False
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # they show what is stored in them
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
+
+DOCS = Path(__file__).parent
+
+
+def copy_notebooks(*_: object) -> None:
+    """Sphinx reads nothing outside of `docs/`: the notebooks are copied into it, where git ignores them."""
+    shutil.copytree(DOCS.parent / "notebooks", DOCS / "notebooks", dirs_exist_ok=True)
+
+
+def point_to_copies(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Links from pages to notebooks, and back, lead where the copies are."""
+    source[0] = source[0].replace("](../notebooks/", "](notebooks/").replace("](../docs/", "](../")
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("config-inited", copy_notebooks)
+    app.connect("source-read", point_to_copies)

@@ -79,6 +79,7 @@ def test_predictions_are_compared_by_class_and_by_probability() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_all_of_it_runs_here_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
     found = start(monkeypatch, tmp_path, "--quick", "--minutes=30")
@@ -89,7 +90,7 @@ def test_all_of_it_runs_here_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     }  # fmt: skip
     assert {"jax", "cpu devices"} <= {finding["name"] for finding in figures["doctor"]}
     largest = {form["precision"]: form["largest"] for form in figures["check"]["forms"] if not form["wrong"]}
-    assert largest["float32"] <= 3 * figures["check"]["noise"] < 1e-3 < largest["bfloat16"] < 1
+    assert largest["float32"] <= 3 * figures["check"]["noise"] < largest["bfloat16"] < 1
     best = figures["tune"]["best"]
     assert best in [trial["choice"] for trial in figures["tune"]["trials"] if trial["milliseconds"]]
     for name, batch in (("peers", 8), ("batch 4", 4), ("batch 8", 8)):

@@ -1,5 +1,6 @@
 """The notebooks run in a kernel, small, and what is stored of a run is fit to be shown."""
 
+import itertools
 import json
 import os
 import re
@@ -76,6 +77,8 @@ def test_what_is_stored_is_fit_to_be_shown(path: Path) -> None:
     assert path.stat().st_size < MOST_BYTES
     pictures = 0
     for cell in notebook.cells:
+        streams = [output.get("name") for output in cell.get("outputs", ())]
+        assert not any(name and name == after for name, after in itertools.pairwise(streams)), "cut into pieces"
         for output in cell.get("outputs", ()):
             assert output.output_type != "error"
             pictures += "image/png" in output.get("data", {})

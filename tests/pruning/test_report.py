@@ -107,6 +107,14 @@ def test_the_curve_is_drawn(network: str | None, tmp_path: Path) -> None:
     assert picture is not None and picture.std() > 5
 
 
+def test_what_is_left_of_a_layer_is_told_however_little_it_is(tmp_path: Path) -> None:
+    figure = draw_layers({"lr_rewinding": [[1.0, 0.5], [0.01, 0.0005]]}, ["conv_1", "dense"])
+    write_png(figure, str(tmp_path / "layers.png"))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert {"100%", "1%", "0.1%"} <= {*labels}
+    assert len({*labels}) == len(labels)
+
+
 def test_figures_of_the_paper(spec: Path) -> None:
     """Each point is the best re-training time by validation among the published results."""
     with (spec / "paper_results.csv").open() as file:
