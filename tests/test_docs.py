@@ -19,6 +19,7 @@ import pytest
 from jax._src import xla_bridge
 
 from resnet_tpu import cli, resnet_main
+from resnet_tpu.cli.arguments import Menu
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.options.config import OPTIONS, Config
 
@@ -53,8 +54,9 @@ def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
             known, rest = {*resnet_main.SINGLE_FLAGS, *resnet_main.TEXT_FLAGS, *resnet_main.YAML_FLAGS}, command[3:]
         else:
             assert command[1] in cli.VERBS
-            parts = getattr(sys.modules[cli.VERBS[command[1]].__module__], "WHATS", {})
-            known, rest = options_in_help(*(command[1:3] if parts.keys() & command[2:3] else command[1:2])), command[2:]
+            verb = cli.VERBS[command[1]]
+            is_part = isinstance(verb, Menu) and command[2] in verb.verbs
+            known, rest = options_in_help(*(command[1:3] if is_part else command[1:2])), command[2:]
         if command[1:2] == ["submit"]:  # what follows is for `resnet-tpu train`
             known, rest = {*known, *OPTIONS, "recipe", "params_override"}, [word for word in rest if word != "--"]
         if command[1:2] == ["prepare"] and "--" in rest:  # for Apache Beam: tests/data/prepare/test_beam.py
@@ -127,6 +129,7 @@ def run(folder: Path, lines: Iterable[Sequence[str]]) -> None:
     run_python(folder, f"from resnet_tpu import cli\nfor words in {known}: assert cli.main(words) == 0, words")
 
 
+@pytest.mark.long
 def test_commands_for_photos_run_as_they_are(tmp_path: Path) -> None:
     """The README's are among those of the page."""
     draw_photos(tmp_path / "photos")
@@ -169,6 +172,7 @@ def test_commands_for_records_run_as_they_are(page: str, tmp_path: Path) -> None
     run(tmp_path, [PREPARE, *commands(ROOT / "docs" / page, "bash")])
 
 
+@pytest.mark.long
 def test_the_program_in_python_runs_as_it_is(tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos")
     page = (ROOT / "docs" / "api.md").read_text()

@@ -21,6 +21,7 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_unpacked_training_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewinding, "KEPT_ROWS", 2)
     first, packed, second = (tmp_path / name for name in ("first", "packed", "second"))

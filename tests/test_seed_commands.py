@@ -55,6 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_fine_tuning_then_predicting(folder: Path, golden: Callable[[str], Path]) -> None:
     # the tutorial's checkpoint is the original's ResNet-50; this is one of its ResNet-18 with an eighth of the channels
     meta = json.loads(golden("model/r18/meta.json").read_text())

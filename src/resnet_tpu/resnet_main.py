@@ -4,26 +4,23 @@ Every option of `config` is a flag by its own name. The tables below hold the or
 options, and flags that have nothing left to do.
 """
 
+import dataclasses
 import logging
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.cli.arguments import describe, metavar, split_arguments
+from resnet_tpu.cli.arguments import Command, Group, OtherName
 from resnet_tpu.cli.train import run
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.fields import Option, expand_home
+from resnet_tpu.options.fields import FilePath, Option
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml
 from resnet_tpu.recipes import FILES
 from resnet_tpu.system.program import exit_code
 
 log = logging.getLogger("resnet_tpu.resnet_main")  # not by __name__, which is __main__ in `python -m`
-
-PROGRAM = "python -m resnet_tpu.resnet_main"
 
 OTHER_NAMES = {
     "resnet_size": "resnet_depth",
@@ -32,9 +29,6 @@ OTHER_NAMES = {
     "zone": "tpu_zone",
 }
 """Names that also mean a flag."""
-
-LISTS = ("inference_batch_sizes",)
-"""Flags that the original takes several times, for one list."""
 
 MEANT = {"lth_generate_predictions": ("mode", "predict"), "use_cache": ("cache", "records")}
 """Bool flags that stand for the value of an option."""
@@ -53,41 +47,55 @@ TEXT_FLAGS = {
 """Flags that hold many options, from the lowest layer to the highest; single flags come before `hparams`. Each may be
 repeated, later over earlier."""
 
-
-@dataclass(frozen=True)
-class Spent:
-    """A flag with nothing left to do: what the original takes for it is accepted, and `why` is logged."""
-
-    kind: type
-    why: str
-    choices: tuple[str, ...] = ()
-
-
 SPENT = {
-    "tpu": Spent(str, "the program runs on the machine that holds the devices and finds them itself"),
-    "tpu_zone": Spent(str, "the program runs on the machine that holds the devices"),
-    "eval_master": Spent(str, "the original never read it either"),
-    "eval_after_training": Spent(
-        bool, "the original never read it either; mode=train_and_eval ends with an evaluation"
-    ),
-    "transpose_input": Spent(bool, "the compiler chooses the layout of images on the device"),
-    "data_format": Spent(str, "the compiler chooses the layout of activations", ("channels_first", "channels_last")),
-    "use_async_checkpointing": Spent(bool, "checkpoints are always written in the background"),
-    "export_to_tpu": Spent(bool, "the StableHLO in every export runs on a TPU too"),
-    "inference_with_all_cores": Spent(bool, "what serves an export uses all cores"),
-    "lth_no_pruning": Spent(bool, "prediction never prunes"),
+    name: Option(name, "", (kind, type(None)), choices, None, why)
+    for name, kind, choices, why in (
+        ("tpu", str, (), "The program runs on the machine that holds the devices and finds them itself."),
+        ("tpu_zone", str, (), "The program runs on the machine that holds the devices."),
+        ("eval_master", str, (), "The original never read it."),
+        ("eval_after_training", bool, (), "The original never read it; mode=train_and_eval ends with an evaluation."),
+        ("transpose_input", bool, (), "The compiler chooses the layout of images on the device."),
+        ("data_format", str, ("channels_first", "channels_last"), "The compiler chooses the layout of activations."),
+        ("use_async_checkpointing", bool, (), "Checkpoints are always written in the background."),
+        ("export_to_tpu", bool, (), "The StableHLO in every export runs on a TPU too."),
+        ("inference_with_all_cores", bool, (), "What serves an export uses all cores."),
+        ("lth_no_pruning", bool, (), "Prediction never prunes."),
+    )
 }
+"""Flags with nothing left to do, and why: what the original takes for them is accepted, and the reason logged."""
 
+_LIST = "inference_batch_sizes"
+"""A flag that the original takes several times, for one list."""
 
 SINGLE_FLAGS: dict[str, Option] = {
     **OPTIONS,
-    **{name: Option(name, "meant", (bool,), (), False, "", None) for name in MEANT},
-    **{
-        name: Option(name, "spent", (flag.kind, type(None)), flag.choices, None, flag.why, None)
-        for name, flag in SPENT.items()
-    },
+    _LIST: dataclasses.replace(OPTIONS[_LIST], is_repeatable=True),
+    **{name: Option(name, "", (bool,), (), False, f"The same as {'='.join(meant)}.") for name, meant in MEANT.items()},
+    **SPENT,
 }
 """Every flag that has one value, by its first name; those of `config` set an option."""
+
+_MANY = {
+    name: Option(name, "", (FilePath if name in YAML_FLAGS else str,), (), "", text, is_repeatable=True)
+    for name, text in {**YAML_FLAGS, **TEXT_FLAGS}.items()
+}
+
+_SAME = {name: OtherName(first) for name, first in OTHER_NAMES.items()}
+
+COMMAND = Command(
+    "python -m resnet_tpu.resnet_main",
+    usage="--data_dir=FOLDER --model_dir=FOLDER [flags]",
+    groups=[
+        Group("flags that act", {name: SINGLE_FLAGS[name] for name in OPTIONS}, other_names=_SAME),
+        Group("bool flags that stand for the value of another", {name: SINGLE_FLAGS[name] for name in MEANT}),
+        Group(
+            "many options at once, later in this list over earlier, single flags between params_override and hparams",
+            _MANY,
+        ),
+        Group("accepted, with nothing left to do", SPENT, other_names=_SAME),
+    ],
+    single_dash=True,
+)
 
 _HELP = {"-h", "--help", "-help", "--helpfull", "-helpfull", "--helpshort", "-helpshort"}
 
@@ -99,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> None:
     if _HELP.intersection(arguments):
-        print(help_text())
+        print(COMMAND.help(whole=True))
         return
     config, origins = parse(arguments)
     values = config.flat()
@@ -125,7 +133,7 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
     for name, (value, origin) in last.items():
         if name in SPENT:
             _convert(name, value, origin)
-            log.info("%s: accepted with nothing to do, %s.", name, SPENT[name].why)
+            log.info("%s: accepted with nothing to do. %s", name, SPENT[name].help)
     acting = [
         Layer(layer.origin, {name: value for name, value in layer.values.items() if name in OPTIONS})
         for layer in layers
@@ -145,27 +153,11 @@ def _base(mode: str, model_dir: str) -> Config:
 
 def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
     """What was given, from the lowest layer to the highest: the order in which the original merges."""
-    flags = dict.fromkeys((*YAML_FLAGS, *TEXT_FLAGS), False) | {
-        name: bool in SINGLE_FLAGS[OTHER_NAMES.get(name, name)].kinds for name in (*SINGLE_FLAGS, *OTHER_NAMES)
-    }
-    single: dict[str, str] = {}
-    many: dict[str, list[str]] = {name: [] for name in (*YAML_FLAGS, *TEXT_FLAGS)}
-    for name, value in split_arguments(arguments, flags, program=PROGRAM, single_dash=True):
-        if name is None:
-            raise UserError(
-                "Argument", value, "flags such as --mode=train", f"Join it to its flag, or see {PROGRAM} --help."
-            )
-        if name in many:
-            many[name].append(value)
-        elif name in LISTS and name in single:
-            single[name] = f"{single[name]},{value}"
-        else:
-            single[name] = value
-    files = [(name, expand_home(path)) for name in YAML_FLAGS for path in many[name] if path]
-    yield from (_file_layer(name, path) for name, path in files)
-    overrides = [Layer(f"--{name}", _parse_text(name, text)) for name in TEXT_FLAGS for text in many[name]]
+    given = COMMAND.parse(arguments).values
+    yield from (_file_layer(name, path) for name in YAML_FLAGS for path in given.get(name, ()) if path)
+    overrides = [Layer(f"--{name}", _parse_text(name, text)) for name in TEXT_FLAGS for text in given.get(name, ())]
     yield from (layer for layer in overrides if layer.origin != "--hparams")
-    yield Layer("command line", single)
+    yield Layer("command line", {name: value for name, value in given.items() if name in SINGLE_FLAGS})
     yield from (layer for layer in overrides if layer.origin == "--hparams")
 
 
@@ -196,8 +188,8 @@ def _by_first_names(layer: Layer) -> Layer:
         name = OTHER_NAMES.get(given, given)
         if name not in SINGLE_FLAGS:
             hint = nearest(given, (*SINGLE_FLAGS, *OTHER_NAMES))
-            raise UserError(f"Option ({layer.origin})", given, "a known option", f"See {PROGRAM} --help.{hint}")
-        if name in LISTS and isinstance(value, list):
+            raise UserError(f"Option ({layer.origin})", given, "a known option", f"See {COMMAND.program} --help.{hint}")
+        if name == _LIST and isinstance(value, list):
             value = ",".join(map(str, value))
         if name not in MEANT:
             values[name] = value
@@ -211,32 +203,6 @@ def _convert(name: str, value: Any, origin: str) -> Any:
         return SINGLE_FLAGS[name].convert(value)
     except UserError as error:
         raise UserError(f"{error.what} ({origin})", error.got, error.expected, error.do) from None
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def help_text() -> str:
-    """Every flag and what it does here."""
-    bulk = {**YAML_FLAGS, **TEXT_FLAGS}
-    sections: dict[str, list[tuple[str, str]]] = {
-        "flags that act": [(f"{name} {metavar(found)}", describe(found)) for name, found in OPTIONS.items()],
-        "many options at once, later in this list over earlier, single flags between params_override and hparams": [
-            (f"{name} TEXT", text) for name, text in bulk.items()
-        ],
-        "other names": [
-            *((name, f"The same as {first}.") for name, first in OTHER_NAMES.items()),
-            *((name, f"The same as {'='.join(meant)}.") for name, meant in MEANT.items()),
-        ],
-        "accepted, with nothing left to do": [(name, f"{_sentence(flag.why)}.") for name, flag in SPENT.items()],
-    }
-    lines = [f"usage: {PROGRAM} --data_dir=FOLDER --model_dir=FOLDER [flags]"]
-    for title, rows in sections.items():
-        lines += ["", f"{title}:"]
-        for name, text in rows:
-            lines += textwrap.wrap(f"--{name}  {text}", 110, initial_indent="  ", subsequent_indent=" " * 6)
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

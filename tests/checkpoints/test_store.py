@@ -42,6 +42,7 @@ def train(model_dir: Path, train_steps: int, *, file_limit: int = -1) -> "subpro
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path: Path) -> None:
     assert train(tmp_path, 2).returncode == 0
     failed = train(tmp_path, 4, file_limit=60_000)  # enough for metrics and batches, not for arrays

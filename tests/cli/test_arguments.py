@@ -1,109 +1,137 @@
-"""Spellings of options, and what the parser says about them."""
+"""Spellings of options, and what a command says about them."""
+
+import dataclasses
+from typing import Any
 
 import pytest
 
-from resnet_tpu.cli.arguments import OtherName, Parser, describe, metavar, split_arguments
+from resnet_tpu.cli.arguments import Argument, Command, Given, Group, Menu, OtherName, describe, metavar
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS
+from resnet_tpu.options.fields import FilePath, option
 
-FLAGS = {"train_steps": False, "use_tpu": True, "nowhere": False}
+
+def named(*names: str) -> dict[str, Any]:
+    return {name: OPTIONS[name] for name in names}
 
 
-def split(*arguments: str, single_dash: bool = False) -> list[tuple[str | None, str]]:
-    return list(split_arguments(arguments, FLAGS, program="prog", single_dash=single_dash))
+def parse(*words: str, single_dash: bool = False) -> dict[str, Any]:
+    """What is given to a command with a number, a bool, one that begins with `no`, and any arguments."""
+    nowhere = dataclasses.replace(OPTIONS["freeze"], name="nowhere")
+    group = Group("some", {**named("train_steps", "use_tpu"), "nowhere": nowhere})
+    arguments = (Argument("words", "WORD", "Any.", is_required=False, many=True, is_path=False),)
+    given = Command("prog", groups=[group], arguments=arguments, single_dash=single_dash).parse(words)
+    return {name: value for name, value in given.values.items() if value}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("words", "expected"),
     [
-        (["--train_steps=5"], [("train_steps", "5")]),
-        (["--train-steps=5"], [("train_steps", "5")]),
-        (["--train_steps", "5"], [("train_steps", "5")]),
-        (["--train_steps", "-5"], [("train_steps", "-5")]),
-        (["--train_steps=a=b"], [("train_steps", "a=b")]),
-        (["--train_steps="], [("train_steps", "")]),
-        (["--use_tpu"], [("use_tpu", "true")]),
-        (["--nouse_tpu"], [("use_tpu", "false")]),
-        (["--no-use-tpu"], [("use_tpu", "false")]),
-        (["--no_use_tpu", "x"], [("use_tpu", "false"), (None, "x")]),
+        (["--train_steps=5"], {"train_steps": "5"}),
+        (["--train-steps=5"], {"train_steps": "5"}),
+        (["--train_steps", "5"], {"train_steps": "5"}),
+        (["--train_steps", "-5"], {"train_steps": "-5"}),
+        (["--train_steps=a=b"], {"train_steps": "a=b"}),
+        (["--train_steps=1", "--train_steps", "2"], {"train_steps": "2"}),
+        (["--use_tpu"], {"use_tpu": "true"}),
+        (["--nouse_tpu"], {"use_tpu": "false"}),
+        (["--no-use-tpu"], {"use_tpu": "false"}),
+        (["--no_use_tpu", "x"], {"use_tpu": "false", "words": ["x"]}),
         (["--no-use-tpu=true"], None),
         (["--no-train-steps"], None),
-        (["--use_tpu=False"], [("use_tpu", "False")]),
-        (["--use_tpu", "False", "x"], [("use_tpu", "False"), (None, "x")]),
-        (["--use_tpu", "folder"], [("use_tpu", "true"), (None, "folder")]),
-        (["--nowhere=1"], [("nowhere", "1")]),
-        (["a", "--", "--use_tpu", "-b"], [(None, "a"), (None, "--use_tpu"), (None, "-b")]),
-        (["-"], [(None, "-")]),
+        (["--use_tpu=False"], {"use_tpu": "False"}),
+        (["--use_tpu", "False", "x"], {"use_tpu": "False", "words": ["x"]}),
+        (["--use_tpu", "folder"], {"use_tpu": "true", "words": ["folder"]}),
+        (["--nowhere=1"], {"nowhere": "1"}),
+        (["a", "--", "--use_tpu", "-b"], {"words": ["a", "--use_tpu", "-b"]}),
+        (["-"], {"words": ["-"]}),
     ],
 )
-def test_spellings(arguments: list[str], expected: list[tuple[str | None, str]] | None) -> None:
+def test_spellings(words: list[str], expected: dict[str, Any] | None) -> None:
     if expected is None:
         with pytest.raises(UserError):
-            split(*arguments)
+            parse(*words)
     else:
-        assert split(*arguments) == expected
+        assert parse(*words) == expected
+
+
+def test_an_empty_value_is_one() -> None:
+    assert Command("prog", groups=[Group("some", named("freeze"))]).parse(["--freeze="]).values == {"freeze": ""}
 
 
 def test_single_dash_where_the_original_took_it() -> None:
-    assert split("-train_steps", "5", "-nouse_tpu", single_dash=True) == [("train_steps", "5"), ("use_tpu", "false")]
-    assert split("-train_steps") == [(None, "-train_steps")]
+    assert parse("-train_steps", "5", "-nouse_tpu", single_dash=True) == {"train_steps": "5", "use_tpu": "false"}
+    assert parse("-train_steps") == {"words": ["-train_steps"]}
 
 
 def test_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"Option: got --trian-steps, .* See prog --help. Did you mean --train_steps\?"):
-        split("--trian-steps=3")
+        parse("--trian-steps=3")
 
 
 def test_value_left_out() -> None:
     with pytest.raises(UserError, match="--train_steps: got nothing, expected a value"):
-        split("--use_tpu", "--train_steps")
+        parse("--use_tpu", "--train_steps")
 
 
-def make_parser() -> Parser:
-    parser = Parser("prog verb", "About it.", usage="IN [options]", examples=("prog verb x",))
-    parser.add_argument("source", metavar="IN", help="Where from.")
-    parser.add_options("some", OPTIONS.values(), repeatable=("config_file", "seed"))
-    return parser
+def make_command() -> Command:
+    repeatable = dataclasses.replace(OPTIONS["seed"], is_repeatable=True)
+    return Command(
+        "prog verb",
+        "About it.",
+        [Group("some", {**OPTIONS, "seed": repeatable})],
+        usage="IN [options]",
+        examples=("prog verb x",),
+        arguments=(Argument("source", "IN", "Where from."),),
+    )
 
 
 def test_parse_gives_text_of_what_was_given_only() -> None:
-    assert make_parser().parse(["--seed=1", "here", "--seed", "2", "--train_steps=3", "--nouse_tpu"]) == {
-        "source": "here", "seed": ["1", "2"], "train_steps": "3", "use_tpu": "false"
-    }  # fmt: skip
-    assert make_parser().parse(["--", "-odd"]) == {"source": "-odd"}
+    words = ["--seed=1", "here", "--seed", "2", "--train_steps=3", "--nouse_tpu"]
+    assert make_command().parse(words) == Given(
+        words, {"source": "here", "seed": ["1", "2"], "train_steps": "3", "use_tpu": "false"}
+    )
+    assert make_command().parse(["--", "-odd"]).values == {"source": "-odd"}
 
 
-def test_other_names_mean_the_option_and_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = Parser("prog verb", "About it.", examples=())
-    options = [OPTIONS["seed"], OPTIONS["use_tpu"], OPTIONS["train_steps"]]
+def test_what_comes_after_two_dashes_is_for_another_program() -> None:
+    command = Command("prog", groups=[Group("some", named("seed"))], rest=("train_steps",))
+    given = command.parse(["--seed=1", "--", "--train_steps=5", "--", "x"])
+    assert (given.values, given.rest) == ({"seed": "1"}, ("--train_steps=5", "--", "x"))
+    with pytest.raises(UserError, match=r"got --train_steps=5, .* Write prog \[options\] -- --train_steps=5$"):
+        command.parse(["--train_steps=5"])
+
+
+def test_other_names_mean_the_option_and_are_in_the_help() -> None:
     means = {"start": "seed", "with_tpu": "use_tpu", "absent": "momentum"}
     names = {name: OtherName(option) for name, option in means.items()}
-    parser.add_options("some", options, other_names=names | {"epochs": OtherName("train_steps", unit="epochs")})
-    assert parser.parse(["--start=1"]) == parser.parse(["--seed=1"]) == {"seed": "1"}
-    assert parser.parse(["--seed=1", "--start", "2", "--nowith_tpu"]) == {"seed": "2", "use_tpu": "false"}
-    assert parser.parse(["--epochs", "0.5"]) == {"train_steps": "0.5epochs"}
+    names["epochs"] = OtherName("train_steps", unit="epochs")
+    command = Command("prog verb", groups=[Group("some", named("seed", "use_tpu", "train_steps"), other_names=names)])
+    assert command.parse(["--start=1"]).values == command.parse(["--seed=1"]).values == {"seed": "1"}
+    assert command.parse(["--seed=1", "--start", "2", "--nowith_tpu"]).values == {"seed": "2", "use_tpu": "false"}
+    assert command.parse(["--epochs", "0.5"]).values == {"train_steps": "0.5epochs"}
     with pytest.raises(UserError, match=r"Did you mean --start[?,]"):
-        parser.parse(["--strat=1"])
+        command.parse(["--strat=1"])
     with pytest.raises(UserError, match="got --absent"):
-        parser.parse(["--absent=1"])
-    with pytest.raises(SystemExit):
-        parser.parse(["--help"])
-    words = " ".join(capsys.readouterr().out.split())
+        command.parse(["--absent=1"])
+    words = " ".join(command.help(whole=False).split())
     assert f"--seed N {describe(OPTIONS['seed'])} Also --start." in words
     assert "Also --epochs=20 for 20epochs." in words
 
 
 def test_the_short_help_shows_what_is_common_and_the_whole_one_all(capsys: pytest.CaptureFixture[str]) -> None:
-    def shown(argument: str) -> str:
-        parser = Parser("prog verb", "About it.", examples=())
-        parser.add_options("some", [OPTIONS["seed"], OPTIONS["momentum"]], common={"seed"})
-        parser.add_options("others", [OPTIONS["use_tpu"]], common=())
+    def shown(word: str) -> str:
+        some, others = (
+            Group("some", named("seed", "momentum"), common={"seed"}),
+            Group("others", named("use_tpu"), common=()),
+        )
         with pytest.raises(SystemExit) as ended:
-            parser.parse([argument, "--seed=1"])
+            Command("prog verb", groups=[some, others]).parse([word, "--seed=1"])
         assert ended.value.code == 0
         return capsys.readouterr().out
 
     short = shown("--help")
+    assert shown("-h") == short
     assert "--seed N" in short
     assert not {"--momentum", "--use_tpu", "others:"} & set(short.split())
     assert "prog verb --help-all shows 2 more options." in short
@@ -112,18 +140,16 @@ def test_the_short_help_shows_what_is_common_and_the_whole_one_all(capsys: pytes
     assert "--help-all" not in whole
 
 
-@pytest.mark.parametrize(("arguments", "got"), [([], "no IN"), (["a", "b"], "also b")])
-def test_too_few_and_too_many(arguments: list[str], got: str) -> None:
+@pytest.mark.parametrize(("words", "got"), [([], "no IN"), (["a", "b"], "also b")])
+def test_too_few_and_too_many(words: list[str], got: str) -> None:
     with pytest.raises(UserError, match=rf"^prog verb: got {got}, expected prog verb IN \[options\]"):
-        make_parser().parse(arguments)
+        make_command().parse(words)
 
 
-def test_help_shows_every_option_with_text_default_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        make_parser().parse(["-h"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
+def test_help_shows_every_option_with_text_default_and_examples() -> None:
+    shown = make_command().help(whole=True)
     words = " ".join(shown.split())
+    assert "IN Where from." in words
     for found in OPTIONS.values():
         assert f"--{found.name} {metavar(found)}" in words
         assert describe(found) in words
@@ -134,3 +160,45 @@ def test_defaults_are_told_unless_the_text_does() -> None:
     assert describe(OPTIONS["train_batch_size"]).endswith(" Default: 1024.")
     assert describe(OPTIONS["use_tpu"]).endswith(" Default: true.")
     assert describe(OPTIONS["num_eval_images"]).count("Default") == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Taste:
+    """What a dish is like."""
+
+    salt: int = option(1, "How salty.", at_least=0)
+    recipe: FilePath = option("", "Where it stands.")
+
+
+DISHES = {"soup": "hot", "salad": "cold"}
+
+
+@Command(
+    "prog cook",
+    "It takes a while.",
+    [Group("taste", f"{__name__}:Taste", without=("recipe",)), Group("dishes", {}, notes=f"{__name__}:DISHES")],
+)
+def cook(given: Given) -> None:
+    """Make a meal."""
+    MEALS.append(given.fill(Taste))
+
+
+MEALS: list[Taste] = []
+
+
+def test_a_verb_says_what_it_takes_without_being_run(capsys: pytest.CaptureFixture[str]) -> None:
+    menu = Menu("prog", "Everything about meals.", {"cook": cook}, examples=("prog cook",))
+    assert [*cook.command.options] == ["salt"]
+    assert cook.command.help(whole=False).startswith(
+        "usage: prog cook [options]\n\nMake a meal.\n\nIt takes a while.\n\n"
+        "taste:\n  --salt N  How salty. Default: 1.\n\ndishes:\n  soup      hot\n  salad     cold\n"
+    )
+    menu([])
+    assert "  cook  Make a meal.\n" in capsys.readouterr().out
+    assert MEALS == []
+    menu(["cook", "--salt=3"])
+    assert [Taste(salt=3)] == MEALS
+    with pytest.raises(UserError, match=r"salt: got -1, expected at least 0"):
+        menu(["cook", "--salt=-1"])
+    with pytest.raises(UserError, match=r"^prog: got cock, expected one of cook. See prog --help. Did you mean cook"):
+        menu(["cock"])

@@ -63,7 +63,9 @@ def test_start_is_quick_and_the_exit_code_is_the_processs() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     verbs = ", ".join(cli.VERBS)
-    assert done.stderr == f"Verb: got trian, expected one of {verbs}. See resnet-tpu --help. Did you mean train?\n"
+    assert (
+        done.stderr == f"resnet-tpu: got trian, expected one of {verbs}. See resnet-tpu --help. Did you mean train?\n"
+    )
 
 
 def test_version_and_overview(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +162,7 @@ def test_options_left_out_of_verbs_are_options() -> None:
         (["convert"], "resnet-tpu convert: got no SRC"),
         (["convert", "a", "b", "c"], "resnet-tpu convert: got also c"),
         (["demo", "--data=x"], "Did you mean --data_dir"),
-        (["--data_dir=d"], "Verb: got --data_dir=d, expected one of"),
+        (["--data_dir=d"], "resnet-tpu: got --data_dir=d, expected one of"),
     ],
 )
 def test_mistakes(

@@ -16,6 +16,7 @@ from resnet_tpu.data.prepare.digits import write_digits
 pytest.importorskip("sklearn", reason="the demo's digits come with the extra [demo]")
 
 
+@pytest.mark.long
 def test_digits_are_read_with_at_least_97_percent(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "resnet_tpu", "demo", f"--output_dir={tmp_path}"]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}  # as where no test runs: eight take twice as long

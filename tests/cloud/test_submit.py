@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from resnet_tpu import cli
-from resnet_tpu.cli.submit import WHATS
+from resnet_tpu.cli.submit import SUBMIT
 from resnet_tpu.cloud import tpu_vm, vertex
 from resnet_tpu.cloud.follow import TrainingFailedError
 from resnet_tpu.cloud.job import Job
@@ -170,7 +170,7 @@ def test_the_manifest_of_gke(dry_run: Callable[..., str], spot: bool) -> None:
 
 
 def test_an_image_of_ones_own_runs_the_very_command(dry_run: Callable[..., str]) -> None:
-    for service in WHATS:
+    for service in SUBMIT.verbs:
         text = dry_run(service, "--image=us-docker.pkg.dev/p/r/i")
         if service == "gke":
             command = list(yaml.safe_load_all(text))[1]["spec"]["template"]["spec"]["containers"][0]["command"]
@@ -218,7 +218,7 @@ def test_names_of_jobs(service: str, name: str, do: str, capsys: pytest.CaptureF
     assert said.endswith(f"{do}\n")
 
 
-@pytest.mark.parametrize("service", WHATS)
+@pytest.mark.parametrize("service", SUBMIT.verbs)
 def test_a_package_that_is_on_no_index_is_warned_of(service: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words(service, "--dry_run")) == 0
     assert (

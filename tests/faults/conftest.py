@@ -28,7 +28,9 @@ from resnet_tpu.reports.metrics import read_metrics
 
 IN_A_ROW = 10
 PATIENCE_SECS = 500  # with a machine that is busy with other tests
-SAID = {signal.SIGINT: [130, "Interrupted."], signal.SIGTERM: [143, "Terminated."]}
+SAID = {
+    signal.SIGINT: [130, "Interrupted."], signal.SIGTERM: [143, "Terminated."], signal.SIGHUP: [129, "Hung up."],
+}  # fmt: skip
 """Exit code and last line of a program that a signal ended."""
 
 
@@ -59,8 +61,8 @@ for line in sys.stdin:
 
 LIGHT = ("data.prepare.prepare", "data.prepare.report")
 HEAVY = (
-    "data.prepare.prepare", "export.onnx", "export.stablehlo", "export.verify", "prune.experiment", "prune.lottery",
-    "prune.picture", "reports.curves",
+    "data.prepare.prepare", "serving.export.onnx", "serving.export.stablehlo", "serving.export.verify",
+    "pruning.experiment", "pruning.lottery", "pruning.picture", "reports.curves",
 )  # fmt: skip
 """The modules of `prepare`, and of the others, which need JAX."""
 

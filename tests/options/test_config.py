@@ -119,7 +119,7 @@ def test_options_of_describes_any_dataclass() -> None:
     class Colours:
         red: int = option(3, "How red.", at_least=0)
 
-    found = options_of("colours", Colours)["red"]
+    found = options_of(Colours, "colours")["red"]
     assert (found.name, found.group, found.default, found.help, found.at_least) == ("red", "colours", 3, "How red.", 0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.cli.completion import _leaves
+from resnet_tpu.cli.completion import options_of_verbs
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
@@ -62,7 +62,7 @@ def test_what_no_path_can_be(path: str) -> None:
 
 
 def test_every_option_that_is_called_like_a_path_is_one() -> None:
-    options = {(verb, name): found for verb, options in _leaves().items() for name, found in options.items()}
+    options = {(verb, name): found for verb, options in options_of_verbs().items() for name, found in options.items()}
     options |= {("", name): found for name, found in OPTIONS.items()}
     missed = [key for key, found in options.items() if _CALLED_PATH.search(key[1]) and not found.is_path]
     assert [key for key in missed if key != ("convert", "labels")] == []

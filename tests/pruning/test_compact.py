@@ -185,6 +185,7 @@ def test_what_cannot_be_compacted() -> None:
         compact(Checkpoint(7, arrays, make_meta(evonorm, None, 0)))
 
 
+@pytest.mark.long
 def test_every_verb_takes_what_compact_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = {"data_dir": "synthetic", "num_train_images": 16, "num_eval_images": 16, "train_batch_size": 8}
     config = configured(**own, eval_batch_size=16, train_steps=9, steps_per_eval=2, num_cores=1)

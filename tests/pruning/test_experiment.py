@@ -72,6 +72,7 @@ def assert_starts_from(start: dict[str, np.ndarray], origin: dict[str, np.ndarra
         np.testing.assert_array_equal(start[name], array if mask is None else array * mask, name)
 
 
+@pytest.mark.long
 def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(dense.parent)  # Orbax alone would not find a checkpoint by a relative path
     outcomes = prune_run(dense.name, str(tmp_path), experiment())
@@ -128,6 +129,7 @@ def learning_rates(model_dir: Path) -> list[float]:
     return [row["learning_rate"] for row in rows if row["split"] == "train"]
 
 
+@pytest.mark.long
 def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path) -> None:
     """A phase without its last steps, and one that was only begun, are what a kill leaves behind."""
     whole = prune_run(str(dense), str(tmp_path / "whole"), experiment(retrain="lr_rewinding"))
@@ -163,6 +165,7 @@ def test_a_picture_that_a_kill_prevented_is_drawn(dense: Path, tmp_path: Path) -
     assert picture.stat().st_size > 1000
 
 
+@pytest.mark.long
 def test_other_seeds_train_their_own_network_first(dense: Path, tmp_path: Path) -> None:
     outcomes = prune_run(str(dense), str(tmp_path), experiment(levels=1, seeds="0,1"))
     assert [(outcome.seed, outcome.level) for outcome in outcomes] == [

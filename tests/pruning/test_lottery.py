@@ -114,6 +114,7 @@ def test_procedures(
     assert store.step_of(find_named(str(model_dir / "checkpoint_iter_final"))) == last
 
 
+@pytest.mark.long
 def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> None:
     flags = procedure("lr_rewinding", before)
     assert train(tmp_path, *flags) == 0
@@ -130,6 +131,7 @@ def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> N
     assert store.steps_in(str(tmp_path / "former.1" / store.FOLDER))[-1] == LAST
 
 
+@pytest.mark.long
 def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Masks are equal in all of these."""
     flags = [*procedure("fine_tuning", before), "--mode=train", f"--train_steps={EARLY}"]  # begins, and that is all
@@ -196,6 +198,7 @@ def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -
     assert (moved / "checkpoint").exists()
 
 
+@pytest.mark.long
 def test_it_may_say_an_earlier_step_of_the_same_directory(before: Path, tmp_path: Path) -> None:
     flags = [*procedure("lr_rewinding", before), "--mode=train", "--train_steps", str(EARLY + 1)]
     assert train(tmp_path, *flags) == 0

@@ -69,7 +69,12 @@ def test_the_rest_passes_through(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, b"Interrupted.\n"), (signal.SIGTERM, 143, b"Terminated.\n")]
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, 130, b"Interrupted.\n"),
+        (signal.SIGTERM, 143, b"Terminated.\n"),
+        (signal.SIGHUP, 129, b"Hung up.\n"),
+    ],
 )
 def test_a_signal_to_the_process(number: signal.Signals, code: int, said: bytes) -> None:
     program = (
@@ -92,7 +97,7 @@ LATE = {
 
 
 @pytest.mark.parametrize("moment", LATE)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment: str) -> None:
     program = (
         "import os, sys, time; from resnet_tpu.system.program import exit_code\n"
@@ -108,7 +113,7 @@ def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment:
 
 
 @pytest.mark.parametrize("soon", [0.05, 0.0])  # 0: it comes again before the hook for it is left
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
     number: signal.Signals, code: int, soon: float
 ) -> None:
@@ -123,7 +128,50 @@ def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
     )
     done = subprocess.run([sys.executable, "-c", script, str(int(number))], capture_output=True, text=True, timeout=50)
     assert done.returncode == code
-    assert done.stderr in ("Interrupted.\n", "Terminated.\n")
+    assert done.stderr in ("Interrupted.\n", "Terminated.\n", "Hung up.\n")
+
+
+ON_A_TERMINAL = """
+import logging, os, pty, signal, sys, time
+from resnet_tpu.system.program import exit_code
+
+def work(_):
+    if sys.argv[1] == "ignored":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    print("ready", flush=True)
+    try:
+        for number in range(1000):
+            logging.getLogger("resnet_tpu").info("line %d", number)
+            if sys.argv[1] == "ignored" and not os.isatty(2):
+                raise SystemExit(7)
+            time.sleep(0.01)
+    finally:
+        print("saving", flush=True)
+
+pid, terminal = pty.fork()
+if not pid:
+    sys.exit(exit_code(work))
+while b"ready" not in os.read(terminal, 1000):
+    pass
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("hangup", "code"), [("handled", 129), ("ignored", 7)])  # ignored: as after the shell's disown
+def test_the_terminal_is_closed(hangup: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", ON_A_TERMINAL, hangup], stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_what_nohup_starts_goes_on() -> None:
+    program = (
+        "import os, signal; from resnet_tpu.system.program import exit_code\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "print(exit_code(lambda _: os.kill(os.getpid(), signal.SIGHUP), []))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 def test_reader_gone() -> None:

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from resnet_tpu.system import signals
+
 
 @contextlib.contextmanager
 def calling() -> Iterator[None]:
     """Meanwhile Orbax does not log every array that it could not read or write, with a trace; it raises as well.
 
-    The first Ctrl-C or SIGTERM acts when the call is through, whatever came of it.
+    The first signal to end acts when the call is through, whatever came of it.
     """
     if not isinstance(sys.unraisablehook, _WithoutLateArrays):
         sys.unraisablehook = _WithoutLateArrays(sys.unraisablehook)
@@ -37,7 +39,7 @@ def _signals_held() -> Iterator[None]:
     held: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
     if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in signals.ENDING:
             if callable(handler := signal.getsignal(number)):
                 handlers[number] = handler
 

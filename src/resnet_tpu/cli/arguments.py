@@ -1,27 +1,39 @@
-"""Command lines: the spellings of options, help made from `Option`s, and what was given as a dataclass of options."""
+"""Command lines: what a verb takes, the help on it, and what was given."""
 
-import argparse
+import dataclasses
 import functools
+import pkgutil
+import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options.fields import FilePath, Option, Rgb, options_of
+from resnet_tpu.options.fields import FilePath, Option, Rgb, expand_home, options_of
 
 T = TypeVar("T")
 
-Flags = Mapping[str, bool]
-"""Names of options, with whether each is a bool, which needs no value."""
-
-ASKING_FOR_HELP = ("--help", "-h", "--help-all", "help")
-"""What, in place of a verb or a part of one, asks what there is."""
-
 _WIDTH = 110
+_COLUMN = 30
+"""Where texts begin beside names, at most."""
+
 _wrap = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False, break_long_words=False)
 _SPELLINGS = (
     "Also --some-name VALUE for --some_name=VALUE; and of a BOOL --some_name for true, --no-some-name for false."
 )
+_HELPS = ("help", "help_all")
+
+
+class Argument(NamedTuple):
+    """What is given by its place: a word, or with `many` all words that are left."""
+
+    name: str
+    metavar: str
+    help: str
+    is_required: bool = True
+    many: bool = False
+    is_path: bool = True
 
 
 class OtherName(NamedTuple):
@@ -35,158 +47,242 @@ class OtherName(NamedTuple):
         return f"Also --{name}=20 for 20{self.unit}." if self.unit else f"Also --{name}."
 
 
-def split_arguments(
-    arguments: Sequence[str], flags: Flags, *, program: str, single_dash: bool = False
-) -> Iterator[tuple[str | None, str]]:
-    """(name, value) of each option and (None, text) of everything else, in order.
+@dataclass(frozen=True)
+class Group:
+    """Options under a heading of the help, below `notes`: names with what they mean.
 
-    Spellings: `--name=value`, `--name value`, `--na-me`, and for a bool `--name`, `--no-name`, `--noname`,
-    `--name false`; with `single_dash` also `-name`. After `--` nothing is an option.
-    Raises UserError for an unknown option, with the nearest of `flags`, and for a value left out.
+    owner: a dataclass of options, or the options themselves by name. What is slow to import may be named in place of
+    it, as `package.module:name`, here and as the notes. without: names of those that are left out. other_names: what
+    other names mean, as far as they are of these options. common: names of those that --help shows; the rest is for
+    --help-all. None: all.
     """
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument == "--":
-            yield from ((None, text) for text in rest)
-            return
-        if argument == "-" or not argument.startswith("-" if single_dash else "--"):
-            yield None, argument
-            continue
-        written, equals, value = argument.partition("=")
-        name = written.lstrip("-").replace("-", "_")
-        negated = name.removeprefix("no").removeprefix("_")
-        if name not in flags and name.startswith("no") and flags.get(negated, False) and not equals:
-            yield negated, "false"
-            continue
-        if name not in flags:
-            hint = nearest(written, [f"--{known}" for known in flags])
-            raise UserError("Option", written, f"an option of {program}", f"See {program} --help.{hint}")
-        if not equals and flags[name]:
-            value = rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "true"
-        elif not equals:
-            if not rest:
-                raise UserError(written, "nothing", "a value", f"Write {written}=VALUE.")
-            value = rest.pop(0)
-        yield name, value
+
+    title: str
+    owner: type | Mapping[str, Option] | str
+    without: Collection[str] = ()
+    other_names: Mapping[str, OtherName] = field(default_factory=dict)
+    common: Collection[str] | None = None
+    notes: Mapping[str, str] | str = field(default_factory=dict)
+
+    @functools.cached_property
+    def options(self) -> Mapping[str, Option]:
+        """The options by name."""
+        owner = _found(self.owner)
+        options = options_of(owner) if isinstance(owner, type) else owner
+        return {name: option for name, option in options.items() if name not in self.without}
+
+    @property
+    def others(self) -> dict[str, OtherName]:
+        """The other names of these options."""
+        return {name: other for name, other in self.other_names.items() if other.option in self.options}
+
+    def entries(self, *, whole: bool) -> dict[str, str]:
+        """Each note and each option as it is written, with its text; of the options the common ones or the whole."""
+        texts = dict(_found(self.notes))
+        for name, option in self.options.items():
+            if whole or self.common is None or name in self.common:
+                others = [other.describe(called) for called, other in self.others.items() if other.option == name]
+                texts[f"--{name} {metavar(option)}"] = " ".join([describe(option), *others])
+        return texts
 
 
-def cut_at_dashes(arguments: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
-    """The arguments before the first `--`, and those after it, which are another program's."""
-    cut = list(arguments).index("--") if "--" in arguments else len(arguments)
-    return arguments[:cut], tuple(arguments[cut + 1 :])
+def _found(named: Any) -> Any:
+    return pkgutil.resolve_name(named) if isinstance(named, str) else named
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse with the spellings of `split_arguments`. What does not fit raises UserError."""
+@dataclass(frozen=True)
+class Given:
+    """What a command line gives: the words of it, and of these the values of arguments and options by name.
 
-    def __init__(self, program: str, about: str, *, usage: str = "[options]", examples: Sequence[str]) -> None:
-        super().__init__(
-            prog=program,
-            usage=f"{program} {usage}",
-            description="\n".join(_wrap(line) for line in about.split("\n")),
-            epilog="\n".join(["examples:", *(f"  {example}" for example in examples), "", _SPELLINGS]),
-            add_help=False,
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=_WIDTH),
-            allow_abbrev=False,
-        )
-        self._options: dict[str, Option] = {}  # by all their names
-        self._other_names: dict[str, OtherName] = {}
-        self._rare: list[argparse.Action] = []
+    Values are text, or lists of text, and of an option only there when it was given. Paths are by `expand_home`.
+    rest: what comes after `--`, where that is another program's.
+    """
 
-    def add_options(
-        self,
-        title: str,
-        options: Iterable[Option],
-        *,
-        repeatable: Collection[str] = (),
-        other_names: Mapping[str, OtherName] | None = None,
-        common: Collection[str] | None = None,
-    ) -> None:
-        """Adds options under a heading of the help. In what `parse` returns they are text, and absent when not given.
+    words: Sequence[str]
+    values: dict[str, Any]
+    rest: tuple[str, ...] = ()
 
-        repeatable: names of those that may be given several times and become a list of text; of others the last counts.
-        other_names: what other names mean. common: names of those that --help shows; the others are for --help-all.
-        None: all.
+    def fill(self, owner: type[T]) -> T:
+        """The dataclass `owner` of options with the values given. Raises UserError for one that does not fit."""
+        options = options_of(owner)
+        return owner(**{name: options[name].convert(self.values[name]) for name in options if name in self.values})
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what it takes by its place and as options. Called with a function that does it, it makes a verb.
+
+    about: begins the help. rest: names of options of another program, whose words come after `--`; None: there is no
+    such program, and what comes after `--` is arguments, even when it looks like options. single_dash: options may
+    begin with one dash as well.
+    """
+
+    program: str
+    about: str = ""
+    groups: Sequence[Group] = ()
+    usage: str = "[options]"
+    examples: Sequence[str] = ()
+    arguments: Sequence[Argument] = ()
+    rest: Collection[str] | None = None
+    single_dash: bool = False
+
+    def __call__(self, run: Callable[[Given], None]) -> "Verb":
+        """The verb that does `run`, whose docstring says what that is and begins the help."""
+        does = str(run.__doc__)
+        return Verb(does, dataclasses.replace(self, about=f"{does}\n\n{self.about}".strip()), run)
+
+    @functools.cached_property
+    def options(self) -> Mapping[str, Option]:
+        """The options by all their names."""
+        found: dict[str, Option] = {}
+        for group in self.groups:
+            found |= group.options
+            found |= {name: found[other.option] for name, other in group.others.items()}
+        return found
+
+    def parse(self, words: Sequence[str]) -> Given:
+        """What the words give. For `--help` and `--help-all` prints the help and exits.
+
+        Spellings: `--name=value`, `--name value`, `--na-me`, and for a bool `--name`, `--no-name`, `--noname`,
+        `--name false`. Of an option that is given several times the last counts, unless it is repeatable. Raises
+        UserError for an unknown option, with the nearest, for a value left out, and for too few or too many arguments.
         """
-        group = self.add_argument_group(title)
-        for option in options:
-            others = {name: other for name, other in (other_names or {}).items() if other.option == option.name}
-            self._other_names |= others
-            self._options |= dict.fromkeys((option.name, *others), option)
-            text = " ".join([describe(option), *(other.describe(name) for name, other in others.items())])
-            action = group.add_argument(
-                f"--{option.name}",
-                metavar=metavar(option),
-                help=text.replace("%", "%%"),
-                default=argparse.SUPPRESS,
-                action="append" if option.name in repeatable else "store",
-            )
-            if common is not None and option.name not in common:
-                self._rare.append(action)
-
-    def has(self, argument: str) -> bool:
-        """Whether an argument is one of the options, with its value or without."""
-        return argument.startswith("--") and argument[2:].partition("=")[0].replace("-", "_") in self._options
-
-    def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """The positional arguments and the given options by name, the paths of these by `expand_home`.
-
-        `--help` and `--help-all` print the help and exit.
-        """
-        if list(arguments) == _QUESTION:
-            raise _Answer(self._options)
-        flags = dict.fromkeys(_HELPS, True) | {name: bool in option.kinds for name, option in self._options.items()}
-        options: list[str] = []
+        own, rest = (*words,), ()
+        if self.rest is not None and "--" in own:
+            cut = own.index("--")
+            own, rest = own[:cut], own[cut + 1 :]
+        units = {name: other.unit for group in self.groups for name, other in group.others.items()}
+        values: dict[str, Any] = {}
         others: list[str] = []
-        arguments = ["--help" if argument == "-h" else argument for argument in arguments]
-        for name, value in split_arguments(arguments, flags, program=self.prog):
+        for name, text in self._split(own):
             if name in _HELPS:
-                self._show_help(whole=name == "help_all")
+                print(self.help(whole=name == "help_all"))
+                sys.exit(0)
             elif name is None:
-                others.append(value)
+                others.append(text)
             else:
-                option, unit = self._options[name], self._other_names.get(name, OtherName(name)).unit
-                options.append(f"--{option.name}={option.convert(value) if option.is_path else value + unit}")
-        separator = ["--"] if any(other.startswith("-") for other in others) else []
-        return vars(self.parse_args([*options, *separator, *others]))
+                option = self.options[name]
+                value = option.convert(text) if option.is_path else text + units.get(name, "")
+                values[option.name] = [*values.get(option.name, ()), value] if option.is_repeatable else value
+        return Given(words, self._place(others) | values, rest)
 
-    def _show_help(self, *, whole: bool) -> NoReturn:
-        """Prints the help, with the options that are not common only when it is to be the whole one, and exits."""
-        if self._rare and not whole:
-            for action in self._rare:
-                action.help = argparse.SUPPRESS
-            self.epilog = f"{self.prog} --help-all shows {len(self._rare)} more options.\n\n{self.epilog}"
-        self.print_help()
-        self.exit()
+    def _split(self, words: Sequence[str]) -> Iterator[tuple[str | None, str]]:
+        """(name, value) of each option and (None, text) of everything else, in order."""
+        rest = list(words)
+        while rest:
+            word = rest.pop(0)
+            if word == "--":
+                yield from ((None, text) for text in rest)
+                return
+            if word == "-" or not word.startswith("-" if self.single_dash or word == "-h" else "--"):
+                yield None, word
+                continue
+            written, equals, value = word.partition("=")
+            name = "help" if written == "-h" else written.lstrip("-").replace("-", "_")
+            negated = name.removeprefix("no").removeprefix("_")
+            if name not in self.options and name.startswith("no") and self._is_bool(negated) and not equals:
+                yield negated, "false"
+                continue
+            if name not in self.options and name in (self.rest or ()):
+                expected = f"options of {self.program} before --, and after it those of what runs then"
+                raise UserError("Option", word, expected, f"Write {self.program} [options] -- {word}")
+            if name not in self.options and name not in _HELPS:
+                hint = nearest(written, [f"--{known}" for known in self.options])
+                raise UserError("Option", written, f"an option of {self.program}", f"See {self.program} --help.{hint}")
+            if not equals and self._is_bool(name):
+                value = rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "true"
+            elif not equals:
+                if not rest:
+                    raise UserError(written, "nothing", "a value", f"Write {written}=VALUE.")
+                value = rest.pop(0)
+            yield name, value
 
-    def error(self, message: str) -> NoReturn:
-        """What argparse calls when positional arguments are missing or too many."""
-        got = message.replace("the following arguments are required:", "no").replace("unrecognized arguments:", "also")
-        usage = self.format_usage().removeprefix("usage: ").strip()
-        raise UserError(self.prog, got, usage, f"See {self.prog} --help.")
+    def _is_bool(self, name: str) -> bool:
+        return name in _HELPS or (name in self.options and bool in self.options[name].kinds)
+
+    def _place(self, texts: Sequence[str]) -> dict[str, Any]:
+        """The arguments by name; one that is left out is empty. Raises UserError for too few and too many of them."""
+        left = [*texts]
+        values: dict[str, Any] = {}
+        missing: list[str] = []
+        for argument in self.arguments:
+            taken = left if argument.many else left[:1]
+            left = left[len(taken) :]
+            if argument.is_required and not taken:
+                missing.append(argument.metavar)
+            found = [expand_home(text) if argument.is_path else text for text in taken]
+            values[argument.name] = found if argument.many else "".join(found)
+        if missing or left:
+            got = f"no {', '.join(missing)}" if missing else f"also {' '.join(left)}"
+            raise UserError(self.program, got, f"{self.program} {self.usage}", f"See {self.program} --help.")
+        return values
+
+    def help(self, *, whole: bool) -> str:
+        """How the program is used, with the options that are not common only when it is to be the whole help."""
+        parts = {"positional arguments": {argument.metavar: argument.help for argument in self.arguments}}
+        parts |= {group.title: group.entries(whole=whole) for group in self.groups}
+        more = sum(len(group.entries(whole=True)) - len(parts[group.title]) for group in self.groups)
+        column = _column([name for texts in parts.values() for name in texts])
+        texts = [
+            f"usage: {self.program} {self.usage}",
+            "\n".join(map(_wrap, self.about.split("\n"))),
+            *(f"{title}:\n{entries(texts, column)}" for title, texts in parts.items() if texts),
+            f"{self.program} --help-all shows {more} more options." if more else "",
+            "\n".join(["examples:", *(f"  {example}" for example in self.examples)]) if self.examples else "",
+            _SPELLINGS,
+        ]
+        return "\n\n".join(filter(None, texts))
 
 
-_HELPS = ("help", "help_all")
+@dataclass(frozen=True)
+class Verb:
+    """Something that a program does: what, in a sentence; what it takes; and the function that does it."""
 
-_QUESTION = ["\0"]
-"""Arguments that no command line can hold: `Parser.parse` answers with its options."""
+    about: str
+    command: Command
+    run: Callable[[Given], None]
+
+    def __call__(self, words: Sequence[str]) -> None:
+        """Does it, as the words on the command line say."""
+        self.run(self.command.parse(words))
 
 
-class _Answer(BaseException):
-    """Carries the options past everything that a verb would do with them."""
+@dataclass(frozen=True)
+class Menu:
+    """A program of several verbs, of which the first word names one.
 
-    def __init__(self, options: Mapping[str, Option]) -> None:
-        self.options = options
+    about: what they are for, in a sentence. details: more on that. what: what stands for a verb in the usage.
+    """
 
+    program: str
+    about: str
+    verbs: "Mapping[str, Verb | Menu]"
+    examples: Sequence[str]
+    details: str = ""
+    what: str = "WHAT"
 
-def options_of_verb(verb: Callable[[Sequence[str]], None]) -> Mapping[str, Option]:
-    """The options of a verb by all their names. Nothing else of it is done."""
-    try:
-        verb(_QUESTION)
-    except _Answer as answer:
-        return answer.options
-    return {}
+    def __call__(self, words: Sequence[str]) -> None:
+        """Does what the words on the command line say; without any, shows what there is."""
+        name, *others = words or ["help"]
+        if name in ("help", "--help", "--help-all", "-h"):
+            print(self.help())
+        elif name in self.verbs:
+            self.verbs[name](others)
+        else:
+            do = f"See {self.program} --help.{nearest(name, self.verbs)}"
+            raise UserError(self.program, name, f"one of {', '.join(self.verbs)}", do)
+
+    def help(self) -> str:
+        """What there is."""
+        texts = [
+            f"usage: {self.program} {self.what} [options]",
+            self.about,
+            self.details,
+            f"{self.what} is one of:\n{entries({name: verb.about for name, verb in self.verbs.items()})}",
+            "\n".join(["examples:", *(f"  {example}" for example in self.examples)]),
+            f"`{self.program} {self.what} --help` lists the options of each.",
+        ]
+        return "\n\n".join(filter(None, texts))
 
 
 def metavar(option: Option) -> str:
@@ -206,42 +302,19 @@ def describe(option: Option) -> str:
     return f"{option.help} Default: {default}."
 
 
-def entries(texts: Mapping[str, str]) -> str:
-    """Names with their texts in a column beside them, as a part of a help."""
-    column = 4 + max(map(len, texts))
-    lines = [
-        _wrap(text, initial_indent=f"  {name}".ljust(column), subsequent_indent=" " * column)
-        for name, text in texts.items()
-    ]
+def entries(texts: Mapping[str, str], column: int = 0) -> str:
+    """Names with their texts in a column beside them, as a part of a help. column: 0 is one that suits the names."""
+    column = column or _column(texts)
+    lines: list[str] = []
+    for name, text in texts.items():
+        head = f"  {name}"
+        if len(name) > column - 4:  # the text begins below it
+            lines.append(head)
+            head = ""
+        lines.append(_wrap(text, initial_indent=head.ljust(column), subsequent_indent=" " * column))
     return "\n".join(lines)
 
 
-def fill(owner: type[T], values: Mapping[str, Any]) -> T:
-    """The dataclass `owner` with these values, given as text, in the types of its fields.
-
-    Raises UserError for one that does not fit.
-    """
-    options = options_of("", owner)
-    return owner(**{name: options[name].convert(value) for name, value in values.items()})
-
-
-def dispatch(
-    verb: str,
-    about: str,
-    whats: Mapping[str, Callable[[Sequence[str]], None]],
-    arguments: Sequence[str],
-    *,
-    examples: Sequence[str],
-) -> None:
-    """Calls the one of `whats` that the first argument names with the others; without any, shows what there is."""
-    what, *others = arguments or ["--help"]
-    if what in ASKING_FOR_HELP:
-        lines = entries({name: function.__doc__ or "" for name, function in whats.items()})
-        shown = "\n".join(f"  {example}" for example in examples)
-        print(f"usage: resnet-tpu {verb} WHAT [options]\n\n{about}\n\nwhat:\n{lines}\n\nexamples:\n{shown}\n")
-        print(f"`resnet-tpu {verb} WHAT --help` lists the options of each.")
-    elif what in whats:
-        whats[what](others)
-    else:
-        do = f"See resnet-tpu {verb} --help.{nearest(what, whats)}"
-        raise UserError(f"resnet-tpu {verb}", what, f"one of {', '.join(whats)}", do)
+def _column(names: Collection[str]) -> int:
+    """Where the texts beside these names begin."""
+    return min(_COLUMN, 4 + max(map(len, names), default=0))

@@ -1,14 +1,12 @@
 """`resnet-tpu completion`: what the Tab key completes."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from resnet_tpu import __version__
-from resnet_tpu.cli.arguments import Parser, options_of_verb
+from resnet_tpu.cli.arguments import Argument, Command, Given, Menu, Verb
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.fields import Option
-
-Verb = Callable[[Sequence[str]], None]
 
 _BASH = r"""# What the Tab key completes after resnet-tpu {version}, in bash and zsh.
 [[ -n $ZSH_VERSION ]] && autoload -U +X bashcompinit && bashcompinit
@@ -51,31 +49,10 @@ complete -c resnet-tpu -n 'test (count (commandline -opc)) -eq 1' -f
 """
 
 
-def completion(arguments: Sequence[str]) -> None:
-    """Print what makes the Tab key complete verbs, options and their values: for bash, zsh or fish."""
-    parser = Parser(
-        "resnet-tpu completion",
-        f"{completion.__doc__}\n\nIt stays right until another version is installed.",
-        usage="SHELL",
-        examples=(
-            "resnet-tpu completion bash > ~/.local/share/bash-completion/completions/resnet-tpu",
-            "resnet-tpu completion zsh >> ~/.zshrc                  # below the line with compinit",
-            "resnet-tpu completion fish > ~/.config/fish/completions/resnet-tpu.fish",
-            'eval "$(resnet-tpu completion bash)"                   # for this terminal alone',
-        ),
-    )
-    parser.add_argument("shell", metavar="SHELL", help=f"One of {', '.join(SHELLS)}.")
-    shell = parser.parse(arguments)["shell"]
-    if shell not in SHELLS:
-        do = f"Name the one in use.{nearest(shell, SHELLS)}"
-        raise UserError("SHELL", shell, f"one of {', '.join(SHELLS)}", do)
-    sys.stdout.write(SHELLS[shell]())
-
-
 def bash() -> str:
     """The script for bash, which zsh understands as well."""
     found = {"": [*_verbs(), "help", "--help", "--version", "-V"]}
-    for verb, options in _leaves().items():
+    for verb, options in options_of_verbs().items():
         found[verb] = [*(f"--{name}" for name in options), "--help", "--help-all"]
         found |= {f"{verb} __{name}": _values(option) for name, option in options.items()}
     after = _words_after()
@@ -89,11 +66,11 @@ def bash() -> str:
 
 def fish() -> str:
     """The script for fish, with what verbs and options are for."""
-    lines = [_fish("", verb, "-a", function.__doc__) for verb, function in _verbs().items()]
+    lines = [_fish("", name, "-a", verb.about) for name, verb in _verbs().items()]
     lines += [_fish("", "help", "-a", "How a verb is used"), _fish("", "V", "-s", "The version")]
     for verb, words in _words_after().items():
         lines += [_fish(verb, word, "-f -a", about) for word, about in words.items()]
-    for verb, options in _leaves().items():
+    for verb, options in options_of_verbs().items():
         lines.append(_fish(verb, "help-all", "-l", "Show all options"))
         for name, option in options.items():
             values = " ".join(_values(option))
@@ -106,40 +83,59 @@ SHELLS = {"bash": bash, "zsh": bash, "fish": fish}
 """What makes the script for each shell."""
 
 
-def _fish(verb: str, word: str, how: str, help_text: str | None) -> str:
+@Command(
+    "resnet-tpu completion",
+    "It stays right until another version is installed.",
+    usage="SHELL",
+    examples=(
+        "resnet-tpu completion bash > ~/.local/share/bash-completion/completions/resnet-tpu",
+        "resnet-tpu completion zsh >> ~/.zshrc                  # below the line with compinit",
+        "resnet-tpu completion fish > ~/.config/fish/completions/resnet-tpu.fish",
+        'eval "$(resnet-tpu completion bash)"                   # for this terminal alone',
+    ),
+    arguments=(Argument("shell", "SHELL", f"One of {', '.join(SHELLS)}.", is_path=False),),
+)
+def completion(given: Given) -> None:
+    """Print what makes the Tab key complete verbs, options and their values: for bash, zsh or fish."""
+    shell = given.values["shell"]
+    if shell not in SHELLS:
+        do = f"Name the one in use.{nearest(shell, SHELLS)}"
+        raise UserError("SHELL", shell, f"one of {', '.join(SHELLS)}", do)
+    sys.stdout.write(SHELLS[shell]())
+
+
+def _fish(verb: str, word: str, how: str, help_text: str) -> str:
     """The line that completes `word` after `verb`, with the first sentence of its help."""
     after = f"__resnet_tpu_is {verb}" if verb else "test (count (commandline -opc)) -eq 1"
-    about = str(help_text).partition(". ")[0].replace("\\", "\\\\").replace("'", "\\'")
+    about = help_text.partition(". ")[0].replace("\\", "\\\\").replace("'", "\\'")
     return f"complete -c resnet-tpu -n '{after}' {how} {word} -d '{about}'"
 
 
-def _verbs() -> Mapping[str, Verb]:
+def _verbs() -> Mapping[str, Verb | Menu]:
     from resnet_tpu.cli import VERBS
 
     return VERBS
 
 
-def _parted() -> dict[str, Mapping[str, Verb]]:
-    """The verbs of several parts, with these."""
-    modules = {name: sys.modules[verb.__module__] for name, verb in _verbs().items()}
-    return {name: module.WHATS for name, module in modules.items() if hasattr(module, "WHATS")}
+def _menus() -> dict[str, Menu]:
+    """The verbs of several parts."""
+    return {name: verb for name, verb in _verbs().items() if isinstance(verb, Menu)}
 
 
-def _words_after() -> dict[str, dict[str, str | None]]:
+def _words_after() -> dict[str, dict[str, str]]:
     """The words that may follow some verbs, with what they are for: their parts, or what they are about."""
     from resnet_tpu.recipes import RECIPES, text_of
 
-    parts = {verb: {part: function.__doc__ for part, function in found.items()} for verb, found in _parted().items()}
-    verbs = {name: verb.__doc__ for name, verb in _verbs().items()}
-    return {**parts, "help": verbs, "recipes": {name: text_of(name) for name in RECIPES}}
+    after = {name: {part: verb.about for part, verb in menu.verbs.items()} for name, menu in _menus().items()}
+    verbs = {name: verb.about for name, verb in _verbs().items()}
+    return {**after, "help": verbs, "recipes": {name: text_of(name) for name in RECIPES}}
 
 
-def _leaves() -> dict[str, Mapping[str, Option]]:
-    """The options of everything that has some, such as `train` and `bench input`."""
-    parted = _parted()
-    whole = {name: verb for name, verb in _verbs().items() if name not in parted}
-    parts = {f"{name} {part}": verb for name, verbs in parted.items() for part, verb in verbs.items()}
-    return {name: options_of_verb(verb) for name, verb in {**whole, **parts}.items()}
+def options_of_verbs() -> dict[str, Mapping[str, Option]]:
+    """The options of everything that has some, such as `train` and `bench input`, by all their names."""
+    parts = {f"{name} {part}": verb for name, menu in _menus().items() for part, verb in menu.verbs.items()}
+    verbs = {**_verbs(), **parts}
+    return {name: verb.command.options for name, verb in verbs.items() if isinstance(verb, Verb)}
 
 
 def _values(option: Option) -> list[str]:

@@ -1,15 +1,14 @@
 """`resnet-tpu convert`: weights from elsewhere, and back."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
+from resnet_tpu.cli.arguments import Argument, Command, Given, Group
 from resnet_tpu.cli.run_options import BulkOptions
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.fields import FilePath, expand_home, option, options_of
+from resnet_tpu.options.fields import FilePath, option, options_of
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides
 from resnet_tpu.reports.console import make_console
 
@@ -35,44 +34,48 @@ class ConvertOptions:
     )
 
 
-def convert(arguments: Sequence[str]) -> None:
+_OVERRIDES = dataclasses.replace(
+    options_of(BulkOptions)["params_override"],
+    help="Options of the network or its training that SRC does not tell: precision=float32,resnetd_shortcut=true.",
+)
+
+
+@Command(
+    "resnet-tpu convert",
+    "Nothing of a file is ever run. "
+    "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, a "
+    "model_dir or checkpoint, or a name that `resnet-tpu models` lists. DST must be new.",
+    usage="SRC DST [options], or --inspect SRC",
+    examples=(
+        "resnet-tpu convert --inspect resnet50.pth",
+        "resnet-tpu convert resnet-nhwc-2018-02-07 runs/original --labels=imagenet.txt",
+        "resnet-tpu convert resnet50.safetensors runs/torchvision --image_size=176",
+        "resnet-tpu convert hf:timm/resnet50.a1_in1k runs/imagenet",
+        "resnet-tpu convert runs/flowers flowers.safetensors          # for PyTorch",
+        "resnet-tpu convert runs/flowers flowers_timm --to=timm        # for timm and the hub",
+        "resnet-tpu convert runs/flowers flowers_tf1 --to=tf1          # for the original program",
+    ),
+    arguments=(
+        Argument("source", "SRC", "The weights."),
+        Argument("target", "DST", "Folder, or file *.safetensors, to write.", is_required=False),
+    ),
+    groups=[
+        Group("what to do", ConvertOptions),
+        Group("options in bulk", {_OVERRIDES.name: _OVERRIDES}),
+    ],
+)
+def convert(given: Given) -> None:
     """Turn weights of the original program, torchvision or timm into a model_dir, and back."""
-    parser = Parser(
-        "resnet-tpu convert",
-        f"{convert.__doc__} Nothing of a file is ever run.\n\n"
-        "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, a "
-        "model_dir or checkpoint, or a name that `resnet-tpu models` lists. DST must be new.",
-        usage="SRC DST [options], or --inspect SRC",
-        examples=(
-            "resnet-tpu convert --inspect resnet50.pth",
-            "resnet-tpu convert resnet-nhwc-2018-02-07 runs/original --labels=imagenet.txt",
-            "resnet-tpu convert resnet50.safetensors runs/torchvision --image_size=176",
-            "resnet-tpu convert hf:timm/resnet50.a1_in1k runs/imagenet",
-            "resnet-tpu convert runs/flowers flowers.safetensors          # for PyTorch",
-            "resnet-tpu convert runs/flowers flowers_timm --to=timm        # for timm and the hub",
-            "resnet-tpu convert runs/flowers flowers_tf1 --to=tf1          # for the original program",
-        ),
-    )
-    parser.add_argument("source", type=expand_home, metavar="SRC", help="The weights.")
-    parser.add_argument(
-        "target", type=expand_home, metavar="DST", nargs="?", help="Folder, or file *.safetensors, to write."
-    )
-    own = options_of("convert", ConvertOptions)
-    parser.add_options("what to do", own.values())
-    overrides = options_of("bulk", BulkOptions)["params_override"]
-    about = "Options of the network or its training that SRC does not tell: precision=float32,resnetd_shortcut=true."
-    parser.add_options("options in bulk", [dataclasses.replace(overrides, help=about)], repeatable=(overrides.name,))
-    given = parser.parse(arguments)
-    options = fill(ConvertOptions, {name: given[name] for name in own if name in given})
-    source, target = given["source"], given["target"]
+    options = given.fill(ConvertOptions)
+    source, target = given.values["source"], given.values["target"]
     if options.inspect:
-        if more := [name for name in given if name not in ("source", "inspect") and given[name] is not None]:
+        if more := [name for name, value in given.values.items() if value and name not in ("source", "inspect")]:
             raise UserError("--inspect", ", ".join(more), "SRC alone", "Leave the rest out: nothing is converted.")
         _show_weights(source)
         return
-    if target is None:
+    if not target:
         raise UserError("DST", "nothing", "a folder or *.safetensors to write", "Give it, or --inspect.")
-    layers = [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
+    layers = [Layer("--params_override", parse_overrides(text)) for text in given.values.get("params_override", ())]
     merge(Config(), layers)  # mistakes show before the weights are read
 
     from resnet_tpu.checkpoints.convert import convert as convert_weights

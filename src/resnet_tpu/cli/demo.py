@@ -3,12 +3,11 @@
 import logging
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options.fields import FilePath, option, options_of
+from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.options.fields import FilePath, option
 
 log = logging.getLogger(__name__)
 
@@ -21,16 +20,15 @@ class DemoOptions:
     output_dir: FilePath = option("resnet_tpu_demo", "Folder for everything the demo makes.")
 
 
-def demo(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu demo",
+    "Needs no network and a few minutes on 2 CPU cores.",
+    examples=("resnet-tpu demo", "resnet-tpu demo --data_dir=my_photos --output_dir=my_demo"),
+    groups=[Group("what to work on", DemoOptions)],
+)
+def demo(given: Given) -> None:
     """See the whole way, from a folder of images to predictions, on data that is at hand."""
-    parser = Parser(
-        "resnet-tpu demo",
-        f"{demo.__doc__} Needs no network and a few minutes on 2 CPU cores.",
-        examples=("resnet-tpu demo", "resnet-tpu demo --data_dir=my_photos --output_dir=my_demo"),
-    )
-    parser.add_options("what to work on", options_of("demo", DemoOptions).values())
-    options = fill(DemoOptions, parser.parse(arguments))
-
+    options = given.fill(DemoOptions)
     run(options.data_dir, options.output_dir)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options.fields import option, options_of
+from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ class DoctorOptions:
     use_tpu: bool = option(True, "False: leave a TPU alone even where there is one.")
 
 
-def doctor(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu doctor",
+    "Changes nothing and asks nothing of a network.",
+    examples=("resnet-tpu doctor", "resnet-tpu doctor --format=json"),
+    groups=[Group("how", DoctorOptions)],
+)
+def doctor(given: Given) -> None:
     """Look at this machine: devices, versions, decoders, extras, credentials, and what is missing."""
-    parser = Parser(
-        "resnet-tpu doctor",
-        f"{doctor.__doc__} Changes nothing and asks nothing of a network.",
-        examples=("resnet-tpu doctor", "resnet-tpu doctor --format=json"),
-    )
-    parser.add_options("how", options_of("doctor", DoctorOptions).values())
-    options = fill(DoctorOptions, parser.parse(arguments))
+    options = given.fill(DoctorOptions)
 
     from resnet_tpu.cli.findings import examine
 

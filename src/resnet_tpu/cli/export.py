@@ -1,13 +1,12 @@
 """`resnet-tpu export`."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import OtherName, Parser, fill
-from resnet_tpu.cli.run_options import IN_TRAINING, add_run_options, configure
-from resnet_tpu.options.fields import expand_home, option, options_of
+from resnet_tpu.cli.arguments import Argument, Command, Given, Group, OtherName
+from resnet_tpu.cli.run_options import IN_TRAINING, configure, options_of_runs
+from resnet_tpu.options.fields import option
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
@@ -29,42 +28,36 @@ class ExportOptions:
     verify_images: int = option(500, "At most so many of them.", at_least=1)
 
 
-def export(arguments: Sequence[str]) -> None:
-    """Write a trained network as a bundle that runs anywhere: as StableHLO, ONNX, int8 or SavedModel."""
-    parser = Parser(
-        "resnet-tpu export",
-        f"{export.__doc__}\n\nA new folder in EXPORT_DIR, named by the time, appears whole or not at all. "
-        "Options that are not given are the run's own.",
-        usage="CHECKPOINT EXPORT_DIR [IMAGE_OR_FOLDER ...] [options]",
-        examples=(
-            "resnet-tpu export runs/flowers exported",
-            "resnet-tpu export runs/flowers exported --forms=stablehlo,onnx,int8 --name=flowers --verify",
-            "resnet-tpu export runs/flowers/checkpoints/1000 exported photos/ --verify",
+@Command(
+    "resnet-tpu export",
+    "A new folder in EXPORT_DIR, named by the time, appears whole or not at all. "
+    "Options that are not given are the run's own.",
+    usage="CHECKPOINT EXPORT_DIR [IMAGE_OR_FOLDER ...] [options]",
+    examples=(
+        "resnet-tpu export runs/flowers exported",
+        "resnet-tpu export runs/flowers exported --forms=stablehlo,onnx,int8 --name=flowers --verify",
+        "resnet-tpu export runs/flowers/checkpoints/1000 exported photos/ --verify",
+    ),
+    arguments=(
+        Argument("model_dir", "CHECKPOINT", "A checkpoint, or a model_dir: its newest one."),
+        Argument("export_dir", "EXPORT_DIR", "Folder of bundles."),
+        Argument("images", "IMAGE_OR_FOLDER", "Images to verify with. Default: a split.", is_required=False, many=True),
+    ),
+    groups=[
+        Group("what to do", ExportOptions),
+        *options_of_runs(
+            "data",
+            "eval",
+            "run",
+            without=IN_TRAINING | {"export_dir", "eval_timeout"},
+            other_names={"forms": OtherName("export_forms"), "name": OtherName("model_name")},
         ),
-    )
-    parser.add_argument(
-        "checkpoint", type=expand_home, metavar="CHECKPOINT", help="A checkpoint, or a model_dir: its newest one."
-    )
-    parser.add_argument("export_dir", type=expand_home, metavar="EXPORT_DIR", help="Folder of bundles.")
-    parser.add_argument(
-        "images",
-        type=expand_home,
-        metavar="IMAGE_OR_FOLDER",
-        nargs="*",
-        default=[],
-        help="Images to verify with. Default: a split.",
-    )
-    own = options_of("export", ExportOptions)
-    parser.add_options("what to do", own.values())
-    other_names = {"forms": OtherName("export_forms"), "name": OtherName("model_name")}
-    unheeded = IN_TRAINING | {"export_dir", "eval_timeout"}
-    add_run_options(parser, "data", "eval", "run", without=unheeded, other_names=other_names)
-    given = parser.parse(arguments)
-    places = {"model_dir": given.pop("checkpoint"), "export_dir": given.pop("export_dir")}
-    images = given.pop("images")
-    options = fill(ExportOptions, {name: given.pop(name) for name in own if name in given})
-    layers = [found] if (found := read_run(places["model_dir"])) else []
-    config = configure({**given, **places}, layers)
+    ],
+)
+def export(given: Given) -> None:
+    """Write a trained network as a bundle that runs anywhere: as StableHLO, ONNX, int8 or SavedModel."""
+    options, images = given.fill(ExportOptions), given.values["images"]
+    config = configure(given.values, read_run(given.values["model_dir"]))
 
     from resnet_tpu import storage
     from resnet_tpu.parallel import distributed, hosts

@@ -33,7 +33,7 @@ EXTRAS = {
 }
 """What each extra of the package is for."""
 
-_BASE = ("resnet-tpu", "jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "numpy", "opencv-python-headless")
+_BASE = ("resnet-tpu", "jax", "jaxlib", "optax", "orbax-checkpoint", "numpy", "opencv-python-headless")
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"]([\w-]+)['\"]")
 _PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 """What JAX's own extras bring, for JAX itself is there without them."""

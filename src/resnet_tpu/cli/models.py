@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options.fields import option, options_of
+from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
@@ -23,24 +23,23 @@ class ModelsOptions:
     format: Literal["table", "csv"] = option("table", "How to print it.")
 
 
-def models(arguments: Sequence[str]) -> None:
-    """List trained weights that --init_from and convert take by name: size, accuracy, licence."""
-    parser = Parser(
+@Command(
+    "resnet-tpu models",
+    "All are for the 1000 classes of ImageNet. The accuracy is the one that was published "
+    "with them, where that is known for sure. Every other ResNet of timm's on Hugging Face's hub has a name too: "
+    "hf:OWNER/NAME, or hf:OWNER/NAME@REVISION. Names with hf: need pip install 'resnet-tpu[hub]', those at gs:// "
+    "the extra [gcp].",
+    examples=(
         "resnet-tpu models",
-        f"{models.__doc__}\n\nAll are for the 1000 classes of ImageNet. The accuracy is the one that was published "
-        "with them, where that is known for sure. Every other ResNet of timm's on Hugging Face's hub has a name too: "
-        "hf:OWNER/NAME, or hf:OWNER/NAME@REVISION. Names with hf: need pip install 'resnet-tpu[hub]', those at gs:// "
-        "the extra [gcp].",
-        examples=(
-            "resnet-tpu models",
-            "resnet-tpu train --init_from=resnet50 --data_dir=flower_photos --model_dir=runs/tuned",
-            "resnet-tpu convert hf:timm/resnet50.a1_in1k runs/imagenet",
-        ),
-    )
-    parser.add_options("how to show them", options_of("models", ModelsOptions).values())
-    options = fill(ModelsOptions, parser.parse(arguments))
+        "resnet-tpu train --init_from=resnet50 --data_dir=flower_photos --model_dir=runs/tuned",
+        "resnet-tpu convert hf:timm/resnet50.a1_in1k runs/imagenet",
+    ),
+    groups=[Group("how to show them", ModelsOptions)],
+)
+def models(given: Given) -> None:
+    """List trained weights that --init_from and convert take by name: size, accuracy, licence."""
     rows = _rows()
-    if options.format == "csv":
+    if given.fill(ModelsOptions).format == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows([_COLUMNS, *rows])
     else:
         make_console().print(_table(rows))

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import add_training_options, configure_training
+from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.cli.run_options import configure, options_of_trainings
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.fields import FilePath, option, options_of
+from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
@@ -40,27 +40,23 @@ class PlanOptions:
     picture: FilePath = option("", "Also draw it into this PNG file.")
 
 
-def plan(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu plan",
+    "All figures are estimates of the compiler, on GPUs bounds. For TPUs it comes with "
+    "pip install 'resnet-tpu[plan]', for GPUs with JAX's plugin. It takes some minutes for each step the first "
+    "time. mode=train or mode=eval leaves the other step out.",
+    examples=(
+        "resnet-tpu plan --recipe=v3-32",
+        "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",
+        "resnet-tpu plan --recipe=resnetrs50_i160 --topology=v3:8x8 --mode=train --picture=plan.png",
+        "resnet-tpu plan --topology=v5e:2x2 --resnet_depth=152 --largest_batch",
+        "resnet-tpu plan --topology=h200:8,a100:8 --train_batch_size=2048 --mode=train --kernels=gpu",
+    ),
+    groups=[Group("what to plan", PlanOptions), *options_of_trainings()],
+)
+def plan(given: Given) -> None:
     """See whether a training fits a TPU slice or GPUs that are not here, how fast it is, how long, at what price."""
-    parser = Parser(
-        "resnet-tpu plan",
-        f"{plan.__doc__}\n\nAll figures are estimates of the compiler, on GPUs bounds. For TPUs it comes with "
-        "pip install 'resnet-tpu[plan]', for GPUs with JAX's plugin. It takes some minutes for each step the first "
-        "time. mode=train or mode=eval leaves the other step out.",
-        examples=(
-            "resnet-tpu plan --recipe=v3-32",
-            "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",
-            "resnet-tpu plan --recipe=resnetrs50_i160 --topology=v3:8x8 --mode=train --picture=plan.png",
-            "resnet-tpu plan --topology=v5e:2x2 --resnet_depth=152 --largest_batch",
-            "resnet-tpu plan --topology=h200:8,a100:8 --train_batch_size=2048 --mode=train --kernels=gpu",
-        ),
-    )
-    own = options_of("plan", PlanOptions)
-    parser.add_options("what to plan", own.values())
-    add_training_options(parser)
-    given = parser.parse(arguments)
-    options = fill(PlanOptions, {name: given.pop(name) for name in own if name in given})
-    config = configure_training(given)
+    options, config = given.fill(PlanOptions), configure(given.values)
 
     os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU or GPU that is here is left to those who train on it
 
@@ -71,7 +67,7 @@ def plan(arguments: Sequence[str]) -> None:
     from resnet_tpu.performance.plan.topology import find_topology, slice_for
 
     prices = read_prices(options.price_per_chip_hour)
-    recipe = given.get("recipe", "")
+    recipe = given.values.get("recipe", "")
     names = options.topology or slice_for(recipe, config.run.num_cores)
     if not names:
         got = f"nothing, and recipe {recipe} is for no slice in particular" if recipe else "nothing"

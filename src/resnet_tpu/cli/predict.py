@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, add_run_options, configure
+from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, configure, options_of_runs
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.fields import FilePath, expand_home, option, options_of
+from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.options.overrides import Layer, read_run
 
 
@@ -25,51 +25,39 @@ class PredictOptions:
     output_dir: FilePath = option("", "Folder for predictions and, with known labels, per-class figures and pictures.")
 
 
-def predict(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu predict",
+    "With known labels also the accuracy and what was mistaken for what. Options that are not given are the run's own.",
+    usage="CHECKPOINT [IMAGE_OR_FOLDER ...] [options]",
+    examples=(
+        "resnet-tpu predict runs/flowers rose.jpg tulips/",
+        "resnet-tpu predict runs/flowers --split=test --output_dir=report",
+        "resnet-tpu predict runs/flowers/checkpoints/1000 photos --format=csv --top_k=1",
+        "resnet-tpu predict exported/1795181234 rose.jpg                  # a bundle",
+    ),
+    arguments=(
+        Argument("model_dir", "CHECKPOINT", "A checkpoint, or a model_dir: its newest. Or a bundle."),
+        Argument("images", "IMAGE_OR_FOLDER", "Default: the test split of data_dir.", is_required=False, many=True),
+    ),
+    groups=[
+        Group("what to do", PredictOptions),
+        *options_of_runs("data", "eval", "run", without=IN_TRAINING | IN_EXPORT | {"eval_timeout"}),
+    ],
+)
+def predict(given: Given) -> None:
     """Name the classes of images: of files, of folders, or of a split of the data."""
-    parser = Parser(
-        "resnet-tpu predict",
-        f"{predict.__doc__}\n\nWith known labels also the accuracy and what was mistaken for what. "
-        "Options that are not given are the run's own.",
-        usage="CHECKPOINT [IMAGE_OR_FOLDER ...] [options]",
-        examples=(
-            "resnet-tpu predict runs/flowers rose.jpg tulips/",
-            "resnet-tpu predict runs/flowers --split=test --output_dir=report",
-            "resnet-tpu predict runs/flowers/checkpoints/1000 photos --format=csv --top_k=1",
-            "resnet-tpu predict exported/1795181234 rose.jpg                  # a bundle",
-        ),
-    )
-    parser.add_argument(
-        "checkpoint",
-        type=expand_home,
-        metavar="CHECKPOINT",
-        help="A checkpoint, or a model_dir: its newest. Or a bundle.",
-    )
-    parser.add_argument(
-        "images",
-        type=expand_home,
-        metavar="IMAGE_OR_FOLDER",
-        nargs="*",
-        default=[],
-        help="Default: the test split of data_dir.",
-    )
-    own = options_of("predict", PredictOptions)
-    parser.add_options("what to do", own.values())
-    add_run_options(parser, "data", "eval", "run", without=IN_TRAINING | IN_EXPORT | {"eval_timeout"})
-    given = parser.parse(arguments)
-    checkpoint, images = given.pop("checkpoint"), given.pop("images")
-    options = fill(PredictOptions, {name: given.pop(name) for name in own if name in given})
+    options, values = given.fill(PredictOptions), {**given.values, "mode": "predict"}
+    checkpoint, images = values["model_dir"], values["images"]
 
     from resnet_tpu.serving.export.bundle import find_bundle
 
     if bundle_path := find_bundle(checkpoint):
-        _predict_with_bundle(bundle_path, images, options, given)
+        _predict_with_bundle(bundle_path, images, options, values)
         return
     if options.form:
         do = f"Export it first: resnet-tpu export {shlex.quote(checkpoint)} exported, and give exported."
         raise UserError("form", options.form, "nothing for a checkpoint, for forms are those of a bundle", do)
-    layers = [found] if (found := read_run(checkpoint)) else []
-    config = configure({**given, "model_dir": checkpoint, "mode": "predict"}, layers)
+    config = configure(values, read_run(checkpoint))
 
     from resnet_tpu.training.predict import predict as predict_images
 
@@ -82,7 +70,7 @@ def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptio
     from resnet_tpu.serving.export.predict import predict_with_bundle
 
     bundle = open_bundle(path)
-    config = configure(given, [Layer(path, bundle.config.flat())])
+    config = configure(given, Layer(path, bundle.config.flat()))
     distributed.start(use_tpu=config.run.use_tpu)
     predict_with_bundle(bundle, config, images, form=options.form, **_how(options))
 

@@ -1,15 +1,14 @@
 """`resnet-tpu profile WHAT`: where the time of a training goes."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resnet_tpu.cli.arguments import Parser, dispatch, fill
-from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training
+from resnet_tpu.cli.arguments import Command, Given, Group, Menu
+from resnet_tpu.cli.run_options import check_data, configure, options_of_trainings
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
-from resnet_tpu.options.fields import FilePath, option, options_of
+from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
@@ -41,18 +40,20 @@ class TrainOptions:
     format: Literal["table", "json"] = option("table", "How to print the profile.")
 
 
-def profile_input(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu profile input",
+    "With the model_dir of a run, its options are the defaults. Nothing is trained.",
+    examples=(
+        "resnet-tpu profile input --recipe=flowers --data_dir=data/flowers",
+        "resnet-tpu profile input --model_dir=runs/flowers --picture=input.png",
+        "resnet-tpu profile input --data_dir=data --images_per_sec=4000 --num_parallel_calls=8",
+    ),
+    groups=[Group("what to do", InputOptions), *options_of_trainings()],
+)
+def profile_input(given: Given) -> None:
     """Images per second of the input, CPU time by stage, what the step needs, and what would help."""
-    parser = Parser(
-        "resnet-tpu profile input",
-        f"{profile_input.__doc__}\n\nWith the model_dir of a run, its options are the defaults. Nothing is trained.",
-        examples=(
-            "resnet-tpu profile input --recipe=flowers --data_dir=data/flowers",
-            "resnet-tpu profile input --model_dir=runs/flowers --picture=input.png",
-            "resnet-tpu profile input --data_dir=data --images_per_sec=4000 --num_parallel_calls=8",
-        ),
-    )
-    options, config = _parse(parser, InputOptions, arguments)
+    options = given.fill(InputOptions)
+    config = configure(given.values, read_run(given.values.get("model_dir", "")))
     check_data(config, without="for a step without images")
 
     from resnet_tpu.performance.profiling import input as found
@@ -73,19 +74,21 @@ def profile_input(arguments: Sequence[str]) -> None:
         write_png(draw_input(profile), options.picture)
 
 
-def profile_train(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu profile train",
+    "The trace is in plugins/profile/ of model_dir, of which nothing else is changed. "
+    "With the model_dir of a run, its options are the defaults.",
+    examples=(
+        "resnet-tpu profile train --recipe=flowers --data_dir=data/flowers --model_dir=runs/profile",
+        "resnet-tpu profile train --recipe=imagenet --data_dir=null --model_dir=runs/device --steps=50",
+        "resnet-tpu profile train --trace=runs/flowers            # captured by --profile_every_n_steps",
+    ),
+    groups=[Group("what to do", TrainOptions), *options_of_trainings()],
+)
+def profile_train(given: Given) -> None:
     """Trace a few training steps for TensorBoard, and sum up where their time goes."""
-    parser = Parser(
-        "resnet-tpu profile train",
-        f"{profile_train.__doc__}\n\nThe trace is in plugins/profile/ of model_dir, of which nothing else is changed. "
-        "With the model_dir of a run, its options are the defaults.",
-        examples=(
-            "resnet-tpu profile train --recipe=flowers --data_dir=data/flowers --model_dir=runs/profile",
-            "resnet-tpu profile train --recipe=imagenet --data_dir=null --model_dir=runs/device --steps=50",
-            "resnet-tpu profile train --trace=runs/flowers            # captured by --profile_every_n_steps",
-        ),
-    )
-    options, config = _parse(parser, TrainOptions, arguments)
+    options = given.fill(TrainOptions)
+    config = configure(given.values, read_run(given.values.get("model_dir", "")))
 
     from resnet_tpu.performance.profiling import report, training
 
@@ -100,37 +103,20 @@ def profile_train(arguments: Sequence[str]) -> None:
     _print(options.format, lambda: report.train_json(profile), lambda: report.show_train(profile))
 
 
-WHATS: Mapping[str, Callable[[Sequence[str]], None]] = {"input": profile_input, "train": profile_train}
-
-
-def profile(arguments: Sequence[str]) -> None:
-    """See where the time of a training goes, and what would make it faster."""
-    dispatch(
-        "profile",
-        str(profile.__doc__),
-        WHATS,
-        arguments,
-        examples=(
-            "resnet-tpu profile input --recipe=flowers --data_dir=data/flowers",
-            "resnet-tpu profile train --recipe=flowers --data_dir=data/flowers --model_dir=runs/profile",
-        ),
-    )
-
-
-def _parse(parser: Parser, owner: type[Any], arguments: Sequence[str]) -> tuple[Any, Config]:
-    """The verb's own options and those of the run, whose model_dir, if there is one, says the defaults."""
-    own = options_of("profile", owner)
-    parser.add_options("what to do", own.values())
-    add_training_options(parser)
-    given = parser.parse(arguments)
-    options = fill(owner, {name: given.pop(name) for name in own if name in given})
-    run = read_run(given.get("model_dir", ""))
-    return options, configure_training(given, [run] if run else [])
-
-
 def _print(output_format: str, as_json: Callable[[], str], as_tables: Callable[[], Any]) -> None:
     if output_format == "json":
         sys.stdout.write(as_json() + "\n")
         return
 
     make_console(120).print(as_tables())
+
+
+PROFILE = Menu(
+    "resnet-tpu profile",
+    "See where the time of a training goes, and what would make it faster.",
+    {"input": profile_input, "train": profile_train},
+    examples=(
+        "resnet-tpu profile input --recipe=flowers --data_dir=data/flowers",
+        "resnet-tpu profile train --recipe=flowers --data_dir=data/flowers --model_dir=runs/profile",
+    ),
+)

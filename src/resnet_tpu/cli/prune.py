@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Parser, entries, fill
+from resnet_tpu.cli.arguments import Argument, Command, Given, Group
 from resnet_tpu.cli.run_options import CONCERNS, options_about
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.fields import FilePath, expand_home, option, options_of
+from resnet_tpu.options.fields import FilePath, option, options_of
+from resnet_tpu.pruning.options import Experiment
+from resnet_tpu.pruning.retrain import RETRAININGS
 
 
 @dataclass(frozen=True)
@@ -24,39 +26,30 @@ class ReportOptions:
     )
 
 
-def prune(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu prune",
+    "Stopped at any time, the same command goes on; a level that is done is only read.",
+    usage="MODEL_DIR [options], or --combine OUTPUT_DIR ...",
+    examples=(
+        "resnet-tpu prune runs/cifar --density=20",
+        "resnet-tpu prune runs/cifar --levels=10 --retrain=lr_rewinding,weight_rewinding,fine_tuning --seeds=0,1",
+        "resnet-tpu prune runs/cifar --method=prune_resnet56_A --levels=5 --rewind_to=10epochs",
+        "resnet-tpu prune --combine runs/rewound runs/tuned --output_dir=runs/both",
+    ),
+    arguments=(Argument("folders", "MODEL_DIR", "Folder of the training to prune.", many=True),),
+    groups=[
+        Group("methods", {}, notes="resnet_tpu.pruning.methods:HELP"),
+        Group("re-training", {}, notes={name: retraining.text for name, retraining in RETRAININGS.items()}),
+        Group("what to do", Experiment),
+        Group("where to show it", ReportOptions),
+        Group(CONCERNS["run"], options_about("run"), without=("model_dir", "mode")),
+    ],
+)
+def prune(given: Given) -> None:
     """Prune a trained network and train it again: with weights or learning rate rewound, or fine-tuned."""
-    from resnet_tpu.pruning.methods import HELP
-    from resnet_tpu.pruning.options import Experiment
-    from resnet_tpu.pruning.retrain import RETRAININGS
-
-    parser = Parser(
-        "resnet-tpu prune",
-        f"{prune.__doc__}\n\nStopped at any time, the same command goes on; a level that is done is only read.\n\n"
-        f"methods:\n{entries(HELP)}\n\n"
-        f"re-training:\n{entries({name: retraining.text for name, retraining in RETRAININGS.items()})}",
-        usage="MODEL_DIR [options], or --combine OUTPUT_DIR ...",
-        examples=(
-            "resnet-tpu prune runs/cifar --density=20",
-            "resnet-tpu prune runs/cifar --levels=10 --retrain=lr_rewinding,weight_rewinding,fine_tuning --seeds=0,1",
-            "resnet-tpu prune runs/cifar --method=prune_resnet56_A --levels=5 --rewind_to=10epochs",
-            "resnet-tpu prune --combine runs/rewound runs/tuned --output_dir=runs/both",
-        ),
-    )
-    parser.add_argument(
-        "folders", type=expand_home, metavar="MODEL_DIR", nargs="+", help="Folder of the training to prune."
-    )
-    what, where = options_of("prune", Experiment), options_of("report", ReportOptions)
-    parser.add_options("what to do", what.values())
-    parser.add_options("where to show it", where.values())
-    run_options = options_about("run")
-    parser.add_options(CONCERNS["run"], run_options.values())
-    given = parser.parse(arguments)
-    folders = given.pop("folders")
-    asked = fill(Experiment, {name: given[name] for name in what if name in given})
-    shown = fill(ReportOptions, {name: given[name] for name in where if name in given})
+    folders, asked, shown = given.values["folders"], given.fill(Experiment), given.fill(ReportOptions)
     if shown.combine:
-        _check_combining([name for name in what if name in given], shown.output_dir)
+        _check_combining([name for name in options_of(Experiment) if name in given.values], shown.output_dir)
     elif len(folders) > 1:
         do = "Prune one after the other; --combine puts their results together."
         raise UserError("MODEL_DIR", " ".join(folders), "one folder", do)
@@ -70,7 +63,7 @@ def prune(arguments: Sequence[str]) -> None:
         report_experiment(read_outcomes(folders), shown.output_dir, shown.paper_network)
         return
     output_dir = shown.output_dir or f"{folders[0].rstrip('/')}/pruning"
-    devices = {name: given[name] for name in run_options if name in given}
+    devices = {name: given.values[name] for name in options_about("run") if name in given.values}
     outcomes = prune_run(folders[0], output_dir, asked, devices=devices)
     if hosts.is_first():
         report_experiment(outcomes, output_dir, shown.paper_network)

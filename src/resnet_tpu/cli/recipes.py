@@ -1,28 +1,29 @@
 """`resnet-tpu recipes`."""
 
 import textwrap
-from collections.abc import Sequence
 
 from resnet_tpu import __version__
-from resnet_tpu.cli.arguments import Parser, entries
+from resnet_tpu.cli.arguments import Argument, Command, Given, entries
 from resnet_tpu.options.overrides import to_yaml
 
 
-def recipes(arguments: Sequence[str]) -> None:
-    """List the recipes that --recipe takes, or print one as a file of options."""
-    parser = Parser(
+@Command(
+    "resnet-tpu recipes",
+    "The file holds what differs from the defaults, and is for --config_file.",
+    usage="[NAME]",
+    examples=(
         "resnet-tpu recipes",
-        f"{recipes.__doc__}\n\nThe file holds what differs from the defaults, and is for --config_file.",
-        usage="[NAME]",
-        examples=(
-            "resnet-tpu recipes",
-            "resnet-tpu recipes finetune",
-            "resnet-tpu recipes finetune > mine.yaml          # change it: train PHOTOS --config_file=mine.yaml",
-        ),
-    )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="A recipe to print. Default: list them all.")
-    name = parser.parse(arguments)["name"]
-    print(_all() if name is None else _one(name))
+        "resnet-tpu recipes finetune",
+        "resnet-tpu recipes finetune > mine.yaml          # change it: train PHOTOS --config_file=mine.yaml",
+    ),
+    arguments=(
+        Argument("name", "NAME", "A recipe to print. Default: list them all.", is_required=False, is_path=False),
+    ),
+)
+def recipes(given: Given) -> None:
+    """List the recipes that --recipe takes, or print one as a file of options."""
+    name = given.values["name"]
+    print(_one(name) if name else _all())
 
 
 def _all() -> str:

@@ -1,12 +1,11 @@
 """`resnet-tpu results`."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.options.fields import FilePath, expand_home, option, options_of
+from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
 
 
@@ -22,29 +21,24 @@ class ResultsOptions:
     picture: FilePath = option("", "Also draw them into this PNG file.")
 
 
-def results(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu results",
+    usage="MODEL_DIR ... [options]",
+    examples=(
+        "resnet-tpu results runs/flowers",
+        "resnet-tpu results runs/a runs/b --metric=loss --picture=loss.png",
+        "resnet-tpu results runs/flowers --format=csv > accuracy.csv",
+    ),
+    arguments=(Argument("model_dirs", "MODEL_DIR", "Folders of runs, or event files.", many=True),),
+    groups=[Group("what to show", ResultsOptions)],
+)
+def results(given: Given) -> None:
     """Show what runs reached, step by step: ours, or the original's event files."""
-    parser = Parser(
-        "resnet-tpu results",
-        f"{results.__doc__}",
-        usage="MODEL_DIR ... [options]",
-        examples=(
-            "resnet-tpu results runs/flowers",
-            "resnet-tpu results runs/a runs/b --metric=loss --picture=loss.png",
-            "resnet-tpu results runs/flowers --format=csv > accuracy.csv",
-        ),
-    )
-    parser.add_argument(
-        "model_dirs", type=expand_home, metavar="MODEL_DIR", nargs="+", help="Folders of runs, or event files."
-    )
-    parser.add_options("what to show", options_of("results", ResultsOptions).values())
-    given = parser.parse(arguments)
-    model_dirs = given.pop("model_dirs")
-    options = fill(ResultsOptions, given)
+    options = given.fill(ResultsOptions)
 
     from resnet_tpu.reports import results as found
 
-    rows = found.results(model_dirs, options.metric, split=options.split)
+    rows = found.results(given.values["model_dirs"], options.metric, split=options.split)
     if options.format == "csv":
         sys.stdout.write(found.results_csv(rows, options.metric))
     else:

@@ -1,14 +1,15 @@
 """The options of a run on the command lines of verbs, singly and in bulk, and how what was given becomes a config."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu.cli.arguments import OtherName, Parser
+from resnet_tpu.cli.arguments import Group, OtherName
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.fields import FilePath, Option, option, options_of
+from resnet_tpu.options.fields import FilePath, Option, option
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
+from resnet_tpu.recipes import find_recipe
 
 CONCERNS = {
     "data": "the images",
@@ -54,53 +55,40 @@ class BulkOptions:
     recipe: str = option(
         "", "Start from the options of a recipe, such as finetune, imagenet or v5e-8; see `resnet-tpu recipes`."
     )
-    config_file: FilePath = option("", "YAML file of options, one `name: value` per line.")
-    params_override: str = option("", "Options in one string: a=1,b=2; or a YAML mapping; or a YAML file.")
+    config_file: FilePath = option("", "YAML file of options, one `name: value` per line.", is_repeatable=True)
+    params_override: str = option(
+        "", "Options in one string: a=1,b=2; or a YAML mapping; or a YAML file.", is_repeatable=True
+    )
 
 
-def add_run_options(
-    parser: Parser, *concerns: str, without: Collection[str] = (), other_names: Mapping[str, OtherName] | None = None
-) -> None:
-    """Adds the options for working on a run that is there; its model_dir and the mode are the verb's to say.
+def options_of_runs(
+    *concerns: str, without: Collection[str] = (), other_names: Mapping[str, OtherName] | None = None
+) -> list[Group]:
+    """The options for working on a run that is there; its model_dir and the mode are the verb's to say.
 
     without: names of those that the verb would not heed. other_names: what other names mean.
     """
-    bulk = options_of("bulk", BulkOptions)
-    del bulk["recipe"]
-    parser.add_options("options in bulk", bulk.values(), repeatable=bulk, common=COMMON_AFTERWARDS)
-    for concern in concerns:
-        heeded = [found for name, found in options_about(concern).items() if name not in without]
-        parser.add_options(CONCERNS[concern], heeded, other_names=other_names, common=COMMON_AFTERWARDS)
+    without = {"recipe", "model_dir", "mode", *without}
+    groups = {"options in bulk": BulkOptions, **{CONCERNS[name]: options_about(name) for name in concerns}}
+    return [Group(title, of, without, other_names or {}, COMMON_AFTERWARDS) for title, of in groups.items()]
+
+
+def options_of_trainings() -> list[Group]:
+    """The recipe, options in bulk, and every option of a training."""
+    groups = {"options in bulk": BulkOptions, **{title: options_about(name) for name, title in CONCERNS.items()}}
+    return [Group(title, of, (), OTHER_NAMES, COMMON_IN_TRAINING) for title, of in groups.items()]
 
 
 def options_about(concern: str) -> dict[str, Option]:
-    """The options of one of `CONCERNS` by name, but for model_dir and mode."""
-    found = {name: option for name, option in OPTIONS.items() if option.group == concern}
-    return {name: option for name, option in found.items() if name not in ("mode", "model_dir")}
+    """The options of one of `CONCERNS` by name."""
+    return {name: option for name, option in OPTIONS.items() if option.group == concern}
 
 
-def add_training_options(parser: Parser) -> None:
-    """Adds the recipe, options in bulk, and every option of a training."""
-    bulk = options_of("bulk", BulkOptions)
-    repeatable = bulk.keys() - {"recipe"}
-    parser.add_options("options in bulk", bulk.values(), repeatable=repeatable, common=COMMON_IN_TRAINING)
-    for concern, title in CONCERNS.items():
-        options = [found for found in OPTIONS.values() if found.group == concern]
-        parser.add_options(title, options, other_names=OTHER_NAMES, common=COMMON_IN_TRAINING)
-
-
-def configure_training(given: Mapping[str, Any], below: Sequence[Layer] = ()) -> Config:
-    """The defaults, the layers `below`, the recipe, and what else was given of `add_training_options`."""
-    from resnet_tpu.recipes import find_recipe
-
+def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
+    """The defaults, the layer `below`, and what was given on the command line: a recipe, options in bulk and singly."""
     name = given.get("recipe")
     recipe = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
-    return configure(given, [*below, *recipe])
-
-
-def configure(given: Mapping[str, Any], below: Sequence[Layer]) -> Config:
-    """The defaults, the layers `below`, and what was given on the command line, in bulk and singly."""
-    return merge(Config(), [*below, *layers_of(given)])[0]
+    return merge(Config(), [*([below] if below else []), *recipe, *layers_of(given)])[0]
 
 
 def layers_of(given: Mapping[str, Any]) -> list[Layer]:

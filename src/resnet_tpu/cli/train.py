@@ -3,17 +3,17 @@
 import logging
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import add_training_options, check_data, configure_training, layers_of
+from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.run_options import check_data, configure, layers_of, options_of_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig
-from resnet_tpu.options.fields import expand_home, option, options_of
-from resnet_tpu.options.overrides import Layer, read_run, to_yaml
+from resnet_tpu.options.fields import option
+from resnet_tpu.options.overrides import Layer, merge, read_run, to_yaml
 
 log = logging.getLogger(__name__)
 
@@ -28,51 +28,47 @@ class _OnlyOptions:
     dry_run: bool = option(False, "Check options, data and weights, say what would be trained, and write nothing.")
 
 
-def train(arguments: Sequence[str]) -> None:
-    """Train on images, evaluate along the way, keep checkpoints; go on where model_dir stopped."""
-    parser = Parser(
-        "resnet-tpu train",
-        f"{train.__doc__}\n\nOptions add up, later over earlier: defaults, --recipe, --config_file, "
-        "--params_override, single options. Without a recipe and a file of options, the recipe follows from the "
-        "number of images and the device; one line says which. A run that is there keeps its options. The defaults "
-        "below are ImageNet's, recipes have others.",
-        usage="PHOTOS [options]",
-        examples=(
-            "resnet-tpu train my_photos",
-            "resnet-tpu train my_photos --recipe=finetune --model_dir=runs/tuned",
-            "resnet-tpu train my_photos --recipe=flowers --epochs=30 --batch_size=64 --no-random-flip",
-            "resnet-tpu train my_photos --init_from=hf:timm/resnet50.a1_in1k --model_dir=runs/tuned",
-            "resnet-tpu train --config_file=mine.yaml --params_override=train_batch_size=256,seed=1",
-            "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
+@Command(
+    "resnet-tpu train",
+    "Options add up, later over earlier: defaults, --recipe, --config_file, "
+    "--params_override, single options. Without a recipe and a file of options, the recipe follows from the "
+    "number of images and the device; one line says which. A run that is there keeps its options. The defaults "
+    "below are ImageNet's, recipes have others.",
+    usage="PHOTOS [options]",
+    examples=(
+        "resnet-tpu train my_photos",
+        "resnet-tpu train my_photos --recipe=finetune --model_dir=runs/tuned",
+        "resnet-tpu train my_photos --recipe=flowers --epochs=30 --batch_size=64 --no-random-flip",
+        "resnet-tpu train my_photos --init_from=hf:timm/resnet50.a1_in1k --model_dir=runs/tuned",
+        "resnet-tpu train --config_file=mine.yaml --params_override=train_batch_size=256,seed=1",
+        "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
+    ),
+    arguments=(
+        Argument(
+            "photos",
+            "PHOTOS",
+            "A folder of images per class, or of TFRecords: the same as --data_dir. The model goes to "
+            "runs/PHOTOS, unless --model_dir says otherwise.",
+            is_required=False,
         ),
-    )
-    parser.add_argument(
-        "photos",
-        type=expand_home,
-        metavar="PHOTOS",
-        nargs="?",
-        help="A folder of images per class, or of TFRecords: the same as --data_dir. The model goes to runs/PHOTOS, "
-        "unless --model_dir says otherwise.",
-    )
-    only_options = options_of("only", _OnlyOptions)
-    parser.add_options("in place of a training", only_options.values())
-    add_training_options(parser)
-    given = parser.parse(arguments)
-    only = fill(_OnlyOptions, {name: given.pop(name) for name in only_options if name in given})
-    _place_photos(given)
-    config = configure_training(given)
+    ),
+    groups=[Group("in place of a training", _OnlyOptions), *options_of_trainings()],
+)
+def train(given: Given) -> None:
+    """Train on images, evaluate along the way, keep checkpoints; go on where model_dir stopped."""
+    only, values = given.fill(_OnlyOptions), _with_photos(given.values)
+    config = configure(values)
     if config.run.mode not in ("train", "train_and_eval"):
         raise UserError("mode", config.run.mode, "train or train_and_eval", f"See resnet-tpu {config.run.mode} --help.")
     if not config.run.model_dir and (model_dir := _model_dir_for(config)):
         log.info("No --model_dir: %s", model_dir)
-        given["model_dir"] = model_dir
-        config = configure_training(given)
-    if only.print_config:
-        sys.stdout.write(to_yaml(_complete(config, given)))
-        return
-    if config.data.place:
+        config = config.replace(model_dir=model_dir)
+    if config.data.place and not only.print_config:
         config.run.require_model_dir()
-    config = _complete(config, given)
+    config = _complete(config, values)
+    if only.print_config:
+        sys.stdout.write(to_yaml(config))
+        return
     check_data(config, without="to measure speed without images")
     if only.dry_run:
         from resnet_tpu.training.rehearsal import rehearse
@@ -83,14 +79,13 @@ def train(arguments: Sequence[str]) -> None:
     log.info("Predict with it: resnet-tpu predict %s IMAGE", shlex.quote(config.run.model_dir))
 
 
-def _place_photos(given: dict[str, Any]) -> None:
-    """Gives the folder on the command line its name, `data_dir`. Raises UserError when there are two of them."""
-    photos = given.pop("photos")
-    if photos and "data_dir" in given:
-        got = f"{photos} and --data_dir={given['data_dir']}"
+def _with_photos(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the folder on the command line under its name. Raises UserError when there are two of them."""
+    photos = values["photos"]
+    if photos and "data_dir" in values:
+        got = f"{photos} and --data_dir={values['data_dir']}"
         raise UserError("resnet-tpu train", got, "one folder of images", "Leave one out.")
-    if photos:
-        given["data_dir"] = photos
+    return {**values, "data_dir": photos} if photos else {**values}
 
 
 def _model_dir_for(config: Config) -> str:
@@ -106,8 +101,8 @@ def _model_dir_for(config: Config) -> str:
     return storage.join("runs", Path(data_dir).absolute().name)
 
 
-def _complete(config: Config, given: Mapping[str, Any]) -> Config:
-    """What `given` comes to, `config`, with what it leaves open.
+def _complete(config: Config, values: Mapping[str, Any]) -> Config:
+    """What `values` come to, `config`, with what they leave open.
 
     Without a recipe and a file of options, these are those of the run that is there, else of the recipe that follows
     from data and device. The network and its preprocessing are those of the run or of the weights to start from, where
@@ -119,24 +114,27 @@ def _complete(config: Config, given: Mapping[str, Any]) -> Config:
 
     model_dir = config.run.model_dir
     own = read_run(model_dir) if model_dir and folders.steps_in(storage.join(model_dir, store.FOLDER)) else None
-    if not given.get("recipe") and not given.get("config_file"):
-        below = _kept(own, given) if own else _chosen(config)
-        config = configure_training(given, [below] if below else [])
+    said = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
+    if not values.get("recipe") and not values.get("config_file"):
+        below = _kept(own, said) if own else _chosen(config)
+        if below:
+            unsaid = {name: value for name, value in below.values.items() if name not in said}
+            config, _ = merge(config, [Layer(below.origin, unsaid)])
     source = own.origin if own else config.train.resnet_checkpoint
     told = own.values if own else weights.told_options(source) if source else {}
-    changes = follow(config, told, said={name for layer in layers_of(given) for name in layer.values})
+    changes = follow(config, told, said=said)
     if changes:
         log.info("As in %s: %s", source, ", ".join(f"{name} = {value}" for name, value in changes.items()))
     return config.replace(**changes)
 
 
-def _kept(own: Layer, given: Mapping[str, Any]) -> Layer:
+def _kept(own: Layer, said: Collection[str]) -> Layer:
     """The options of a run that is gone on with, but for those of the original's pruning fork.
 
     What was counted is left to data that are given.
     """
     left_out = {name for name, found in OPTIONS.items() if found.group == "lottery"}
-    if {"data_dir", "bigtable_instance"} & given.keys():
+    if not {"data_dir", "bigtable_instance"}.isdisjoint(said):
         left_out |= {"num_train_images", "num_label_classes"}
     return Layer(own.origin, {name: value for name, value in own.values.items() if name not in left_out})
 
@@ -190,18 +188,13 @@ def run(config: Config, *, last_step: int | str | None = None) -> None:
 
         if config.eval.export_dir:
             check_export(config.eval)  # mistakes show before the training, not after it
-        _train(config)
+        if config.lottery == LotteryConfig():
+            from resnet_tpu.training.loop import train as train_run
+
+            train_run(config)
+        else:
+            from resnet_tpu.pruning.lottery import train_lottery
+
+            train_lottery(config)
         if config.eval.export_dir:
             export_run(config)
-
-
-def _train(config: Config) -> None:
-    """Trains; with flags of the pruning fork as they say."""
-    if config.lottery == LotteryConfig():
-        from resnet_tpu.training.loop import train as train_run
-
-        train_run(config)
-    else:
-        from resnet_tpu.pruning.lottery import train_lottery
-
-        train_lottery(config)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resnet_tpu.cli.arguments import Parser, fill
-from resnet_tpu.cli.run_options import add_training_options, configure_training
-from resnet_tpu.options.fields import option, options_of
+from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.cli.run_options import configure, options_of_trainings
+from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
@@ -22,23 +22,20 @@ class TuneOptions:
     format: Literal["table", "json"] = option("table", "How to print what was timed.")
 
 
-def tune(arguments: Sequence[str]) -> None:
+@Command(
+    "resnet-tpu tune",
+    "What does not agree with the plain layers is left out. Trainings of the same step then "
+    "take the fastest (kernels=auto). The images are random ones; data_dir says how many classes there are.",
+    examples=(
+        "resnet-tpu tune --recipe=flowers_cpu --data_dir=data/flowers",
+        "resnet-tpu tune --resnet_depth=50 --train_batch_size=256",
+    ),
+    groups=[Group("what to print", TuneOptions), *options_of_trainings()],
+)
+def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""
-    parser = Parser(
-        "resnet-tpu tune",
-        f"{tune.__doc__}\n\nWhat does not agree with the plain layers is left out. Trainings of the same step then "
-        "take the fastest (kernels=auto). The images are random ones; data_dir says how many classes there are.",
-        examples=(
-            "resnet-tpu tune --recipe=flowers_cpu --data_dir=data/flowers",
-            "resnet-tpu tune --resnet_depth=50 --train_batch_size=256",
-        ),
-    )
-    own = options_of("tune", TuneOptions)
-    parser.add_options("what to do", own.values())
-    add_training_options(parser)
-    given = parser.parse(arguments)
-    options = fill(TuneOptions, {name: given.pop(name) for name in own if name in given})
-    config = configure_training(given)
+    options = given.fill(TuneOptions)
+    config = configure(given.values)
     if not config.data.place:
         config = config.replace(data_dir="null")
 

@@ -436,7 +436,7 @@ class Config:
 OPTIONS: dict[str, Option] = {
     name: found
     for group in dataclasses.fields(Config)
-    for name, found in options_of(group.name, typing.cast("type", group.default_factory)).items()
+    for name, found in options_of(typing.cast("type", group.default_factory), group.name).items()
 }
 """Every option by its flat name, in the order of `Config`."""
 

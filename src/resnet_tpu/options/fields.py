@@ -42,9 +42,10 @@ def expand_home(path: str) -> str:
     return os.path.abspath(path) if os.path.normpath(expanded).startswith("~") else expanded  # noqa: PTH100
 
 
-def option(default: Any, text: str, *, at_least: float | None = None) -> Any:
+def option(default: Any, text: str, *, at_least: float | None = None, is_repeatable: bool = False) -> Any:
     """A field with the help text and the range that the command line shows and `check` enforces."""
-    return dataclasses.field(default=default, metadata={"help": text, "at_least": at_least})
+    metadata = {"help": text, "at_least": at_least, "is_repeatable": is_repeatable}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Option:
     choices: tuple[str, ...]
     default: Any
     help: str
-    at_least: float | None
+    at_least: float | None = None
+    is_repeatable: bool = False  # given several times on a command line, it is a list there
 
     @property
     def is_length(self) -> bool:
@@ -172,17 +174,17 @@ _PARSERS: dict[Any, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def _describe(group: str, owner: type, field: dataclasses.Field) -> Option:
-    hint = typing.get_type_hints(owner, include_extras=True)[field.name]
+def options_of(owner: type, group: str = "") -> dict[str, Option]:
+    """The options that the fields of the dataclass `owner`, made by `option`, are, by name."""
+    hints = typing.get_type_hints(owner, include_extras=True)
+    return {field.name: _describe(field, hints[field.name], group) for field in dataclasses.fields(owner)}
+
+
+def _describe(field: dataclasses.Field, hint: Any, group: str) -> Option:
     parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     choices = tuple(choice for part in parts if typing.get_origin(part) is Literal for choice in typing.get_args(part))
     kinds = tuple(str if typing.get_origin(part) is Literal else part for part in parts)
-    return Option(field.name, group, kinds, choices, field.default, field.metadata["help"], field.metadata["at_least"])
-
-
-def options_of(group: str, owner: type) -> dict[str, Option]:
-    """The options that the fields of the dataclass `owner`, made by `option`, are, by name."""
-    return {field.name: _describe(group, owner, field) for field in dataclasses.fields(owner)}
+    return Option(field.name, group, kinds, choices, field.default, **field.metadata)
 
 
 def steps(what: str, length: Length, *, num_train_images: int, train_batch_size: int) -> int:

@@ -17,6 +17,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from resnet_tpu.system import signals
+
 CONTEXT = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
 
 
@@ -65,7 +67,7 @@ def _signals_held_back() -> Iterator[None]:
     It may need its workers to end well, as training does, which saves first.
     """
     resource_tracker.ensure_running()  # where it is not, starting the first process would let them in again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
     try:
         yield
     finally:

@@ -12,21 +12,24 @@ from collections.abc import Callable, Iterator, Sequence
 
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.storage import buckets
+from resnet_tpu.system import signals
 
 _NOT_OUR_BUG = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG,
 )  # fmt: skip
 _EXIT_BROKEN_PIPE = 128 + 13
-
-EXIT_TERMINATED = 128 + signal.SIGTERM
-"""The exit code of a program that SIGTERM ended."""
+_LAST_WORDS = {
+    signals.exit_code_after(signal.SIGTERM): "Terminated.",
+    signals.exit_code_after(signal.SIGHUP): "Hung up.",
+}
+"""By exit code."""
 _SOON_SECS = 0.05
 
 
 def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] | None = None) -> int:
     """Does the work and returns 0; 2 and a message on stderr for what the user can mend; 130 when interrupted, 143
-    after SIGTERM, which leaves as little behind as Ctrl-C does.
+    after SIGTERM and 129 after SIGHUP, which leave as little behind as Ctrl-C does.
 
     3 when another of several processes was lost. Our own bugs pass through: Python shows the traceback and exits
     with 1. Without arguments those of the process are meant, which is to exit with the code that is returned: signals
@@ -40,8 +43,8 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] 
 
 
 def _settle(code: int) -> None:
-    """From now on Ctrl-C and SIGTERM end the process at once, as Python would after a second more, with `code`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """From now on a signal ends the process at once, as Python would after a second more, with `code`."""
+    for number in signals.ending():
         signal.signal(number, lambda *_: os._exit(code))
         # Python drops handlers before it frees its modules, which takes most of that second
         atexit.register(signal.signal, number, signal.SIG_IGN)
@@ -61,10 +64,10 @@ def _exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]
         print("Interrupted.", file=sys.stderr)
         return 130
     except SystemExit as error:
-        if error.code != EXIT_TERMINATED:
+        if not isinstance(error.code, int) or error.code not in _LAST_WORDS:
             raise
-        print("Terminated.", file=sys.stderr)
-        return EXIT_TERMINATED
+        print(_LAST_WORDS[error.code], file=sys.stderr)
+        return error.code
     except BrokenPipeError:  # the reader of our output has seen enough: `resnet-tpu results ... | head`
         _drop_output()
         return _EXIT_BROKEN_PIPE
@@ -102,21 +105,24 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def _terminating() -> Iterator[None]:
-    """Meanwhile SIGTERM raises, where it would end the program at once, with half-written files left behind."""
+    """Meanwhile a signal raises, where it would end the program at once, with half-written files left behind."""
 
-    def leave(*_: object) -> None:
-        raise SystemExit(EXIT_TERMINATED)
+    def leave(number: int, _: object) -> None:
+        if number == signal.SIGHUP:
+            signals.drop_lost_terminal()
+        raise SystemExit(signals.exit_code_after(number))
 
     if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
         yield
         return
     if not isinstance(sys.unraisablehook, _SignalAgain):
         sys.unraisablehook = _SignalAgain(sys.unraisablehook)
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in signals.ending() if number != signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _SignalAgain:
@@ -129,9 +135,12 @@ class _SignalAgain:
         self._otherwise = otherwise
 
     def __call__(self, found: "sys.UnraisableHookArgs") -> None:
-        numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
-        number = numbers.get(found.exc_type)
-        if number is None:
+        error = found.exc_value
+        if isinstance(error, KeyboardInterrupt):
+            number = signal.SIGINT
+        elif isinstance(error, SystemExit) and error.code in _LAST_WORDS:
+            number = error.code - 128
+        else:
             self._otherwise(found)
             return
         delay = _SOON_SECS  # now it would be raised in here
@@ -147,7 +156,11 @@ class _StderrHandler(logging.Handler):
     """Writes to what sys.stderr is at the time: a progress bar puts itself there, to keep below the lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except OSError:
+            if not signals.drop_lost_terminal():
+                raise
 
 
 @contextlib.contextmanager

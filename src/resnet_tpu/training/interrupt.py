@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while training: the step in work is finished and saved before the program ends.
+"""Ctrl-C, SIGTERM and SIGHUP while training: the step in work is finished and saved before the program ends.
 
 Of several processes one needs to be told: all end at the same step.
 """
@@ -8,11 +8,11 @@ import threading
 from types import FrameType
 
 from resnet_tpu.parallel import hosts
-from resnet_tpu.system.program import EXIT_TERMINATED
+from resnet_tpu.system import signals
 
 
 class Interruption:
-    """A context manager that turns the first Ctrl-C or SIGTERM into a flag; the second Ctrl-C acts at once."""
+    """A context manager that turns the first signal to end into a flag; the second Ctrl-C acts at once."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
@@ -21,9 +21,8 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) != signal.SIG_IGN:  # what was started to run in the background stays so
-                    self._before[number] = signal.signal(number, self._note)
+            for number in signals.ending():
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -32,6 +31,8 @@ class Interruption:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self._signal = number
+        if number == signal.SIGHUP:
+            signals.drop_lost_terminal()
         if signal.SIGINT in self._before:
             signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
@@ -50,4 +51,4 @@ class Interruption:
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if number is not None:
-            raise SystemExit(EXIT_TERMINATED)
+            raise SystemExit(signals.exit_code_after(number))

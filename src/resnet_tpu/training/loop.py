@@ -69,8 +69,9 @@ class Summary:
 def train(config: Config, *, on_step: OnStep | None = None, train_step: TrainStep | None = None) -> Summary:
     """Trains to `train_steps` and, in mode train_and_eval, evaluates every `steps_per_eval` steps and at the end.
 
-    Goes on from the newest checkpoint in `model_dir`. Ctrl-C and SIGTERM save first. Raises UserError for options, data
-    or checkpoints that do not fit, before anything is computed; NonFiniteError when a loss or a weight is not finite.
+    Goes on from the newest checkpoint in `model_dir`. Ctrl-C, SIGTERM and SIGHUP save first. Raises UserError for
+    options, data or checkpoints that do not fit, before anything is computed; NonFiniteError when a loss or a weight is
+    not finite.
     on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
     every step, in order, once it has ended on the devices; what it raises ends the training.
     train_step: takes the place of the network's own, to measure what is around it.

@@ -36,7 +36,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def loader_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "grain" in thread.name]
+    return [thread.name for thread in threading.enumerate() if "loader" in thread.name]
 
 
 def config(data_dir: Path | str, **options: Any) -> DataConfig:

@@ -152,7 +152,7 @@ def test_options_of_ours_reach_the_loader(tmp_path: Path) -> None:
 
 
 def test_no_option_has_two_meanings() -> None:
-    assert not set(options_of("", InputBenchOptions)) & set(Config().flat())
+    assert not set(options_of(InputBenchOptions)) & set(Config().flat())
 
 
 def test_a_grid_in_all_forms(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make_bundle(config, tmp_path_factory.mktemp("bundle"), ["a", "b", "c"])
 
 
+@pytest.mark.long
 def test_a_bundle_alone_and_over_http(bundle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, picture = tmp_path / "serve.json", tmp_path / "serve.png"
     files = [f"--output={output}", f"--picture={picture}"]
@@ -169,5 +170,5 @@ def test_a_server_that_does_not_start_is_shown_with_its_log(tmp_path: Path) -> N
 
 
 def test_no_option_has_two_meanings() -> None:
-    assert not set(options_of("", ServeBenchOptions)) & set(Config().flat())
+    assert not set(options_of(ServeBenchOptions)) & set(Config().flat())
     assert bench_serve.__doc__

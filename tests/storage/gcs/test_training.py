@@ -189,6 +189,7 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
     assert store.steps_in(folder) == [1]
 
 
+@pytest.mark.long
 def test_eval_follows_a_run_in_a_bucket(bucket: Bucket, near: str, far: str, caplog: pytest.LogCaptureFixture) -> None:
     first, last = (store.load_all(f"{near}/run/checkpoints/{step}") for step in (4, 6))
 

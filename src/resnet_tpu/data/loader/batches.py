@@ -1,6 +1,6 @@
 """Batches of decoded images in exact order, made ahead of their use.
 
-Below is Grain: its threads write chunks of a few images straight into the rows of the batch, or have processes do it.
+Threads write chunks of a few images straight into the rows of the batch, or have processes do it.
 """
 
 import contextlib
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import cv2
-import grain
 import numpy as np
 
 from resnet_tpu.data.loader.ahead import ReadAhead, distant
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
 from resnet_tpu.data.loader.order import place_at
+from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
@@ -28,7 +28,7 @@ from resnet_tpu.system.machine import num_cores
 Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
-CHUNK = 16  # images a thread decodes at a time: Grain's 0.1 ms per element is spread over them
+CHUNK = 16  # images a thread decodes at a time: handing work over to it costs as much as a part of an image
 _ENDLESS = 1 << 62
 
 Records = Callable[[int], int | None]
@@ -125,13 +125,11 @@ class Batches(Iterator[Batch]):
             if source := distant(filling.source):
                 ahead = ReadAhead(source, filling.cache, self._maker.records_in, chunking.num_chunks)
             self._maker.ahead = ahead
-            options = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=chunking.parts + 2 * workers)
-            dataset = grain.MapDataset.range(chunking.num_chunks).map(self._maker.make)
-            self._chunks = iter(dataset.to_iter_dataset(options))
+            num_ahead = chunking.parts + 2 * workers
+            self._chunks = Prefetch(self._maker.make, chunking.num_chunks, threads=workers, ahead=num_ahead)
             self._closing.callback(self._chunks.close)
             if ahead:
-                self._closing.callback(ahead.close)  # before Grain's threads, which wait for it
-        # Grain's threads outlive an iterator that is dropped without being closed.
+                self._closing.callback(ahead.close)  # before the threads, which wait for it
         weakref.finalize(self, self._closing.close)
 
     def __next__(self) -> Batch:

@@ -6,12 +6,11 @@ and any batch size, and a run can begin at any position.
 
 import functools
 import threading
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from resnet_tpu.data.loader.permutation import MOST, ROUNDS, permutation
+from resnet_tpu.data.loader.permutation import record_at
 
 
 class Place(NamedTuple):
@@ -24,10 +23,7 @@ class Place(NamedTuple):
 def place_at(position: int, *, num_records: int, seed: int) -> Place:
     """The epoch and the record at `position` (from 0). Every epoch is another permutation of all records."""
     epoch, index = divmod(position, num_records)
-    epoch_seed = _epoch_seed(seed, epoch)
-    if num_records <= MOST:
-        return Place(epoch, int(permutation(num_records, epoch_seed)[index]))
-    return Place(epoch, _shuffle()(index, num_records - 1, epoch_seed, ROUNDS))
+    return Place(epoch, record_at(index, num_records=num_records, seed=_epoch_seed(seed, epoch)))
 
 
 def random_at(position: int, *, seed: int) -> np.random.Generator:
@@ -48,14 +44,6 @@ class _Streams(threading.local):
 
 
 _streams = _Streams()
-
-
-@functools.cache
-def _shuffle() -> Callable[[int, int, int, int], int]:
-    """Imported on first use: processes that decode images do without, and Grain takes seconds and 150 MB."""
-    from grain.experimental import index_shuffle
-
-    return index_shuffle
 
 
 # The seeds are hashed: with seed + epoch, the runs of neighbouring seeds would share their epochs.

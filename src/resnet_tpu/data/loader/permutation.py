@@ -1,53 +1,73 @@
-"""Grain's `index_shuffle` for all records of a set of up to `MOST` at once.
+"""The permutation of Grain's `index_shuffle`, for thousands of indexes at once.
 
-It enciphers the index as a number below 2**16, again and again until the result is a record: 66 times on average where
-there are 1000 records. One by one, that takes as long as cutting a decoded image out.
-Source: the cipher Simon, eprint.iacr.org/2013/404, on two halves of 8 bits; keys as C++'s `std::seed_seq` makes them.
+It enciphers the index as a number of 16 or more bits, again and again until the result is a record.
+Source: the cipher Simon, eprint.iacr.org/2013/404, on two halves of 8 or more bits; keys as C++'s `std::seed_seq` makes
+them. One departure: of 4**k + 1 records, k >= 8, Grain's never gives the last and gives another twice.
 """
 
 import functools
 
 import numpy as np
 
-MOST = 1 << 16
-ROUNDS = 4  # of the cipher, as Grain itself chooses
+_BLOCK = 1 << 14  # indexes at once
+_ROUNDS = 4  # of the cipher, as Grain itself chooses
+_FEWEST_BITS = 16  # that are enciphered, for the order to look random
 _WORD = (1 << 32) - 1
 
 
+def record_at(index: int, *, num_records: int, seed: int) -> int:
+    """What stands at `index` in the permutation of 0 ... num_records - 1 that `seed`, below 2**32, decides."""
+    block, i = divmod(index, _BLOCK)
+    return int(_records(block * _BLOCK, num_records, seed)[i])
+
+
 @functools.lru_cache(maxsize=64)
-def permutation(num_records: int, seed: int) -> np.ndarray:
-    """`index_shuffle(i, num_records - 1, seed, ROUNDS)` for every i, uint16 [num_records]; seed below 2**32."""
+def _records(first: int, num_records: int, seed: int) -> np.ndarray:
+    """Those at `first` and the indexes after it, at most _BLOCK, uint32 or uint64."""
     if num_records == 1:
-        return np.zeros(1, np.uint16)
-    once = _encipher(np.arange(MOST), _keys(seed)).astype(np.uint16)
+        return np.zeros(1, np.uint32)
+    bits = max(_FEWEST_BITS, (num_records - 1).bit_length() + 1 & ~1)
+    keys, dtype = _keys(seed), np.uint32 if bits <= 32 else np.uint64
+    indexes = np.arange(first, min(first + _BLOCK, num_records), dtype=dtype)
+    if bits == _FEWEST_BITS:
+        return _walk_by_table(indexes, num_records, _encipher(np.arange(1 << bits, dtype=dtype), keys, bits))
+    found = _encipher(indexes, keys, bits)
+    while (outside := np.flatnonzero(found >= num_records)).size:  # four times at most, on average
+        found[outside] = _encipher(found[outside], keys, bits)
+    return found
+
+
+def _walk_by_table(indexes: np.ndarray, num_records: int, enciphered: np.ndarray) -> np.ndarray:
+    """For few records, from which the way back to one is long: 66 steps on average where there are 1000."""
     # From every number towards a record, 1, 2, 4 ... steps at a time; records stay where they are.
-    onwards = np.where(np.arange(MOST) < num_records, np.arange(MOST), once)
-    found = once[:num_records]
+    numbers = np.arange(len(enciphered), dtype=enciphered.dtype)
+    onwards = np.where(numbers < num_records, numbers, enciphered)
+    found = enciphered[indexes]
     while (found >= num_records).any():
         found = onwards[found]
         onwards = onwards[onwards]
-    return found.astype(np.uint16)
+    return found
 
 
-def _encipher(numbers: np.ndarray, keys: list[int]) -> np.ndarray:
-    left, right = numbers >> 8, numbers & 255
+def _encipher(numbers: np.ndarray, keys: list[int], bits: int) -> np.ndarray:
+    half, ones = bits // 2, (1 << bits // 2) - 1
+
+    def turn_left(x: np.ndarray, by: int) -> np.ndarray:
+        return (x << by | x >> (half - by)) & ones
+
+    def mix(x: np.ndarray) -> np.ndarray:
+        return turn_left(x, 1) & turn_left(x, 8) ^ turn_left(x, 2)
+
+    left, right = numbers >> half, numbers & ones
     for first, second in zip(keys[::2], keys[1::2], strict=True):
-        left = left ^ _MIXED[right] ^ (first & 255)
-        right = right ^ _MIXED[left] ^ (second & 255)
-    return left << 8 | right
-
-
-def _turn_left(x: np.ndarray, bits: int) -> np.ndarray:
-    return (x << bits | x >> (8 - bits)) & 255
-
-
-_BYTES = np.arange(256)
-_MIXED = _turn_left(_BYTES, 1) & _turn_left(_BYTES, 8) ^ _turn_left(_BYTES, 2)
+        left = left ^ mix(right) ^ (first & ones)
+        right = right ^ mix(left) ^ (second & ones)
+    return left << half | right
 
 
 def _keys(seed: int) -> list[int]:
     """What `std::seed_seq{seed}` generates for the four rounds (C++20, rand.util.seedseq)."""
-    x, n = [0x8B8B8B8B] * ROUNDS, ROUNDS
+    x, n = [0x8B8B8B8B] * _ROUNDS, _ROUNDS
     for k in range(n):
         mixed = _spread(x[k] ^ x[(k + 1) % n] ^ x[k - 1]) * 1664525 & _WORD
         salted = mixed + (1 if k == 0 else k + seed if k == 1 else k) & _WORD

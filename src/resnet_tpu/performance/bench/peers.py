@@ -2,7 +2,7 @@
 
 They read the same records as ours, shuffle them, draw random windows, resize them, mirror half of them and make batches
 for ever, with as many threads or processes as ours. Libraries are imported where they are used: they are no
-dependencies of this package, but for Grain.
+dependencies of this package.
 """
 
 import io
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import cv2
-import grain
 import numpy as np
 from PIL import Image
 
@@ -154,6 +153,8 @@ def _decode_pillow(encoded: bytes) -> Image.Image:
 
 def open_grain(task: Task) -> Iterator[Any]:
     """Grain with its threads and OpenCV. Each thread makes whole batches: per image, Grain's hand-over costs more."""
+    import grain
+
     cv2.setNumThreads(1)  # each thread has an image of its own
     source: Any = open_source(task.data(), "train")
     records = grain.MapDataset.source(source).seed(0).shuffle().repeat()

@@ -20,7 +20,7 @@ from resnet_tpu.serving.server.gate import State
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, load_models
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.system import machine
+from resnet_tpu.system import machine, signals
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _LATE_SECONDS = 0.5  # for requests on connections that were made just before th
 
 
 def serve(given: Sequence[str], options: ServeOptions) -> None:
-    """Serves bundles until SIGTERM or SIGINT, then answers what is under way. Raises UserError.
+    """Serves bundles until SIGTERM, SIGHUP or SIGINT, then answers what is under way. Raises UserError.
 
     given: `NAME=PATH`, or PATH for the bundle's own name.
     """
@@ -80,6 +80,12 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _hang_up(*_: object) -> None:
+    """SIGHUP as SIGTERM, which uvicorn handles."""
+    signals.drop_lost_terminal()
+    signal.raise_signal(signal.SIGTERM)
+
+
 class _Server(uvicorn.Server):
     """uvicorn with bounds on connections and a quiet end."""
 
@@ -114,12 +120,12 @@ class _Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves until a signal. uvicorn sends itself the signal again at the end, which here means no harm."""
-        handled = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, signal.SIG_IGN) for number in handled]
+        handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN, signal.SIGHUP: _hang_up}
+        before = {number: signal.signal(number, handlers[number]) for number in signals.ending()}
         try:
             super().run(sockets)
         finally:
-            for number, handler in zip(handled, before, strict=True):
+            for number, handler in before.items():
                 signal.signal(number, handler)
 
     async def main_loop(self) -> None:

@@ -1,0 +1,39 @@
+"""The signals that ask a program to end: Ctrl-C, SIGTERM, and SIGHUP, which comes when its terminal is closed."""
+
+import errno
+import os
+import signal
+import termios
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def ending() -> list[signal.Signals]:
+    """Those of ENDING that this process was not started to ignore, as `nohup` and a shell's `&` have it."""
+    return [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+
+
+def exit_code_after(number: int) -> int:
+    """The exit code of a program that a signal ended, as shells have it."""
+    return 128 + number
+
+
+def drop_lost_terminal() -> bool:
+    """Whether stdout or stderr was a terminal that is closed; what is written there goes nowhere from then on.
+
+    Each line would be an OSError otherwise, in a program that has still to save its work.
+    """
+    lost = [descriptor for descriptor in (1, 2) if _is_lost(descriptor)]
+    for descriptor in lost:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+    return bool(lost)
+
+
+def _is_lost(descriptor: int) -> bool:
+    try:
+        termios.tcgetattr(descriptor)
+    except termios.error as error:  # ENOTTY: a file or a pipe
+        return error.args[0] == errno.EIO
+    return False
