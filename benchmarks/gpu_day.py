@@ -4,7 +4,7 @@
 
 The folder gets `gpu_day.json`, pictures, and of each part what its commands wrote. A part is a few commands of ours
 with a limit of time; one that fails is told, and the rest goes on. What is done is not done again: start it once more
-after ten minutes, or when what failed is mended. Peers are those that are installed. CIFAR-10 may be a folder of images
+after ten minutes, or when what failed is fixed. Peers are those that are installed. CIFAR-10 may be a folder of images
 per class or TFRecords; without it noise that can be learned stands in, and for PHOTOS drawn ones.
 """
 

@@ -2,7 +2,7 @@
 
 The original's converter reads each file, decodes it with `tf.io.decode_jpeg` to see that it is an image, and writes a
 `tf.train.Example` with nine features through a `TFRecordWriter`; one process. Ours makes the same records, and besides
-mends files, honours EXIF, looks for duplicates, makes checksums and a manifest, and puts files in place only when they
+fixes files, honours EXIF, looks for duplicates, makes checksums and a manifest, and puts files in place only when they
 are whole. Both make the same number of shards. All photos are read once before, so that they come from memory; imports
 are not measured, the start of our worker processes is. Give a folder that holds nothing but JPEGs.
 

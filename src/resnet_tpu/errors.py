@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: what failed, what was given, what is accepted, what to do next."""
+"""Errors that are the user's to fix: what failed, what was given, what is accepted, what to do next."""
 
 import difflib
 from collections.abc import Iterable

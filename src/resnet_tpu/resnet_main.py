@@ -114,7 +114,7 @@ def _run(arguments: Sequence[str]) -> None:
     for name, origin in origins.items():
         if values[name] != OPTIONS[name].default:
             log.info("%s = %s (%s)", name, values[name], origin)
-    if not config.data.place and config.run.mode.startswith("train"):
+    if not config.data.location and config.run.mode.startswith("train"):
         log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
     # A file of options says how long such trainings are, the command line how long this one is.
     says = origins.get("train_steps", "")

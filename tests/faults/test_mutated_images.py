@@ -21,8 +21,8 @@ from PIL import Image
 from resnet_tpu.data.images import BadImageError, Limits, clean_image
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.pixels.decode import DecodeError, eval_image, train_image
-from resnet_tpu.data.prepare.claim import REPORT
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.reservation import REPORT
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.options.config import Config
 from resnet_tpu.serving.server.images import decode
@@ -93,7 +93,7 @@ def mutated(rng: random.Random, whole: list[tuple[str, bytes]]) -> tuple[str, by
 
 
 def with_checksums(data: bytes) -> bytes:
-    """The file; a PNG with the checksums of its chunks mended, so that the damage gets past them."""
+    """The file; a PNG with the checksums of its chunks fixed, so that the damage gets past them."""
     found, at = bytearray(data), 8
     while data.startswith(b"\x89PNG") and at + 12 <= len(data):
         length = struct.unpack_from(">I", data, at)[0]

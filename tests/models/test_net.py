@@ -122,7 +122,7 @@ def test_draws_follow_from_the_key_and_the_number_of_the_place(name: str) -> Non
     assert not np.array_equal(first, part(x, Training(jax.random.key(2), 1.0)))
 
     def second(net: Net, x: jax.Array) -> jax.Array:
-        net.skip_random_places(1)
+        net.skip_dropout_sites(1)
         return DROPS[name](net, x)
 
     part._call = second

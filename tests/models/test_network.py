@@ -12,7 +12,7 @@ from resnet_tpu.models import resnet
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.net import Net
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config, ModelConfig
 
 
@@ -82,9 +82,9 @@ def test_blocks_start_as_their_shortcut(depth: int, last: str) -> None:
 def test_cifar_networks_start_with_all_scales_one_and_slow_statistics() -> None:
     params, _ = make_network(32, 10, resnet_depth=20).init(0)
     assert all((leaf == 1).all() for name, leaf in leaves(params).items() if name.endswith("scale"))
-    assert find_architecture(make_model(resnet_depth=20), image_size=32).bn_momentum == 0.997
-    assert find_architecture(make_model(resnet_depth=18), image_size=224).bn_momentum == 0.9
-    assert find_architecture(make_model(resnet_depth=18, bn_momentum=0.5), image_size=224).bn_momentum == 0.5
+    assert resolve_architecture(make_model(resnet_depth=20), image_size=32).bn_momentum == 0.997
+    assert resolve_architecture(make_model(resnet_depth=18), image_size=224).bn_momentum == 0.9
+    assert resolve_architecture(make_model(resnet_depth=18, bn_momentum=0.5), image_size=224).bn_momentum == 0.5
 
 
 def test_initial_weights_follow_from_the_seed() -> None:

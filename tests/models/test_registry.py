@@ -6,12 +6,12 @@ import pytest
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
-from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config
 
 
 def find(image_size: int = 224, **options: Any) -> Architecture:
-    return find_architecture(Config().replace(**options).model, image_size=image_size)
+    return resolve_architecture(Config().replace(**options).model, image_size=image_size)
 
 
 @pytest.mark.parametrize(

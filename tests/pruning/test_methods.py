@@ -47,7 +47,7 @@ def read_input(golden: Callable[[str], Path], name: str) -> tuple[dict[str, np.n
 
 
 def test_every_mask_of_the_original(golden: Callable[[str], Path]) -> None:
-    """A call that comes again had other masks there, for eligible layers leaked from one in between: mended here."""
+    """A call that comes again had other masks there, for eligible layers leaked from one in between: fixed here."""
     numbers: dict[tuple[str, ...], str] = {}
     compared = set()
     with np.load(golden("pruning/output_masks.npz")) as outputs:

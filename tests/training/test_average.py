@@ -20,7 +20,7 @@ from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
 from resnet_tpu.serving.export.export import export_run
 from resnet_tpu.training.evaluate import evaluate, evaluate_run
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.state import move_average
+from resnet_tpu.training.state import update_average
 from resnet_tpu.training.step import make_eval_step, make_predict_step
 from resnet_tpu.training.trained import load_trained
 
@@ -49,7 +49,7 @@ def test_the_average_moves_by_the_formula() -> None:
     values = [1.0, 4.0, -2.0]
     average, expected = {"w": jnp.float32(0)}, 0.0
     for updates, value in enumerate(values, 1):
-        average = move_average(average, {"w": jnp.float32(value)}, 0.25, jnp.int32(updates))
+        average = update_average(average, {"w": jnp.float32(value)}, 0.25, jnp.int32(updates))
         decay = (2 / 11, 3 / 12, 0.25)[updates - 1]  # (1 + 3) / (10 + 3) would be more than 0.25
         expected = decay * expected + (1 - decay) * value
         assert float(average["w"]) == pytest.approx(expected, rel=1e-6)

@@ -100,9 +100,9 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
     tune.tune(CONFIG, CPU)
     monkeypatch.setattr(tune, "tune", pytest.fail)
     with caplog.at_level(logging.INFO):
-        assert tune.settle_kernels(CONFIG, CPU, None) == Choice("fused")
-        assert tune.settle_kernels(CONFIG.replace(train_batch_size=16), CPU, None) == Choice("plain")
-        assert tune.settle_kernels(CONFIG.replace(kernels="plain"), CPU, None) == Choice("plain")
+        assert tune.resolve_kernels(CONFIG, CPU, None) == Choice("fused")
+        assert tune.resolve_kernels(CONFIG.replace(train_batch_size=16), CPU, None) == Choice("plain")
+        assert tune.resolve_kernels(CONFIG.replace(kernels="plain"), CPU, None) == Choice("plain")
     assert [record.getMessage() for record in caplog.records] == [
         "Kernels: fused (the fastest when they were timed here)", "Kernels: plain", "Kernels: plain",
     ]  # fmt: skip
@@ -110,7 +110,7 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
     (words,) = tune.remembered()
     assert words.startswith("ResNet-8, 32 px, float32, batch 8 on 1 x cpu, jax ")
     kernels(plain=PLAIN)  # what is remembered is not there any more
-    assert tune.settle_kernels(CONFIG, CPU, None) == Choice("plain")
+    assert tune.resolve_kernels(CONFIG, CPU, None) == Choice("plain")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"of": 1}}', "\0"])
@@ -118,7 +118,7 @@ def test_a_damaged_memory_is_nothing_remembered(kernels: Callable[..., None], tm
     path = tmp_path / "cache" / "resnet_tpu" / "kernels.json"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert tune.settle_kernels(CONFIG, CPU, None) == Choice("plain")
+    assert tune.resolve_kernels(CONFIG, CPU, None) == Choice("plain")
     assert tune.remembered() == {}
 
 
@@ -128,9 +128,9 @@ def test_a_long_training_on_an_accelerator_times_them_first(
     asked = []
     monkeypatch.setattr(tune, "tune", lambda config, mesh: (asked.append(config), (Choice("fused"), []))[1])
     monkeypatch.setattr(tune, "_on_accelerator", lambda mesh: True)
-    assert tune.settle_kernels(CONFIG.replace(train_steps=100), CPU, None) == Choice("plain")
+    assert tune.resolve_kernels(CONFIG.replace(train_steps=100), CPU, None) == Choice("plain")
     assert not asked
-    assert tune.settle_kernels(CONFIG.replace(train_steps=100_000), CPU, None) == Choice("fused")
+    assert tune.resolve_kernels(CONFIG.replace(train_steps=100_000), CPU, None) == Choice("fused")
     assert len(asked) == 1
 
 
@@ -148,7 +148,7 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
         assert "Kernels: fused (as until now)" in caplog.text
         assert "Until now the kernels were" not in caplog.text
         # and on other devices it says what changes
-        assert tune.settle_kernels(CONFIG, CPU, before | {"device": "TPU v5 lite"}) == Choice("plain")
+        assert tune.resolve_kernels(CONFIG, CPU, before | {"device": "TPU v5 lite"}) == Choice("plain")
     assert "Until now the kernels were fused on TPU v5 lite: results will agree but for rounding." in caplog.text
     whole = config.replace(train_steps=4, model_dir=str(tmp_path / "whole"))
     train(whole)

@@ -61,7 +61,7 @@ class Dataset(Sequence[Example]):
         return eval_batches(self._source, self.config.data, batch_size=batch_size)
 
     def __repr__(self) -> str:
-        return f"<{self.split} of {self.config.data.place}: {len(self)} images, {len(self.class_names)} classes>"
+        return f"<{self.split} of {self.config.data.location}: {len(self)} images, {len(self.class_names)} classes>"
 
     def _example(self, i: int) -> Example:
         sample = self._source[i]

@@ -10,7 +10,7 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import CIFAR_DEPTHS, IMAGENET_DEPTHS, find_architecture
+from resnet_tpu.models.registry import CIFAR_DEPTHS, IMAGENET_DEPTHS, resolve_architecture
 from resnet_tpu.options.config import Config, ModelConfig
 
 STEP = "global_step"
@@ -137,7 +137,7 @@ def _of_depth(
     depth: int, width: int, convs: Sequence[tuple[int, ...]], options: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """`options` completed to the network of that depth, or None when it has not so many convolutions."""
-    network = find_architecture(Config().replace(resnet_depth=depth).model, image_size=_IMAGE_SIZE)
+    network = resolve_architecture(Config().replace(resnet_depth=depth).model, image_size=_IMAGE_SIZE)
     blocks = network.blocks_per_group
     stem = 3 if "use_resnetd_stem" in options else 1
     projected = 1 in (convs[stem][0], convs[stem + 1][0])  # the first or, after a replaced max-pool, the second

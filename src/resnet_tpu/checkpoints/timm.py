@@ -99,7 +99,7 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
     shown = ", ".join(class_names[:_SHOWN_CLASSES])
     rest = f" and {len(class_names) - _SHOWN_CLASSES} more, in config.json" if class_names[_SHOWN_CLASSES:] else ""
     resize = f"{data.resize_method}, the central {100 * data.crop_pct:.4g} %"
-    colours = f"mean {_numbers(model.mean_rgb)}, deviation {_numbers(model.stddev_rgb)}"
+    colours = f"mean {_numbers(model.mean_rgb)}, std {_numbers(model.stddev_rgb)}"
     differs = model.pool_padding == "same" and not model.replace_stem_max_pool
     padding = "Its max-pool was trained with TensorFlow's padding, which PyTorch has not: logits differ a little.\n"
     return "\n".join(

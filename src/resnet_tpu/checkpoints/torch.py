@@ -202,7 +202,7 @@ def _parse(text: str | bytes, path: str) -> dict[str, Any]:
     try:
         found = checked_json.parse(text)
     except ValueError as error:
-        raise UserError(f"Description in {path}", error, "JSON", "Mend or remove it.") from None
+        raise UserError(f"Description in {path}", error, "JSON", "Fix or remove it.") from None
     return found if isinstance(found, dict) else {}
 
 
@@ -225,7 +225,7 @@ def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
     num_classes, names = options.get("num_label_classes"), notes.get("class_names")
     if names and num_classes and len(names) != num_classes:
         got = f"{len(names)} class names for {num_classes} classes"
-        raise UserError(f"Description of {path}", got, "as many", "Mend or remove the config.json.")
+        raise UserError(f"Description of {path}", got, "as many", "Fix or remove the config.json.")
     travelling: dict[str, Any] = {
         "pool_padding": "symmetric",
         "mean_rgb": ModelConfig.mean_rgb,
@@ -241,7 +241,7 @@ def _converted(told: Mapping[str, Any], path: str) -> dict[str, Any]:
         return {name: OPTIONS[name].convert(value) for name, value in told.items()}
     except UserError as error:
         what = f"{error.what} in the description of {path}"
-        raise UserError(what, error.got, error.expected, "Mend or remove the config.json.") from None
+        raise UserError(what, error.got, error.expected, "Fix or remove the config.json.") from None
 
 
 def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], path: str) -> None:

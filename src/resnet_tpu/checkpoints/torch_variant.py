@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.registry import IMAGENET_DEPTHS, find_architecture
+from resnet_tpu.models.registry import IMAGENET_DEPTHS, resolve_architecture
 from resnet_tpu.options.config import ModelConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -105,7 +105,7 @@ def _find_depth(shapes: Shapes, path: str) -> tuple[int, bool]:
     blocks = tuple(counts[group] for group in sorted(counts))
     bottleneck = "layer1.0.conv3.weight" in shapes
     for depth in IMAGENET_DEPTHS:
-        network = find_architecture(ModelConfig(resnet_depth=depth), image_size=_IMAGE_SIZE)
+        network = resolve_architecture(ModelConfig(resnet_depth=depth), image_size=_IMAGE_SIZE)
         if (network.blocks_per_group, network.bottleneck) == (blocks, bottleneck):
             return depth, bottleneck
     kind = "bottleneck" if bottleneck else "basic"

@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelli
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config, ModelConfig
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def check_structure(model: ModelConfig, image_size: int, weights: Weights, *, bu
 
 
 def _structure(model: ModelConfig, image_size: int) -> dict[str, Any]:
-    network = find_architecture(model, image_size=image_size)
+    network = resolve_architecture(model, image_size=image_size)
     features = 32 * network.width  # what the last group's squeeze-and-excite has to squeeze
     return {
         "resnet_depth": model.resnet_depth,

@@ -74,7 +74,7 @@ def prepare(given: Given) -> None:
         from resnet_tpu.data.prepare.bigtable_writer import write_table
 
         number = write_table(out_dir or raw_dir, table, overwrite=options.overwrite)
-        print(f"{number} rows written to {table.place}.")
+        print(f"{number} rows written to {table.location}.")
     elif not out_dir:
         do = "Give a folder for the TFRecords; or --bigtable_instance, to copy those in RAW to a table."
         raise UserError("resnet-tpu prepare", "no OUT", "where to write", do)

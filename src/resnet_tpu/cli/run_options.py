@@ -103,6 +103,6 @@ def layers_of(given: Mapping[str, Any]) -> list[Layer]:
 
 def check_data(config: Config, *, without: str) -> None:
     """Raises UserError when it is not said where the images are. `without`: what data_dir=null would be good for."""
-    if not config.data.place:
+    if not config.data.location:
         do = f"Give --data_dir=FOLDER, or --data_dir=null {without}."
         raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)

@@ -62,7 +62,7 @@ def train(given: Given) -> None:
     if not config.run.model_dir and (model_dir := _model_dir_for(config)):
         log.info("No --model_dir: %s", model_dir)
         config = config.replace(model_dir=model_dir)
-    if config.data.place and not only.print_config:
+    if config.data.location and not only.print_config:
         config.run.require_model_dir()
     config = _complete(config, values)
     if only.print_config:
@@ -90,7 +90,7 @@ def _with_photos(values: Mapping[str, Any]) -> dict[str, Any]:
 def _model_dir_for(config: Config) -> str:
     """Where the model of a folder of images goes if nobody says: `runs/` and the folder's name.
 
-    Nothing for images in buckets and tables, which more than one machine may read, and for made-up ones.
+    Nothing for images in buckets and tables, which more than one machine may read, and for synthetic ones.
     """
     from resnet_tpu import storage
 

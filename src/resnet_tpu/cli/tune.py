@@ -36,7 +36,7 @@ def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""
     options = given.fill(TuneOptions)
     config = configure(given.values)
-    if not config.data.place:
+    if not config.data.location:
         config = config.replace(data_dir="null")
 
     from resnet_tpu.training.tune import tune_run

@@ -147,7 +147,7 @@ def _check_training(config: Config, rented: Slice) -> None:
         if path not in _NO_FILES and not storage.is_remote(path) and not _is_published(name, path):
             do = "Copy it to a bucket: the job sees no files of this machine."
             raise UserError(name, path, "a path in a bucket, gs://...", do)
-    if not config.data.place:
+    if not config.data.location:
         do = "Give --data_dir=gs://BUCKET/FOLDER or --bigtable_instance after --; null measures speed without images."
         raise UserError("data_dir", "nothing", "images that the job can read", do)
     check(config)

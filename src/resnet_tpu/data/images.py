@@ -1,4 +1,4 @@
-"""One photo made fit for training: checked by decoding it, mended where the original could not read it."""
+"""One photo made fit for training: checked by decoding it, fixed where the original could not read it."""
 
 import io
 import warnings
@@ -60,7 +60,7 @@ class CleanImage(NamedTuple):
     encoded: bytes
     height: int
     width: int
-    notes: list[tuple[Kind, str]]  # what was found and mended, with a detail
+    notes: list[tuple[Kind, str]]  # what was found and fixed, with a detail
 
 
 def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage:  # noqa: B008  # immutable

@@ -28,8 +28,8 @@ class Net:
     """The layers of one network during one call of it.
 
     Activations are [n, h, w, c] in `dtype`, arrays float32. `training` is None in evaluation. In training batch norms
-    normalise by the batch and move the running statistics: `batch_stats` are then those after the step. The trees that
-    were given stay as they are.
+    normalise by the batch and update the running statistics: `batch_stats` are then those after the step. The given
+    trees stay as they are.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Net:
         self._kernels = kernels
         self._make = make
         self._scope: Path = ()
-        self._random_places = itertools.count()
+        self._dropout_sites = itertools.count()
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -121,7 +121,7 @@ class Net:
         if found is None:
             return None
         y, statistics = found
-        self._move(statistics, "norm")
+        self._update_statistics(statistics, "norm")
         return y
 
     def block(self, x: jax.Array, stride: int) -> jax.Array | None:
@@ -142,7 +142,7 @@ class Net:
             return None
         y, every = found
         for name, statistics in zip([*branch, projection] if projection else branch, every, strict=True):
-            self._move(statistics, f"{name}/norm")
+            self._update_statistics(statistics, f"{name}/norm")
         return y
 
     def add_relu(self, branch: jax.Array, shortcut: jax.Array) -> jax.Array:
@@ -159,7 +159,7 @@ class Net:
     def batch_norm(self, name: str, x: jax.Array, *, zero_scale: bool = False) -> jax.Array:
         """Batch norm: by the batch in training, by the running statistics in evaluation and where they are frozen.
 
-        Training moves these towards the mean over the batch's groups, with the unbiased variance:
+        Training updates these towards the mean over the batch's groups, with the unbiased variance:
         `var <- momentum * var + (1 - momentum) * n/(n-1) * batch_var`.
         """
         with self.scope(name):
@@ -167,9 +167,9 @@ class Net:
             scale = self._param("scale", layers.zeros if zero_scale else layers.ones, features)
             bias = self._param("bias", layers.zeros, features)
             mean, var = self._stat("mean", layers.zeros, features), self._stat("var", layers.ones, features)
-            if self._moves:
+            if self._updates_statistics:
                 statistics = layers.batch_statistics(x, self.architecture.batch_norm_groups)
-                self._move(statistics)
+                self._update_statistics(statistics)
                 mean, var, _ = statistics
             return layers.batch_norm(x, scale, bias, mean, var)
 
@@ -181,10 +181,10 @@ class Net:
             if kind == "evonorm_s0":
                 return evonorm.evonorm_s0(x, arrays)
             var = self._stat("var", layers.ones, shape)
-            if not self._moves:
+            if not self._updates_statistics:
                 return evonorm.evonorm_b0(x, arrays, var)
             y, found = evonorm.evonorm_b0_by_batch(x, arrays, self.architecture.batch_norm_groups)
-            self._set("var", _towards(var, found, _EVONORM_MOMENTUM))
+            self._set("var", _interpolate(var, found, _EVONORM_MOMENTUM))
             return y
 
     def dense(self, name: str, x: jax.Array, features: int) -> jax.Array:
@@ -195,7 +195,7 @@ class Net:
 
     def dropblock(self, x: jax.Array, group: int) -> jax.Array:
         """DropBlock in `group`, counted from 1, in training."""
-        fraction, number = self.architecture.dropblock_fraction(group), next(self._random_places)
+        fraction, number = self.architecture.dropblock_fraction(group), next(self._dropout_sites)
         if self.training is None or fraction == 0:
             return x
         size, num_groups = self.architecture.dropblock_size, self.architecture.batch_norm_groups
@@ -204,46 +204,46 @@ class Net:
 
     def drop_connect(self, x: jax.Array, group: int) -> jax.Array:
         """Drop connect at the end of a branch in `group`, counted from 1, in training."""
-        rate, number = self.architecture.drop_connect_in(group), next(self._random_places)
+        rate, number = self.architecture.drop_connect_in(group), next(self._dropout_sites)
         if self.training is None or rate == 0:
             return x
         return dropping.drop_connect(x, self.training.key_of(number), rate)
 
     def dropout(self, x: jax.Array) -> jax.Array:
         """Dropout before the classifier, in training."""
-        rate, number = self.architecture.dropout_rate, next(self._random_places)
+        rate, number = self.architecture.dropout_rate, next(self._dropout_sites)
         if self.training is None or rate == 0:
             return x
         return dropping.dropout(x, self.training.key_of(number), rate)
 
-    def skip_random_places(self, count: int) -> None:
+    def skip_dropout_sites(self, count: int) -> None:
         """Leaves out so many numbers, so that those of later places, and so what they draw, stay as they are."""
         for _ in range(count):
-            next(self._random_places)
+            next(self._dropout_sites)
 
     @property
-    def _moves(self) -> bool:
-        """Whether norms go by the batch, and running statistics move."""
+    def _updates_statistics(self) -> bool:
+        """Whether norms go by the batch, and running statistics are updated."""
         return self.training is not None and not self.architecture.freeze_batch_norm
 
     def _conv_norm(self, name: str = "") -> ConvNorm:
         """The arrays of a convolution with batch norm in this scope."""
         of = f"{name}/" if name else ""
         kernel, scale, bias = (self._get("params", of + array) for array in ("conv/kernel", "norm/scale", "norm/bias"))
-        if self._moves:
+        if self._updates_statistics:
             return ConvNorm(kernel, scale, bias)
         mean, var = (self._get("batch_stats", f"{of}norm/{array}") for array in ("mean", "var"))
         return ConvNorm(kernel, scale, bias, (mean, var))
 
-    def _move(self, statistics: Statistics, name: str = "") -> None:
-        """Moves the running statistics of the batch norm `name` in this scope towards those of the batch."""
-        if not self._moves:
+    def _update_statistics(self, statistics: Statistics, name: str = "") -> None:
+        """Updates the running statistics of the batch norm `name` in this scope towards those of the batch."""
+        if not self._updates_statistics:
             return
         of, count = f"{name}/" if name else "", statistics.positions
         unbiased = statistics.var.mean(0) * (count / max(count - 1, 1))
         for array, batch in (("mean", statistics.mean.mean(0)), ("var", unbiased)):
             running = self._get("batch_stats", of + array)
-            self._set(of + array, _towards(running, batch, self.architecture.bn_momentum))
+            self._set(of + array, _interpolate(running, batch, self.architecture.bn_momentum))
 
     def _param(self, name: str, draw: Draw, shape: tuple[int, ...]) -> jax.Array:
         return self._array("params", name, draw, shape)
@@ -272,5 +272,5 @@ class Net:
         return {"params": self.params, "batch_stats": self.batch_stats}
 
 
-def _towards(running: jax.Array, batch: jax.Array, momentum: float) -> jax.Array:
+def _interpolate(running: jax.Array, batch: jax.Array, momentum: float) -> jax.Array:
     return momentum * running + (1 - momentum) * jax.lax.stop_gradient(batch)

@@ -15,7 +15,7 @@ from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.net import Draw, Net
-from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.models.resnet import resnet
 from resnet_tpu.models.training import Training
 from resnet_tpu.options.config import Config, ModelConfig
@@ -39,7 +39,7 @@ class Network:
 
         Raises UserError when there is no such network.
         """
-        architecture = find_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
+        architecture = resolve_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
         return cls(model, architecture, num_classes, image_size)
 
     def with_kernels(self, kernels: Kernels) -> "Network":

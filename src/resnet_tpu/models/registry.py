@@ -30,7 +30,7 @@ _ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
 _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
 
-def find_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1) -> Architecture:
+def resolve_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1) -> Architecture:
     """The network that the options ask for.
 
     Raises UserError for a depth that there is not, and for options that this network has no place for.

@@ -47,8 +47,8 @@ def stem(net: Net, x: jax.Array) -> jax.Array:
 def residual_block(net: Net, x: jax.Array, group: int, block: int) -> jax.Array:
     """relu(shortcut(x) + branch(x)); groups after the first halve height and width and double the channels.
 
-    Pre-activated (arXiv:1603.05027) it is shortcut + branch(relu(norm(x))): the shortcut is the raw input, but a
-    projection sees it normalised and activated.
+    Pre-activated (arXiv:1603.05027) it is shortcut + branch(relu(norm(x))): the shortcut is the input as it is, but
+    a projection sees it normalised and activated.
     """
     settings = net.architecture
     stride = 2 if group > 1 and block == 1 else 1
@@ -91,7 +91,7 @@ def bottleneck_branch(net: Net, x: jax.Array, group: int, block: int, stride: in
     x = net.dropblock(net.conv_act("conv2", x, after, 3, stride), group)
     x = net.conv_linear("conv3", x, settings.features(group), 1, zero_scale=settings.zero_scale)
     if settings.pre_activation:  # here the original's branch ends
-        net.skip_random_places(2)
+        net.skip_dropout_sites(2)
         return x
     x = net.dropblock(x, group)
     if settings.se_ratio:

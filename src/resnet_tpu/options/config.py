@@ -115,7 +115,7 @@ class DataConfig:
     gcp_project: str = option("", "Google Cloud project. Default: that of the credentials.")
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the images are: `data_dir`, or `bigtable://INSTANCE/TABLE`. Empty: nowhere is given."""
         if self.bigtable_instance:
             return f"bigtable://{self.bigtable_instance}/{self.bigtable_table}"

@@ -21,7 +21,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import network_of
-from resnet_tpu.models.registry import find_architecture
+from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.pruning.sizes import Size, size_of
@@ -112,7 +112,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     if config.model.norm_act_layer != "bn_relu":
         expected = "bn_relu, of which alone the constant of an empty channel is known"
         raise UserError("norm_act_layer", config.model.norm_act_layer, expected, "Keep the masks.")
-    architecture = find_architecture(config.model, image_size=config.data.image_size)
+    architecture = resolve_architecture(config.model, image_size=config.data.image_size)
     if "masks" not in checkpoint.arrays:
         do = "Prune whole filters first: resnet-tpu prune MODEL_DIR --method=prune_resnet56_A, or another table."
         raise UserError("Network to compact", "no masks", "one that was pruned by whole filters", do)

@@ -19,7 +19,7 @@ def absolute(kernel: np.ndarray) -> np.ndarray:
 
 
 def standardised(kernel: np.ndarray) -> np.ndarray:
-    """The distance of |w| from its mean, in deviations: over the output channels of each tap and input channel.
+    """The distance of |w| from its mean, in standard deviations: over the outputs of each tap and input channel.
 
     Of a matrix, over all of it. Where |w| is constant the result is NaN, as the original's is.
     """

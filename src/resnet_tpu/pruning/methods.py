@@ -32,7 +32,7 @@ HELP = {
     "prune_global_P": "remove the P % smallest of the weights left in convolutions that are no projections",
     "prune_global_P_fc": "the same, and layers called fc",
     "prune_to_global_P": "bring the convolutions to P % zeros together: a target sparsity",
-    "zprune_all_to_global_P": "as prune_all_to_global, by the distance of |w| from its mean in deviations",
+    "zprune_all_to_global_P": "as prune_all_to_global, by the distance of |w| from its mean in standard deviations",
     "zprune_global_P": "as prune_global, by that distance",
     "prune_layerwise_P": "keep the P % largest of each layer",
     "prune_uniform_P": "keep P % of each layer, drawn at random",

@@ -28,7 +28,7 @@ _SOON_SECS = 0.05
 
 
 def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] | None = None) -> int:
-    """Does the work and returns 0; 2 and a message on stderr for what the user can mend; 130 when interrupted, 143
+    """Does the work and returns 0; 2 and a message on stderr for what the user can fix; 130 when interrupted, 143
     after SIGTERM and 129 after SIGHUP, which leave as little behind as Ctrl-C does.
 
     3 when another of several processes was lost. Our own bugs pass through: Python shows the traceback and exits

@@ -27,7 +27,7 @@ def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) ->
     values["version of resnet_tpu"] = __version__
     for split, source in splits.items():
         if source is not None:
-            values |= _describe(split, source, config.data.place)
+            values |= _describe(split, source, config.data.location)
     values["newest checkpoint"] = max(store.steps_in(storage.join(config.run.model_dir, store.FOLDER)), default="none")
     mark = _leave_mark(config.run.model_dir) if writes else None
     if mark and not storage.exists(mark):

@@ -163,7 +163,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     start = time.monotonic()
     data = trained.data_config(config.data)
     source = open_source(data, "validation")
-    check_classes(data.place, source.class_names, trained.class_names)
+    check_classes(data.location, source.class_names, trained.class_names)
     agree_on(config, writes=trained.is_newest_of(config.run.model_dir), validation=source)
     as_trained = trained.config.replace(
         **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size

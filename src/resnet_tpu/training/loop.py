@@ -43,9 +43,9 @@ from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve
-from resnet_tpu.training.start import find_start, settle_start
+from resnet_tpu.training.start import find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of
-from resnet_tpu.training.tune import describe, settle_kernels, step_of
+from resnet_tpu.training.tune import describe, resolve_kernels, step_of
 from resnet_tpu.training.waiting import InputWait
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     source = open_source(config.data, "train")
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
     if validation is not None:
-        check_classes(config.data.place, validation.class_names, source.class_names)
+        check_classes(config.data.location, validation.class_names, source.class_names)
     mesh = distributed.make_mesh(config.run.num_cores)
     parts = config.optimizer.gradient_accumulation_steps
     distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size * parts)
@@ -118,7 +118,7 @@ def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None)
                 always=lengths_of(config).kept,
             )
         )
-        config, weights = settle_start(config, checkpoints)
+        config, weights = resolve_initial_weights(config, checkpoints)
         trainer = Trainer(config, source, validation, mesh, checkpoints, weights, on_step, train_step)
         summary = trainer.run(stack)
     if hosts.is_first():
@@ -186,7 +186,7 @@ class Trainer:
         )
         self._kernels = start.kernels
         if train_step is None:
-            choice = settle_kernels(config, mesh, start.kernels)
+            choice = resolve_kernels(config, mesh, start.kernels)
             self._kernels = describe(choice, mesh)
             train_step = step_of(choice, config, network, mesh)
         self.train_step: TrainStep = train_step

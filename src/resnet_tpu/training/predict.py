@@ -89,7 +89,7 @@ def open_images(data: DataConfig, images: Sequence[str], split: Split, class_nam
         source: Source = FileSource(images, class_names)
         return source, len(source)
     source = open_source(data, split)
-    check_classes(data.place, source.class_names, class_names)
+    check_classes(data.location, source.class_names, class_names)
     return source, min(data.num_images(split) or len(source), len(source))
 
 

@@ -42,7 +42,7 @@ class Start:
     """What the checkpoint says of the kernels that computed it, see `tune.describe`."""
 
 
-def settle_start(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
+def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
     """The options, of which some travel with weights; and the weights that a new training starts from.
 
     A run that is there goes on with its own weights. Raises UserError when there are no weights in `resnet_checkpoint`,
@@ -83,7 +83,7 @@ def find_start(
     if checkpoint is not None:
         names = checkpoint.meta["class_names"]
         if names != numbered(len(names)):  # else the data of that time did not say
-            check_classes(config.data.place, class_names, names)
+            check_classes(config.data.location, class_names, names)
         if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
             log.warning("Going on with other options than before: %s", ", ".join(changed))
         log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)

@@ -58,7 +58,7 @@ def start_state(optimizer: Optimizer, params: Arrays, batch_stats: Arrays, *, av
     return TrainState(jnp.zeros((), jnp.int32), params, batch_stats, optimizer(0.0).init(params), ema)
 
 
-def move_average(average: Arrays, values: Arrays, decay: float, updates: jax.Array) -> Arrays:
+def update_average(average: Arrays, values: Arrays, decay: float, updates: jax.Array) -> Arrays:
     """`average` a step closer to `values`: a <- a - (1 - d) (a - v), d = min(decay, (1 + updates)/(10 + updates)).
 
     updates: optimizer steps made, int32 []. The ramp keeps the initial weights from weighing on a young average;

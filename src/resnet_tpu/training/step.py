@@ -21,7 +21,7 @@ from resnet_tpu.training.mixing import mix
 from resnet_tpu.training.optimizer import Optimizer
 from resnet_tpu.training.run import lengths_of
 from resnet_tpu.training.schedule import Schedule, make_schedule
-from resnet_tpu.training.state import TrainState, move_average
+from resnet_tpu.training.state import TrainState, update_average
 from resnet_tpu.training.trainable import learning_rate_factors
 
 TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, dict[str, jax.Array]]]
@@ -32,11 +32,9 @@ EvalStep = Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]
 
 
 def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
-    """Pixels 0..255 of any type -> float32, less the mean and divided by the deviation of the model's options."""
-    mean, deviation = (
-        jnp.asarray([255 * value for value in colours]) for colours in (model.mean_rgb, model.stddev_rgb)
-    )
-    return (images.astype(jnp.float32) - mean) / deviation
+    """Pixels 0..255 of any type -> float32, less `mean_rgb` and divided by `stddev_rgb`."""
+    mean, std = (jnp.asarray([255 * value for value in colours]) for colours in (model.mean_rgb, model.stddev_rgb))
+    return (images.astype(jnp.float32) - mean) / std
 
 
 def train_step_of(
@@ -104,7 +102,7 @@ def make_train_step(
         ema = state.ema
         if ema is not None:
             values = {"params": params, "batch_stats": batch_stats}
-            ema = move_average(ema, values, config.moving_average_decay, state.step + 1)
+            ema = update_average(ema, values, config.moving_average_decay, state.step + 1)
         metrics = {"loss": loss, "learning_rate": rate, "top_1_accuracy": correct}
         return TrainState(state.step + 1, params, batch_stats, opt_state, ema, state.masks), metrics
 

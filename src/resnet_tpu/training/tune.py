@@ -59,7 +59,7 @@ class Trial:
     left_out: str = ""
 
 
-def settle_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> Choice:
+def resolve_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> Choice:
     """The choice of a run whose options are resolved, which is logged. Of several hosts all must call it.
 
     With `kernels=auto` it is that of the checkpoint it goes on from, `before` (see `describe`), if that is of such

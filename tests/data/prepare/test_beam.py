@@ -18,8 +18,8 @@ from resnet_tpu.data.folders import Photo, find_photos
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.prepare.assignment import assign
 from resnet_tpu.data.prepare.beam import Place, describe_shards, described_shard, make_pipeline, parse_options
-from resnet_tpu.data.prepare.claim import claim
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.reservation import reserve
 from resnet_tpu.data.prepare.shards import Shard, write_shard
 from resnet_tpu.errors import UserError
 from resnet_tpu.system.processes import CONTEXT
@@ -29,7 +29,7 @@ DATAFLOW = ("--runner=DataflowRunner", "--project=flowers", "--region=us-west4",
 
 @pytest.fixture
 def odd_folders(class_folders: Path, draw) -> Path:
-    """With a photo that is skipped, one that is made smaller and one that is mended."""
+    """With a photo that is skipped, one that is made smaller and one that is fixed."""
     (class_folders / "cat" / "bad.jpg").write_bytes(b"")
     draw(class_folders / "dog" / "x.png", 7, size=(200, 300))
     draw(class_folders / "emu" / "cmyk.jpg", 8, mode="CMYK")
@@ -48,7 +48,7 @@ def test_units_of_work_in_any_order_and_process_give_the_local_output(
     out = str(tmp_path / "out")
     options = PrepareOptions(train_shards=5, max_side=100)
     assignment = assign(find_photos(str(odd_folders)), (0.8, 0.1, 0.1), options.seed, options.num_shards())
-    claim(out, assignment, options.deciding(), overwrite=False)
+    reserve(out, assignment, options.deciding(), overwrite=False)
     places = describe_shards(assignment.shards, str(tmp_path / "shards"))
     assert [described_shard(places[shard.name]) for shard in assignment.shards] == assignment.shards
     with ProcessPoolExecutor(2, CONTEXT) as pool:

@@ -216,8 +216,8 @@ def test_the_flags_of_the_original() -> None:
     flags = [f"--bigtable_{name}=x" for name in ("instance", "table", "train_prefix", "eval_prefix", "column_family")]
     data = resnet_main.parse([*flags, "--bigtable_column_qualifier=y", "--project=p"])[0].data
     assert (data.bigtable_instance, data.bigtable_column_qualifier, data.gcp_project) == ("x", "y", "p")
-    assert data.place == "bigtable://x/x"
-    assert DataConfig(data_dir="photos").place == "photos"
+    assert data.location == "bigtable://x/x"
+    assert DataConfig(data_dir="photos").location == "photos"
 
 
 # -------------------------------------------------------------------------------------------- tables that others wrote

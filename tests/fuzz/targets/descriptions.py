@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from resnet_tpu.data.manifest import Manifest, read_class_names
-from resnet_tpu.data.prepare.claim import _read_state
+from resnet_tpu.data.prepare.reservation import _read_state
 from resnet_tpu.data.sources.bigtable_rows import About
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config

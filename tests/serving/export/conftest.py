@@ -18,7 +18,7 @@ from resnet_tpu.training.trained import Trained, load_trained
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training of two steps on made-up images of 16 px in 4 classes."""
+    """A training of two steps on synthetic images of 16 px in 4 classes."""
     model_dir = tmp_path_factory.mktemp("model")
     train(
         Config().replace(

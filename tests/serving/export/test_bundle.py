@@ -162,7 +162,7 @@ def test_a_changed_byte_is_found_by_whoever_reads_it(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path) -> None:
     def fail() -> dict[str, bytes]:
-        raise UserError("Form", "a fault", "none", "Mend it.")
+        raise UserError("Form", "a fault", "none", "Fix it.")
 
     forms: list[tuple[Form, Callable[[], dict[str, bytes]]]] = [("stablehlo", lambda: {"a": b"1"}), ("onnx", fail)]
     with pytest.raises(UserError, match="a fault"):

@@ -125,9 +125,9 @@ class _Lock:
 
 def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
     """The cache that `data.cache` asks for, empty; None where it asks for none or there is nothing to gain."""
-    if data.cache == "none" or data.place in ("", "null", "synthetic"):
+    if data.cache == "none" or data.location in ("", "null", "synthetic"):
         return None
-    if data.cache == "records" and not storage.is_remote(data.place):
+    if data.cache == "records" and not storage.is_remote(data.location):
         log.info("cache=records: %s is on this machine, which keeps in memory what was read.", data.data_dir)
         return None
     free = free_memory()

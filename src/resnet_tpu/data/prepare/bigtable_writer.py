@@ -50,7 +50,7 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
     _make_table(parts[0].rows)
     parts = [found for part in parts if (found := _claim(part, overwrite=overwrite))]
     if not parts:
-        console.print(f"Nothing to do: {data.place} holds these records already.", markup=False)
+        console.print(f"Nothing to do: {data.location} holds these records already.", markup=False)
         return 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with live_line(*columns, console=console) as progress:

@@ -1,4 +1,4 @@
-"""Photos to TFRecord shards in the original's format: split, checked, mended, counted."""
+"""Photos to TFRecord shards in the original's format: split, checked, fixed, counted."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from resnet_tpu.data.images import Limits
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
 from resnet_tpu.data.prepare import beam as on_beam
 from resnet_tpu.data.prepare.assignment import Assignment, assign
-from resnet_tpu.data.prepare.claim import REPORT, claim, sweep
 from resnet_tpu.data.prepare.flowers import FLOWER_PHOTOS, fetch_flower_photos
 from resnet_tpu.data.prepare.report import report_text
+from resnet_tpu.data.prepare.reservation import REPORT, reserve, sweep
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, StoredImage, finished_shard
 from resnet_tpu.data.prepare.workers import write_shards
 from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
@@ -120,7 +120,7 @@ def prepare(
         most = _num_workers(assignment.shards)
         pipeline = on_beam.make_pipeline(beam, raw_dir, out_dir, workers=options.workers, most_workers=most)
     deciding = options.deciding() | ({"bounding_boxes": digest_of(boxes)} if boxes else {})
-    claim(out_dir, assignment, deciding, overwrite=options.overwrite)
+    reserve(out_dir, assignment, deciding, overwrite=options.overwrite)
     results = {shard.name: result for shard in assignment.shards if (result := finished_shard(shard, out_dir))}
     missing = [shard for shard in assignment.shards if shard.name not in results]
     if not missing and (manifest := read_manifest(out_dir)):
@@ -174,7 +174,7 @@ def _conclude(
         storage.write_text(storage.join(out_dir, LABELS), "".join(f"{name}\n" for name in assignment.class_names))
         storage.write_text(storage.join(out_dir, MANIFEST), manifest.to_json())
     except OSError as error:
-        do = "Free space or mend permissions, then run the same command again: finished shards are kept."
+        do = "Free space or fix permissions, then run the same command again: finished shards are kept."
         raise UserError(f"Writing to {out_dir}", error.strerror or error, "a folder that can be written", do) from None
     return manifest
 
@@ -190,7 +190,7 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
         f"Images in {raw_dir}",
         f"{len(bad)} of {num_images} that cannot be used ({first}{'; ...' if len(bad) > 5 else ''})",
         f"at most {allowed} (max_bad_fraction {options.max_bad_fraction:g})",
-        f"All are listed in {storage.join(out_dir, REPORT)}. Mend them and pass --overwrite, or allow more.",
+        f"All are listed in {storage.join(out_dir, REPORT)}. Fix them and pass --overwrite, or allow more.",
     )
 
 

@@ -72,7 +72,7 @@ def write_shard(shard: Shard, out_dir: str, limits: Limits, after_photo: Callabl
         storage.write_text(result_path(out_dir, shard.name), _to_json(result))
     except OSError as error:
         got = error.strerror or error
-        do = "Free space or mend permissions, then run the same command again: finished shards are kept."
+        do = "Free space or fix permissions, then run the same command again: finished shards are kept."
         raise UserError(f"Writing {path}", got, "a folder with room that can be written", do) from None
     return result
 

@@ -1,1 +1,1 @@
-"""What gives examples by number: TFRecords, image files, a table of Bigtable, or made-up pixels."""
+"""What gives examples by number: TFRecords, image files, a table of Bigtable, or synthetic pixels."""

@@ -1,4 +1,4 @@
-"""What `data_dir` means: TFRecords, folders of images, nothing but made-up pixels, or a Bigtable in its place."""
+"""What `data_dir` means: TFRecords, folders of images, nothing but synthetic pixels, or a Bigtable in its place."""
 
 import functools
 import logging
@@ -9,8 +9,8 @@ from resnet_tpu import storage
 from resnet_tpu.data.manifest import MANIFEST, STATE_FOLDER, read_manifest
 from resnet_tpu.data.sources.classes import find_classes
 from resnet_tpu.data.sources.image_files import FolderSource
-from resnet_tpu.data.sources.made_up import NoiseSource, ZeroSource
 from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.synthetic import NoiseSource, ZeroSource
 from resnet_tpu.data.sources.tfrecords import DistantRecordSource, RecordSource
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError

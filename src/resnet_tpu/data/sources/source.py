@@ -1,4 +1,4 @@
-"""What gives examples by number: the records of a split, image files, or nothing but made-up pixels."""
+"""What gives examples by number: the records of a split, image files, or nothing but synthetic pixels."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

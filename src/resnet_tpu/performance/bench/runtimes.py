@@ -66,12 +66,12 @@ def _torch_model(bundle: Bundle) -> Any:
 def _run_torch(bundle: Bundle, model: Any) -> Run:
     import torch
 
-    mean, deviation = (torch.tensor(values)[:, None, None] for values in _statistics(bundle))
+    mean, std = (torch.tensor(values)[:, None, None] for values in _statistics(bundle))
 
     def run(images: np.ndarray) -> Any:
         with torch.inference_mode():
             # no copy: images of NHWC are what PyTorch calls channels_last
-            return model((torch.from_numpy(images).permute(0, 3, 1, 2).float() - mean) / deviation)
+            return model((torch.from_numpy(images).permute(0, 3, 1, 2).float() - mean) / std)
 
     return run
 
@@ -97,11 +97,11 @@ def _open_keras(bundle: Bundle) -> Run:
     size, depth = bundle.image_size, bundle.config.model.resnet_depth
     create = getattr(keras.applications, f"ResNet{depth}")
     model = create(weights=None, input_shape=(size, size, 3), classes=len(bundle.class_names))
-    mean, deviation = _statistics(bundle)
+    mean, std = _statistics(bundle)
 
     @tf.function(input_signature=[tf.TensorSpec([None, size, size, 3], tf.uint8)])
     def call(images: Any) -> Any:
-        return model((tf.cast(images, tf.float32) - mean) / deviation, training=False)
+        return model((tf.cast(images, tf.float32) - mean) / std, training=False)
 
     return lambda images: call(images).numpy()
 

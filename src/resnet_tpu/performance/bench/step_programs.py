@@ -91,14 +91,14 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     from resnet_tpu.parallel import distributed
     from resnet_tpu.training.optimizer import make_optimizer
     from resnet_tpu.training.state import create_state
-    from resnet_tpu.training.tune import settle_kernels, step_of
+    from resnet_tpu.training.tune import resolve_kernels, step_of
 
     distributed.start(use_tpu=True)
     config, mesh = case.config(precision), distributed.mesh_of(jax.devices()[:1])
     network = network_of(config, mesh)
     state = create_state(network, make_optimizer(config.optimizer), seed=0)
     params = jax.device_get(state.params)
-    train_step = step_of(settle_kernels(config, mesh, None), config, network, mesh)
+    train_step = step_of(resolve_kernels(config, mesh, None), config, network, mesh)
     batch = jax.device_put(case.batch())
 
     def step() -> float:

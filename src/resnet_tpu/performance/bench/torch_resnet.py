@@ -32,8 +32,8 @@ class ConvNorm(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(in_features, out_features, size, stride, padding=(size - 1) // 2, bias=False)
         self.norm = nn.BatchNorm2d(out_features, eps=1e-5, momentum=0.1)
-        deviation = math.sqrt(1 / (in_features * size * size)) / 0.87962566103423978  # of a normal, before the cut
-        nn.init.trunc_normal_(self.conv.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        std = math.sqrt(1 / (in_features * size * size)) / 0.87962566103423978  # of a normal, before the cut
+        nn.init.trunc_normal_(self.conv.weight, std=std, a=-2 * std, b=2 * std)
         if last:
             nn.init.zeros_(self.norm.weight)
 
@@ -161,9 +161,9 @@ def put(array: np.ndarray | torch.Tensor) -> torch.Tensor:
 
 
 def normalize(images: torch.Tensor) -> torch.Tensor:
-    """uint8 [n, s, s, 3] -> float32 [n, 3, s, s] in channels_last memory, of mean 0 and deviation 1 over ImageNet."""
-    mean, deviation = (torch.tensor(colours, device=images.device) for colours in (MEAN_RGB, STDDEV_RGB))
-    return images.float().sub_(mean).div_(deviation).permute(0, 3, 1, 2)
+    """uint8 [n, s, s, 3] -> float32 [n, 3, s, s] in channels_last memory, of mean 0 and std 1 over ImageNet."""
+    mean, std = (torch.tensor(colours, device=images.device) for colours in (MEAN_RGB, STDDEV_RGB))
+    return images.float().sub_(mean).div_(std).permute(0, 3, 1, 2)
 
 
 def compute_exactly() -> None:

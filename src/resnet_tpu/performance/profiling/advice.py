@@ -115,7 +115,7 @@ def _remedies(figures: InputFigures) -> Iterator[Advice]:
 
 def _for_storage(figures: InputFigures) -> Advice:
     waiting = f"Workers wait {figures.storage_share:.0%} of their time"
-    if storage.is_remote(figures.data.place):
+    if storage.is_remote(figures.data.location):
         return Advice(f"{waiting} for the bucket.", "--cache=records")
     return Advice(
         f"{waiting} for the disk. Files that fit in memory are read from it once only; for more, take a faster one."

@@ -20,7 +20,7 @@ from resnet_tpu.performance.profiling.trace import find_trace, read_trace
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.profiler import can_trace, publish
 from resnet_tpu.training.run import resolve
-from resnet_tpu.training.tune import settle_kernels
+from resnet_tpu.training.tune import resolve_kernels
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     run = resolve(run, open_source(run.data, "train"))
     mesh = distributed.make_mesh(run.run.num_cores)
     trace = read_trace(path := find_trace(folder))
-    choice = settle_kernels(run, mesh, None)
+    choice = resolve_kernels(run, mesh, None)
     labels = labels_of(lower_train_step(run, mesh, kernels=KERNELS[choice.kernels](mesh)).compile().as_text() or "")
     write_labels(folder, labels, (event.name for lanes in trace.devices.values() for lane in lanes for event in lane))
     summary = summarise(trace, labels)

@@ -20,15 +20,15 @@ class Folded:
     weights: by name, in the layout of the checkpoint (kernels HWIO):
     `X/kernel` and `X/bias` of a convolution X, with the batch norm that followed it in them;
     `X/scale` and `X/bias` of a batch norm that no convolution precedes;
-    `X/scale`, `X/bias`, `X/v` of an EvoNorm, with `X/deviation` (of the batch) in B0.
-    mean, deviation: of the pixels 0..255, float32 [3]. class_names: one for every output; those without are numbered.
+    `X/scale`, `X/bias`, `X/v` of an EvoNorm, with `X/std` (of the batch) in B0.
+    mean, std: of the pixels 0..255, float32 [3]. class_names: one for every output; those without are numbered.
     """
 
     architecture: Architecture
     image_size: int
     class_names: list[str]
     mean: np.ndarray
-    deviation: np.ndarray
+    std: np.ndarray
     weights: dict[str, np.ndarray]
 
 
@@ -40,7 +40,7 @@ def fold(trained: Trained) -> Folded:
         _fold_into(found, "", trained.params, trained.batch_stats)
         weights = {name: np.ascontiguousarray(array, np.float32) for name, array in found.items()}
     require_finite(weights, f"step {trained.step}", "Take an earlier checkpoint.")
-    mean, deviation = (
+    mean, std = (
         np.asarray([255 * value for value in colours], np.float32)
         for colours in (config.model.mean_rgb, config.model.stddev_rgb)
     )
@@ -50,7 +50,7 @@ def fold(trained: Trained) -> Folded:
         config.data.image_size,
         [*trained.class_names, *map(str, range(len(trained.class_names), num_classes))],
         mean,
-        deviation,
+        std,
         weights,
     )
 
@@ -84,6 +84,6 @@ def _norm(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, np.n
     arrays = {key: np.asarray(array, np.float64).reshape(-1) for key, array in {**params, **stats}.items()}
     if "v" in arrays:
         evonorm = {key: arrays[key] for key in _EVONORM}
-        return evonorm | ({"deviation": np.sqrt(arrays["var"] + EPSILON)} if "var" in arrays else {})
+        return evonorm | ({"std": np.sqrt(arrays["var"] + EPSILON)} if "var" in arrays else {})
     scale = arrays["scale"] / np.sqrt(arrays["var"] + EPSILON)
     return {"scale": scale, "bias": arrays["bias"] - arrays["mean"] * scale}

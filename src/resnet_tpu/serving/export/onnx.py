@@ -65,11 +65,11 @@ class _Ops:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
-    def normalize(self, images: str, mean: np.ndarray, deviation: np.ndarray) -> str:
+    def normalize(self, images: str, mean: np.ndarray, std: np.ndarray) -> str:
         x = self._node("Transpose", "images/channels_first", images, perm=[0, 3, 1, 2])
         x = self._node("Cast", "images/float", x, to=TensorProto.FLOAT)
         x = self._node("Sub", "images/centred", x, self._constant("images/mean", _per_channel(mean)))
-        return self._node("Div", "images/normalized", x, self._constant("images/deviation", _per_channel(deviation)))
+        return self._node("Div", "images/normalized", x, self._constant("images/std", _per_channel(std)))
 
     def conv(self, x: str, name: str, *, stride: int = 1, relu: bool = False) -> str:
         kernel = self.folded.weights[f"{name}/kernel"]
@@ -90,7 +90,7 @@ class _Ops:
         mean = self._node("ReduceMean", f"{name}/mean", x, axes=_MAPS, keepdims=1)
         own = self._node("Mul", f"{name}/own", x, self._weight(name, "v"))
         own = self._node("Add", f"{name}/denominator", own, self._deviation(x, mean, _MAPS, name))
-        own = self._node("Max", f"{name}/largest", own, self._weight(name, "deviation"))
+        own = self._node("Max", f"{name}/largest", own, self._weight(name, "std"))
         return self._affine(self._node("Div", f"{name}/divided", x, own), name)
 
     def evonorm_s0(self, x: str, name: str, groups: int) -> str:
@@ -98,11 +98,11 @@ class _Ops:
         by_group = self._constant(f"{name}/by_group", np.asarray([0, groups, -1], np.int64))
         grouped = self._node("Reshape", f"{name}/grouped", x, by_group)
         mean = self._node("ReduceMean", f"{name}/mean", grouped, axes=[2], keepdims=1)
-        deviation = self._deviation(grouped, mean, [2], name)
+        std = self._deviation(grouped, mean, [2], name)
         gate = self._node("Sigmoid", f"{name}/gate", self._node("Mul", f"{name}/own", x, self._weight(name, "v")))
         active = self._node("Mul", f"{name}/active", x, gate)
         active = self._node("Reshape", f"{name}/active_grouped", active, by_group)
-        divided = self._node("Div", f"{name}/divided", active, deviation)
+        divided = self._node("Div", f"{name}/divided", active, std)
         return self._affine(self._node("Reshape", f"{name}/maps", divided, shape), name)
 
     def max_pool(self, x: str, pads: Pads) -> str:

@@ -121,8 +121,8 @@ class _Ops:
     tf: Any
     weights: dict[str, Any]
 
-    def normalize(self, images: Any, mean: np.ndarray, deviation: np.ndarray) -> Any:
-        return (self.tf.cast(images, self.tf.float32) - mean) / deviation
+    def normalize(self, images: Any, mean: np.ndarray, std: np.ndarray) -> Any:
+        return (self.tf.cast(images, self.tf.float32) - mean) / std
 
     def conv(self, x: Any, name: str, *, stride: int = 1, relu: bool = False) -> Any:
         kernel = self.weights[f"{name}/kernel"]
@@ -139,7 +139,7 @@ class _Ops:
     def evonorm_b0(self, x: Any, name: str) -> Any:
         variance = self.tf.math.reduce_variance(x, [1, 2], keepdims=True)
         own = self.weights[f"{name}/v"] * x + self.tf.sqrt(variance + EPSILON)
-        return self._affine(x / self.tf.maximum(self.weights[f"{name}/deviation"], own), name)
+        return self._affine(x / self.tf.maximum(self.weights[f"{name}/std"], own), name)
 
     def evonorm_s0(self, x: Any, name: str, groups: int) -> Any:
         height, width, features = x.shape[1:]

@@ -57,8 +57,8 @@ class _Ops:
 
     weights: Mapping[str, jax.Array]
 
-    def normalize(self, images: jax.Array, mean: np.ndarray, deviation: np.ndarray) -> jax.Array:
-        return (images.astype(jnp.float32) - mean) / deviation
+    def normalize(self, images: jax.Array, mean: np.ndarray, std: np.ndarray) -> jax.Array:
+        return (images.astype(jnp.float32) - mean) / std
 
     def conv(self, x: jax.Array, name: str, *, stride: int = 1, relu: bool = False) -> jax.Array:
         kernel, bias = self.weights[f"{name}/kernel"], self.weights.get(f"{name}/bias")
@@ -76,14 +76,14 @@ class _Ops:
 
     def evonorm_b0(self, x: jax.Array, name: str) -> jax.Array:
         own = self.weights[f"{name}/v"] * x + jnp.sqrt(x.var((1, 2), keepdims=True) + EPSILON)
-        return self._affine(x / jnp.maximum(self.weights[f"{name}/deviation"], own), name)
+        return self._affine(x / jnp.maximum(self.weights[f"{name}/std"], own), name)
 
     def evonorm_s0(self, x: jax.Array, name: str, groups: int) -> jax.Array:
         n, height, width, features = x.shape
         shape = (n, height, width, groups, features // groups)
-        deviation = jnp.sqrt(x.reshape(shape).var((1, 2, 4), keepdims=True) + EPSILON)
+        std = jnp.sqrt(x.reshape(shape).var((1, 2, 4), keepdims=True) + EPSILON)
         active = x * jax.nn.sigmoid(self.weights[f"{name}/v"] * x)
-        return self._affine((active.reshape(shape) / deviation).reshape(x.shape), name)
+        return self._affine((active.reshape(shape) / std).reshape(x.shape), name)
 
     def _affine(self, x: jax.Array, name: str) -> jax.Array:
         return x * self.weights[f"{name}/scale"] + self.weights[f"{name}/bias"]

@@ -20,8 +20,8 @@ class Ops(Protocol[T]):
     `name` is that of a layer, whose arrays are those of `Folded.weights` below it.
     """
 
-    def normalize(self, images: T, mean: np.ndarray, deviation: np.ndarray) -> T:
-        """(images - mean) / deviation, of uint8 [n, s, s, 3]."""
+    def normalize(self, images: T, mean: np.ndarray, std: np.ndarray) -> T:
+        """(images - mean) / std, of uint8 [n, s, s, 3]."""
         ...
 
     def conv(self, x: T, name: str, *, stride: int = 1, relu: bool = False) -> T:
@@ -33,7 +33,7 @@ class Ops(Protocol[T]):
         ...
 
     def evonorm_b0(self, x: T, name: str) -> T:
-        """x / max(deviation, v x + sqrt(variance of the map + EPSILON)) * scale + bias"""
+        """x / max(std, v x + sqrt(variance of the map + EPSILON)) * scale + bias"""
         ...
 
     def evonorm_s0(self, x: T, name: str, groups: int) -> T:
@@ -80,7 +80,7 @@ class _Walk(Generic[T]):
 
     def network(self, images: T) -> tuple[T, T]:
         settings = self.folded.architecture
-        x, size = self.stem(self.ops.normalize(images, self.folded.mean, self.folded.deviation))
+        x, size = self.stem(self.ops.normalize(images, self.folded.mean, self.folded.std))
         block = self.bottleneck_block if settings.bottleneck else self.basic_block
         for group, blocks in enumerate(settings.blocks_per_group, start=1):
             for number in range(1, blocks + 1):
@@ -145,7 +145,7 @@ class _Walk(Generic[T]):
 
     def norm(self, x: T, name: str) -> T:
         """A norm that stands alone, and its activation."""
-        if self.has(f"{name}/deviation"):
+        if self.has(f"{name}/std"):
             return self.ops.evonorm_b0(x, name)
         if self.has(f"{name}/v"):
             features = self.folded.weights[f"{name}/v"].size

@@ -17,7 +17,7 @@ _PREFIXES = tuple(f"{split}-" for split in SPLITS)
 _SUMMARIES = (MANIFEST, LABELS, REPORT)
 
 
-def claim(out_dir: str, assignment: Assignment, options: dict[str, Any], *, overwrite: bool) -> None:
+def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, overwrite: bool) -> None:
     """Makes `out_dir` the place of these shards; finished ones of the same photos and options stay, others are refused.
 
     Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files that
@@ -39,7 +39,7 @@ def claim(out_dir: str, assignment: Assignment, options: dict[str, Any], *, over
         sweep(out_dir)
         storage.write_text(storage.join(out_dir, STATE_FOLDER, STATE_FILE), json.dumps(state))
     except OSError as error:
-        got, do = error.strerror or error, "Choose another folder or mend its permissions."
+        got, do = error.strerror or error, "Choose another folder or fix its permissions."
         raise UserError(f"Output folder {out_dir}", got, "a folder that can be written", do) from None
 
 
