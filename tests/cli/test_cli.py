@@ -147,7 +147,7 @@ def test_options_left_out_of_verbs_are_options() -> None:
         (["train", "d", "--data_dir=e"], "got d and --data_dir=e, expected one folder of images. Leave one out."),
         (["train", "--epochs=many", "--data_dir=d"], "train_steps (command line): got 'manyepochs', expected steps"),
         (["train", "--data_dir=d", "--mode=eval"], "See resnet-tpu eval --help."),
-        (["train", "d", "more"], "resnet-tpu train: got also more, expected resnet-tpu train PHOTOS [options]."),
+        (["train", "d", "more"], "resnet-tpu train: got also more, expected resnet-tpu train [PHOTOS] [options]."),
         (["train", "--init_form=x"], "Did you mean --init_from"),
         (["eval"], "resnet-tpu eval: got no CHECKPOINT, expected resnet-tpu eval CHECKPOINT"),
         (["predict", "m", "--cache=decoded"], "got --cache, expected an option of resnet-tpu predict"),

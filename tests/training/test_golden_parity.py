@@ -94,7 +94,7 @@ class Case:
         params, batch_stats, trace = jax.tree.map(
             lambda leaf: jnp.asarray(leaf, self.dtype), (params, restored.batch_stats, restored.momentum)
         )
-        new = TrainState(jnp.int32(restored.global_step), params, batch_stats, self.optimizer.init(params))
+        new = TrainState(jnp.int32(restored.global_step), params, batch_stats, self.optimizer(0.0).init(params))
         return new.with_arrays(new.to_arrays() | {"momentum": trace}) if momentum and trace is not None else new
 
     def run(self, state: TrainState, steps: int) -> tuple[list[TrainState], list[float]]:

@@ -21,10 +21,10 @@ def run(params: Any, gradients: Any, rates: list[float], **options: Any) -> list
 
     @jax.jit
     def step(params: Any, state: Any, rate: jax.Array) -> tuple[Any, Any]:
-        updates, state = optimizer.update(gradients, state, params, learning_rate=rate)
+        updates, state = optimizer(rate).update(gradients, state, params)
         return optax.apply_updates(params, updates), state
 
-    state, history = optimizer.init(params), []
+    state, history = optimizer(0.0).init(params), []
     for rate in rates:
         params, state = step(params, state, jnp.float32(rate))
         history.append(params)
@@ -138,7 +138,7 @@ def test_lars_trusts_fully_where_a_norm_is_zero(param: float, gradient: float) -
 @pytest.mark.parametrize("enable_lars", [False, True])
 def test_a_state_from_a_checkpoint_needs_only_the_momentum(enable_lars: bool) -> None:
     params = {"kernel": jnp.array([1.0, 2.0]), "bias": jnp.array([0.5])}
-    state = make_optimizer(Config().replace(enable_lars=enable_lars).optimizer).init(params)
+    state = make_optimizer(Config().replace(enable_lars=enable_lars).optimizer)(0.0).init(params)
     momentum = jax.tree.map(lambda leaf: leaf + 1, params)
     restored = optax.tree.set(state, trace=momentum)
     assert jax.tree.structure(restored) == jax.tree.structure(state)

@@ -64,18 +64,11 @@ _ALL = Menu(
         "resnet-tpu predict runs/my_photos photo.jpg",
     ),
     what="VERB",
+    version=f"resnet-tpu {__version__}",
     details="The flags of the original program work with `python -m resnet_tpu.resnet_main`.",
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `resnet-tpu`. Returns the exit code: 0 done, 2 for the user to mend, 130 or 143 when stopped."""
-    return exit_code(_run, arguments)
-
-
-def _run(words: Sequence[str]) -> None:
-    first, *others = words or ["help"]
-    if first in ("--version", "-V"):
-        print(f"resnet-tpu {__version__}")
-    else:
-        _ALL([*others, "--help"] if first == "help" else words)
+    return exit_code(_ALL, arguments)

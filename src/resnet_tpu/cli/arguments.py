@@ -35,6 +35,11 @@ class Argument(NamedTuple):
     many: bool = False
     is_path: bool = True
 
+    def usage(self) -> str:
+        """As it stands in the usage."""
+        text = f"{self.metavar} ..." if self.many else self.metavar
+        return text if self.is_required else f"[{text}]"
+
 
 class OtherName(NamedTuple):
     """What another name of an option means: which one, and what is added to the value: `epochs` to that of --epochs."""
@@ -112,15 +117,15 @@ class Given:
 class Command:
     """A command: what it takes by its place and as options. Called with a function that does it, it makes a verb.
 
-    about: begins the help. rest: names of options of another program, whose words come after `--`; None: there is no
-    such program, and what comes after `--` is arguments, even when it looks like options. single_dash: options may
-    begin with one dash as well.
+    about: begins the help. usage: where it is not just arguments and options. rest: names of options of another
+    program, whose words come after `--`; None: there is no such program, and what comes after `--` is arguments, even
+    when it looks like options. single_dash: options may begin with one dash as well.
     """
 
     program: str
     about: str = ""
     groups: Sequence[Group] = ()
-    usage: str = "[options]"
+    usage: str = ""
     examples: Sequence[str] = ()
     arguments: Sequence[Argument] = ()
     rest: Collection[str] | None = None
@@ -214,8 +219,12 @@ class Command:
             values[argument.name] = found if argument.many else "".join(found)
         if missing or left:
             got = f"no {', '.join(missing)}" if missing else f"also {' '.join(left)}"
-            raise UserError(self.program, got, f"{self.program} {self.usage}", f"See {self.program} --help.")
+            raise UserError(self.program, got, self._usage(), f"See {self.program} --help.")
         return values
+
+    def _usage(self) -> str:
+        words = [argument.usage() for argument in self.arguments] + ["[options]"] * bool(self.groups)
+        return " ".join([self.program, *([self.usage] if self.usage else words)])
 
     def help(self, *, whole: bool) -> str:
         """How the program is used, with the options that are not common only when it is to be the whole help."""
@@ -224,7 +233,7 @@ class Command:
         more = sum(len(group.entries(whole=True)) - len(parts[group.title]) for group in self.groups)
         column = _column([name for texts in parts.values() for name in texts])
         texts = [
-            f"usage: {self.program} {self.usage}",
+            f"usage: {self._usage()}",
             "\n".join(map(_wrap, self.about.split("\n"))),
             *(f"{title}:\n{entries(texts, column)}" for title, texts in parts.items() if texts),
             f"{self.program} --help-all shows {more} more options." if more else "",
@@ -251,7 +260,8 @@ class Verb:
 class Menu:
     """A program of several verbs, of which the first word names one.
 
-    about: what they are for, in a sentence. details: more on that. what: what stands for a verb in the usage.
+    about: what they are for, in a sentence. details: more on that. what: what stands for a verb in the usage. version:
+    what `--version` prints; empty: there is no such option.
     """
 
     program: str
@@ -260,12 +270,17 @@ class Menu:
     examples: Sequence[str]
     details: str = ""
     what: str = "WHAT"
+    version: str = ""
 
     def __call__(self, words: Sequence[str]) -> None:
         """Does what the words on the command line say; without any, shows what there is."""
         name, *others = words or ["help"]
+        if name == "help" and others:
+            name, *others = *others, "--help"
         if name in ("help", "--help", "--help-all", "-h"):
             print(self.help())
+        elif self.version and name in ("--version", "-V"):
+            print(self.version)
         elif name in self.verbs:
             self.verbs[name](others)
         else:

@@ -24,7 +24,6 @@ def _named(*names: str) -> Mapping[str, Option]:
 @Command(
     "resnet-tpu bench input",
     f"{_DATA} Everyone reads the same records from memory.",
-    usage="[DATA] [options]",
     examples=(
         "resnet-tpu bench input",
         "resnet-tpu bench input photos --resize_method=bilinear --variants --picture=input.png",
@@ -49,7 +48,6 @@ def bench_input(given: Given) -> None:
     "resnet-tpu bench wait",
     f"{_DATA} On a CPU something that only waits "
     "stands in for the device: a real step would take the cores from the decoders.",
-    usage="[DATA] [options]",
     examples=(
         "resnet-tpu bench wait",
         "resnet-tpu bench wait photos --cache=decoded --picture=wait.png",
@@ -74,24 +72,13 @@ def bench_wait(given: Given) -> None:
     "resnet-tpu bench step",
     "Ours takes the kernels that tune found, or those that a case ends with, such as :plain.\n"
     "The batch is in memory: nothing but the step is measured.",
-    usage="[CASES] [options]",
     examples=(
         "resnet-tpu bench step",
         "resnet-tpu bench step 50:224:16 --peers=torch,torch_kept --precisions=bfloat16",
         "resnet-tpu bench step --check",
     ),
-    arguments=(
-        Argument(
-            "where",
-            "CASES",
-            _CASES,
-            is_required=False,
-            is_path=False,
-        ),
-    ),
-    groups=[
-        Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions"),
-    ],
+    arguments=(Argument("where", "CASES", _CASES, is_required=False, is_path=False),),
+    groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions")],
 )
 def bench_step(given: Given) -> None:
     """Images per second of a training step, beside PyTorch, flax and Keras."""
@@ -104,7 +91,6 @@ def bench_step(given: Given) -> None:
 @Command(
     "resnet-tpu bench serve",
     "Without BUNDLE, a network with random weights is exported first.",
-    usage="[BUNDLE] [options]",
     examples=(
         "resnet-tpu bench serve",
         "resnet-tpu bench serve exported --peers=onnxruntime,torch --clients=1,16 --picture=serve.png",

@@ -24,7 +24,6 @@ class CompactOptions:
     "The logits stay as they are, but for rounding, which is shown. For networks that were "
     "pruned by whole filters, as --method=prune_resnet56_A of `resnet-tpu prune` does. OUT is a model_dir that "
     "every verb takes.",
-    usage="CHECKPOINT OUT [options]",
     examples=(
         "resnet-tpu compact runs/cifar/pruning/seed_0/lr_rewinding/level_03 runs/small",
         "resnet-tpu compact runs/cifar/pruning/seed_0/lr_rewinding/level_03 runs/small --multiple_of=8",

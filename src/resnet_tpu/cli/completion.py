@@ -86,7 +86,6 @@ SHELLS = {"bash": bash, "zsh": bash, "fish": fish}
 @Command(
     "resnet-tpu completion",
     "It stays right until another version is installed.",
-    usage="SHELL",
     examples=(
         "resnet-tpu completion bash > ~/.local/share/bash-completion/completions/resnet-tpu",
         "resnet-tpu completion zsh >> ~/.zshrc                  # below the line with compinit",

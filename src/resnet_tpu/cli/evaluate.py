@@ -26,7 +26,6 @@ _TRAIN_STEPS = dataclasses.replace(
 @Command(
     "resnet-tpu eval",
     "Options that are not given are the run's own.",
-    usage="CHECKPOINT [options]",
     examples=(
         "resnet-tpu eval runs/flowers",
         "resnet-tpu eval runs/flowers --watch --eval_timeout=3600      # beside a training",

@@ -32,7 +32,6 @@ class ExportOptions:
     "resnet-tpu export",
     "A new folder in EXPORT_DIR, named by the time, appears whole or not at all. "
     "Options that are not given are the run's own.",
-    usage="CHECKPOINT EXPORT_DIR [IMAGE_OR_FOLDER ...] [options]",
     examples=(
         "resnet-tpu export runs/flowers exported",
         "resnet-tpu export runs/flowers exported --forms=stablehlo,onnx,int8 --name=flowers --verify",

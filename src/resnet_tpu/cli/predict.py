@@ -28,7 +28,6 @@ class PredictOptions:
 @Command(
     "resnet-tpu predict",
     "With known labels also the accuracy and what was mistaken for what. Options that are not given are the run's own.",
-    usage="CHECKPOINT [IMAGE_OR_FOLDER ...] [options]",
     examples=(
         "resnet-tpu predict runs/flowers rose.jpg tulips/",
         "resnet-tpu predict runs/flowers --split=test --output_dir=report",

@@ -10,7 +10,6 @@ from resnet_tpu.options.overrides import to_yaml
 @Command(
     "resnet-tpu recipes",
     "The file holds what differs from the defaults, and is for --config_file.",
-    usage="[NAME]",
     examples=(
         "resnet-tpu recipes",
         "resnet-tpu recipes finetune",

@@ -23,7 +23,6 @@ class ResultsOptions:
 
 @Command(
     "resnet-tpu results",
-    usage="MODEL_DIR ... [options]",
     examples=(
         "resnet-tpu results runs/flowers",
         "resnet-tpu results runs/a runs/b --metric=loss --picture=loss.png",

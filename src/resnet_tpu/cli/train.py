@@ -34,7 +34,6 @@ class _OnlyOptions:
     "--params_override, single options. Without a recipe and a file of options, the recipe follows from the "
     "number of images and the device; one line says which. A run that is there keeps its options. The defaults "
     "below are ImageNet's, recipes have others.",
-    usage="PHOTOS [options]",
     examples=(
         "resnet-tpu train my_photos",
         "resnet-tpu train my_photos --recipe=finetune --model_dir=runs/tuned",

@@ -86,7 +86,7 @@ class Option:
         for kind in self.kinds:
             try:
                 converted = _PARSERS[kind](value)
-            except (ValueError, TypeError, OverflowError):
+            except (KeyError, ValueError, TypeError, OverflowError):
                 continue
             if self.is_length:
                 steps(self.name, converted, num_train_images=1, train_batch_size=1)
@@ -116,9 +116,7 @@ class Option:
 
 def _parse_bool(value: Any) -> bool:
     names = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
-    if (text := str(value).lower()) not in names:
-        raise ValueError(text)
-    return names[text]
+    return names[str(value).lower()]
 
 
 def _parse_int(value: Any) -> int:
@@ -164,13 +162,8 @@ def _parse_rgb(value: Any) -> Rgb:
     return red, green, blue
 
 
-def _parse_none(value: Any) -> None:
-    raise ValueError(value)  # None itself never comes this far
-
-
 _PARSERS: dict[Any, Callable[[Any], Any]] = {
     bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_str, FilePath: _parse_path, Rgb: _parse_rgb,
-    types.NoneType: _parse_none,
 }  # fmt: skip
 
 

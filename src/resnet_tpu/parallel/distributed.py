@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.storage.paths import filesystem
 from resnet_tpu.system.machine import has_accelerator, has_gpu, has_tpu, keep_memory
 
 BATCH_AXIS = "data"
@@ -27,7 +28,8 @@ def start(*, use_tpu: bool) -> None:
 
     Where that can be no other than the CPU, memory is kept from now on: XLA's threads, which come with the devices,
     would each have a heap of their own. Without a TPU on the machine, `use_tpu` changes nothing: GPU or CPU is used,
-    and libtpu, which `plan` needs, is not loaded, for it would complain at length.
+    and libtpu, which `plan` needs, is not loaded, for it would complain at length. Raises UserError when
+    JAX_COMPILATION_CACHE_DIR names a bucket that no client is installed for.
     """
     without_tpu = not (use_tpu and has_tpu())
     if without_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
@@ -39,6 +41,8 @@ def start(*, use_tpu: bool) -> None:
     if settings.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", storage.join(storage.cache_dir(), "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    elif storage.is_remote(settings.jax_compilation_cache_dir):
+        filesystem(settings.jax_compilation_cache_dir)  # JAX reads and writes by the same client, which is set up now
 
 
 def mesh_of(devices: Sequence[Any]) -> Mesh:

@@ -1,8 +1,14 @@
-"""Several processes, on one host or many, that train together: how they meet, agree, stop and end.
+"""Several processes, on one host or many, that train together: how they agree, stop and end.
 
-They meet through `jax.distributed`, whose key-value store carries everything here; arrays travel by collectives
-between the devices. A process that fails tells the others, which stop too, with its message and its exit code. One that
-is killed is missed by JAX's heartbeats, and at once where a collective notices; nothing waits for ever.
+They meet by `jax.distributed.initialize`, arrays travel by `jax.experimental.multihost_utils`, and one that is killed
+is missed by JAX's heartbeats, or at once where a collective notices. Here is what JAX has no public function for, over
+the key-value store of `jax.distributed`, which Orbax uses as well and which has no public name either:
+
+* Text is exchanged within a time limit, and who is late is named. `multihost_utils` sends arrays by collectives, which
+  wait for as long as it takes, and are compiled for each length; `assert_equal` does not say who has what.
+* A process that fails tells the others, which stop too, with its message and its exit code. JAX aborts them instead.
+* A signal to one stops all at the same step. `reached_preemption_sync_point` does that for SIGTERM alone, and takes
+  SIGTERM from Python for it, before and after the training too; of Ctrl-C and SIGHUP it knows nothing.
 """
 
 import atexit
@@ -10,7 +16,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -29,14 +34,13 @@ _ROOT = "resnet_tpu"
 _POLL_SECS = 0.5
 _GRACE_SECS = 2.0  # for the main thread to end with a message of its own
 _STOP_SECS = 60.0  # in which the others say how far they are
-_ENDED = re.compile(r"Gloo|heartbeat|coordination|UNAVAILABLE|unhealthy", re.IGNORECASE)
 
 
 class Group:
     """The processes that work together, seen from one of them; `joined` makes it."""
 
     def __init__(self, *, index: int, count: int, timeout_secs: float) -> None:
-        from jax._src.distributed import global_state  # the store that JAX and Orbax meet in has no public name
+        from jax._src.distributed import global_state
 
         self.index, self.count = index, count
         self._client: Any = global_state.client
@@ -99,9 +103,9 @@ class Group:
             try:
                 found.append(self._client.blocking_key_value_get(f"{_ROOT}/{name}/{other}", left))
             except Exception as error:
-                raise _lost(
-                    f"Process {other} of {self.count}", f"nothing from it within {timeout_secs:.0f} s"
-                ) from error
+                is_late = _status(error) == "DEADLINE_EXCEEDED"
+                got = f"nothing from it within {timeout_secs:.0f} s" if is_late else first_line(error)
+                raise _lost(f"Process {other} of {self.count}", got) from error
         return found
 
     def _watch(self) -> None:
@@ -244,7 +248,17 @@ def _processes(numbers: list[int]) -> str:
 
 def is_loss(error: BaseException) -> bool:
     """Whether an error of JAX's means that another process ended."""
-    return group() is not None and isinstance(error, ValueError | RuntimeError) and bool(_ENDED.search(str(error)))
+    if group() is None or not isinstance(error, ValueError | RuntimeError):
+        return False
+    if _status(error) == "UNAVAILABLE":
+        return True
+    # errors of collectives between CPUs have no status: JAX makes a ValueError of what Gloo says
+    return any(origin in str(error) for origin in ("CoordinationServiceError", "Gloo"))
+
+
+def _status(error: Exception) -> str | None:
+    """The status of an error of XLA's or of the store's; None for others."""
+    return getattr(error, "error_code_string", None)
 
 
 def _translated(error: BaseException, together: Group) -> BaseException:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from resnet_tpu.models.arrays import Arrays
 
@@ -12,9 +13,8 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float =
     The target gives the label 1 - label_smoothing and spreads the rest evenly over all c classes.
     Source: arXiv:1512.00567, section 7.
     """
-    num_classes = logits.shape[-1]
-    target = jax.nn.one_hot(labels, num_classes) * (1 - label_smoothing) + label_smoothing / num_classes
-    return -(target * jax.nn.log_softmax(logits)).sum(-1)
+    target = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), label_smoothing)
+    return optax.softmax_cross_entropy(logits, target)  # whose form for whole labels is no number for -1, the padding's
 
 
 def l2(params: Arrays, *, norms: bool = False) -> jax.Array:

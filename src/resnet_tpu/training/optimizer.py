@@ -1,4 +1,4 @@
-"""From gradients to new parameters. Every optimizer takes the learning rate of the step as `learning_rate=`."""
+"""From gradients to new parameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,31 +11,24 @@ from resnet_tpu.options.config import OptimizerConfig
 
 LARS_COEFFICIENT = 0.001
 
+Optimizer = Callable[[jax.Array | float], optax.GradientTransformation]
+"""The optimizer of a step by its learning rate. Its state is of the same kind for all rates."""
 
-def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+
+def make_optimizer(config: OptimizerConfig) -> Optimizer:
     """The optimizer that the options ask for."""
-    if config.enable_lars:
-        return optax.chain(_scale_by_lars(config.weight_decay), optax.trace(config.momentum), optax.scale(-1.0))
-    return optax.chain(optax.trace(config.momentum, nesterov=config.nesterov), _scale_by_learning_rate())
+
+    def lars(rate: jax.Array | float) -> optax.GradientTransformation:
+        return optax.chain(_scale_by_lars(rate, config.weight_decay), optax.trace(config.momentum), optax.scale(-1.0))
+
+    def momentum(rate: jax.Array | float) -> optax.GradientTransformation:
+        # the rate after the momentum, which so does not remember old rates: the original's order
+        return optax.chain(optax.trace(config.momentum, config.nesterov), optax.scale_by_learning_rate(rate))
+
+    return lars if config.enable_lars else momentum
 
 
-def _stateless(update: Callable[[Any, Any, jax.Array], Any]) -> optax.GradientTransformationExtraArgs:
-    def init_fn(params: Any) -> optax.EmptyState:
-        del params
-        return optax.EmptyState()
-
-    def update_fn(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        return update(updates, params, extra["learning_rate"]), state
-
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
-
-
-def _scale_by_learning_rate() -> optax.GradientTransformationExtraArgs:
-    # after the momentum, so that momentum does not remember old rates: the original's order
-    return _stateless(lambda updates, _, rate: jax.tree.map(lambda update: -rate * update, updates))
-
-
-def _scale_by_lars(weight_decay: float) -> optax.GradientTransformationExtraArgs:
+def _scale_by_lars(rate: jax.Array | float, weight_decay: float) -> optax.GradientTransformation:
     """Gradients times the local rate of each kernel, in the form of TensorFlow 1.15.
 
     With weights w and gradient g of one kernel, weight decay d and the learning rate r:
@@ -44,7 +37,7 @@ def _scale_by_lars(weight_decay: float) -> optax.GradientTransformationExtraArgs
     Source: arXiv:1708.03888, equation 6 and algorithm 1.
     """
 
-    def scale(path: Any, gradient: jax.Array, param: jax.Array, rate: jax.Array) -> jax.Array:
+    def scale(path: Any, gradient: jax.Array, param: jax.Array) -> jax.Array:
         if path[-1].key != "kernel":  # batch norm and biases: plain momentum, no decay
             return rate * gradient
         param_norm, gradient_norm = jnp.linalg.norm(param), jnp.linalg.norm(gradient)
@@ -52,8 +45,4 @@ def _scale_by_lars(weight_decay: float) -> optax.GradientTransformationExtraArgs
         trust = jnp.where((param_norm > 0) & (gradient_norm > 0), trust, 1.0)
         return rate * trust * (gradient + weight_decay * param)
 
-    return _stateless(
-        lambda updates, params, rate: jax.tree_util.tree_map_with_path(
-            lambda path, gradient, param: scale(path, gradient, param, rate), updates, params
-        )
-    )
+    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates, params))

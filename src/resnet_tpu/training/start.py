@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh
 
 from resnet_tpu.checkpoints import tf1
@@ -21,6 +20,7 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.training.optimizer import Optimizer
 from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.state import TrainState, create_state, start_state
 
@@ -63,7 +63,7 @@ def settle_start(config: Config, checkpoints: CheckpointStore) -> tuple[Config, 
 def find_start(
     config: Config,
     network: Network,
-    optimizer: optax.GradientTransformationExtraArgs,
+    optimizer: Optimizer,
     checkpoints: CheckpointStore,
     class_names: list[str] | None,
     weights: Weights | None,
@@ -102,9 +102,7 @@ def find_start(
     return Start(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
 
 
-def _continue_original(
-    network: Network, optimizer: optax.GradientTransformationExtraArgs, prefix: str, *, average: bool
-) -> TrainState:
+def _continue_original(network: Network, optimizer: Optimizer, prefix: str, *, average: bool) -> TrainState:
     """The state that a training of the original program saved, step and optimizer included."""
     restored = tf1.from_tf1(network, tf1.read_checkpoint(prefix))
     step = restored.global_step or 0

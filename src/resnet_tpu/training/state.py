@@ -9,6 +9,7 @@ import optax
 
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
+from resnet_tpu.training.optimizer import Optimizer
 
 
 @jax.tree_util.register_dataclass
@@ -45,20 +46,16 @@ class TrainState:
         return (self.params, self.batch_stats) if self.ema is None else (self.ema["params"], self.ema["batch_stats"])
 
 
-def create_state(
-    network: Network, optimizer: optax.GradientTransformationExtraArgs, seed: int, *, average: bool = False
-) -> TrainState:
+def create_state(network: Network, optimizer: Optimizer, seed: int, *, average: bool = False) -> TrainState:
     """The state before the first step, decided by `seed`; with `average` it keeps moving averages."""
     return start_state(optimizer, *network.init(seed), average=average)
 
 
-def start_state(
-    optimizer: optax.GradientTransformationExtraArgs, params: Arrays, batch_stats: Arrays, *, average: bool = False
-) -> TrainState:
+def start_state(optimizer: Optimizer, params: Arrays, batch_stats: Arrays, *, average: bool = False) -> TrainState:
     """The state before the first step of a training that starts from these arrays."""
     # copies, for the step reuses the memory of both
     ema = jax.tree.map(jnp.copy, {"params": params, "batch_stats": batch_stats}) if average else None
-    return TrainState(jnp.zeros((), jnp.int32), params, batch_stats, optimizer.init(params), ema)
+    return TrainState(jnp.zeros((), jnp.int32), params, batch_stats, optimizer(0.0).init(params), ema)
 
 
 def move_average(average: Arrays, values: Arrays, decay: float, updates: jax.Array) -> Arrays:

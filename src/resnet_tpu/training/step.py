@@ -18,6 +18,7 @@ from resnet_tpu.training.compiler_options import compiler_options_for, sound_opt
 from resnet_tpu.training.loss import cross_entropy, l2
 from resnet_tpu.training.masking import apply_masks
 from resnet_tpu.training.mixing import mix
+from resnet_tpu.training.optimizer import Optimizer
 from resnet_tpu.training.run import lengths_of
 from resnet_tpu.training.schedule import Schedule, make_schedule
 from resnet_tpu.training.state import TrainState, move_average
@@ -41,7 +42,7 @@ def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
 def train_step_of(
     config: Config,
     network: Network,
-    optimizer: optax.GradientTransformationExtraArgs,
+    optimizer: Optimizer,
     mesh: Mesh,
     *,
     kernels: Kernels | None = None,
@@ -66,7 +67,7 @@ def train_step_of(
 
 def make_train_step(
     network: Network,
-    optimizer: optax.GradientTransformationExtraArgs,
+    optimizer: Optimizer,
     schedule: Schedule,
     config: OptimizerConfig,
     *,
@@ -97,7 +98,7 @@ def make_train_step(
         if state.masks is not None:
             gradients = apply_masks(gradients, state.masks)
         rate = schedule(state.step)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params, learning_rate=rate)
+        updates, opt_state = optimizer(rate).update(gradients, state.opt_state, state.params)
         updates = jax.tree.map(lambda update, factor: update if factor == 1 else factor * update, updates, factors)
         params: Any = optax.apply_updates(state.params, updates)
         ema = state.ema

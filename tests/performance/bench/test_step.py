@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from resnet_tpu import cli
+from resnet_tpu.cli.bench import bench_step
 from resnet_tpu.errors import UserError
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.bench.compare import KEEP_HEAP
@@ -14,6 +15,7 @@ from resnet_tpu.performance.bench.step_programs import OURS, PROGRAMS, Case
 
 
 def test_cases_are_read_and_written() -> None:
+    assert bench_step.command.arguments[0].help.endswith(f" Default: {CASES}.")
     for text in (*CASES.split(","), "18:64:4:plain"):
         assert str(Case.parse(text)) == text
     case = Case.parse("18:64:4")

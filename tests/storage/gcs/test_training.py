@@ -166,6 +166,37 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(bucket: Bucket, nea
 
 
 # of TensorStore, whose other reads end after Orbax's event loop
+COMPILE = """
+import jax
+from resnet_tpu.parallel import distributed
+from resnet_tpu.system.program import exit_code
+
+def work(_):
+    distributed.start(use_tpu=False)
+    print(jax.jit(lambda x: 3 * x)(2))
+
+raise SystemExit(exit_code(work))
+"""
+
+
+def test_compiled_programs_are_found_again_in_a_bucket(bucket: Bucket) -> None:
+    def compile_at(folder: str) -> "subprocess.CompletedProcess[str]":
+        cache = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        return subprocess.run(
+            [sys.executable, "-c", COMPILE], env=bucket.environment() | cache, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+
+    for expected in ("write", "media"):  # by the second process, which compiles nothing
+        bucket.faults()
+        done = compile_at(f"{bucket.url}/compiled")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
+        assert {"write", "media"} & bucket.requests().keys() == {expected}
+    done = compile_at("s3://bucket/compiled")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Path: got s3://bucket/compiled, expected a folder of this machine, or a bucket's")
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
     bucket: Bucket, near: str, far: str, caplog: pytest.LogCaptureFixture
