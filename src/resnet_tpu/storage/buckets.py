@@ -10,12 +10,12 @@ import functools
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any
-
-import fsspec
-import fsspec.config
+from typing import TYPE_CHECKING, Any
 
 from resnet_tpu.errors import UserError, first_line, missing_extra
+
+if TYPE_CHECKING:
+    import fsspec
 
 # Orbax would go by TensorFlow's client where that is installed, and decides before it sees the first path in a bucket.
 os.environ.setdefault("EPATH_USE_TF", "false")
@@ -35,8 +35,10 @@ def is_bucket(path: str) -> bool:
     return path.startswith(("gs://", "gcs://"))
 
 
-def filesystem(path: str) -> fsspec.AbstractFileSystem:
+def filesystem(path: str) -> "fsspec.AbstractFileSystem":
     """The client for `path`, which retries what may pass, waiting longer each time. Raises UserError without gcsfs."""
+    import fsspec
+
     set_up()
     try:
         return fsspec.core.url_to_fs(path)[0]
@@ -58,6 +60,7 @@ def set_up() -> None:
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs what it raises, with a traceback
     with contextlib.suppress(ImportError):
         import aiohttp
+        import fsspec.config
         import gcsfs.core
 
         for protocol in ("gs", "gcs"):  # gcsfs's own choice asks by gRPC first, and waits a minute where none answers

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-import fsspec
-
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import buckets
 from resnet_tpu.storage.paths import filesystem, is_remote, join
@@ -84,9 +82,11 @@ def entries_in(path: str) -> list[Entry]:
 
 def files_below(path: str) -> list[str]:
     """The sorted paths of the files in the folder `path` and in the folders below it, beginning as `path` does."""
+    from fsspec.core import strip_protocol
+
     with buckets.naming(path):
         found = sorted(map(str, filesystem(path).find(path)))
-    start = len(fsspec.core.strip_protocol(path).rstrip("/")) + 1
+    start = len(strip_protocol(path).rstrip("/")) + 1
     return [join(path, file[start:]) for file in found]
 
 

@@ -3,11 +3,13 @@
 import os
 import posixpath
 from pathlib import Path
-
-import fsspec
+from typing import TYPE_CHECKING
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import buckets
+
+if TYPE_CHECKING:
+    import fsspec  # a third of the time of `--help`
 
 
 def cache_dir() -> str:
@@ -20,10 +22,13 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def filesystem(path: str) -> fsspec.AbstractFileSystem:
+def filesystem(path: str) -> "fsspec.AbstractFileSystem":
     """The file system of `path`. Raises UserError for a scheme that there is none of."""
     if buckets.is_bucket(path):
         return buckets.filesystem(path)
+
+    import fsspec
+
     try:
         return fsspec.core.url_to_fs(path)[0]
     except (ImportError, ValueError):
