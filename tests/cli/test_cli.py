@@ -56,7 +56,7 @@ def prints(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_start_is_quick_and_the_exit_code_is_the_processs() -> None:
     code = (
         "import sys, resnet_tpu.cli, resnet_tpu.resnet_main\n"
-        "heavy = {'jax', 'flax', 'orbax', 'matplotlib', 'cv2', 'grain', 'rich'} & set(sys.modules)\n"
+        "heavy = {'jax', 'flax', 'orbax', 'matplotlib', 'cv2', 'fsspec', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "sys.exit(resnet_tpu.cli.main(['trian']))"
     )
