@@ -20,8 +20,10 @@ os.environ.setdefault("XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / f"resn
 
 import pytest
 
-# Started in the background, a shell's child ignores Ctrl-C, and so would the programs that the tests interrupt.
+# Started in the background, a shell's child ignores Ctrl-C, and under nohup SIGHUP. So would the programs that the tests
+# interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 GOLDEN = "RESNET_TPU_GOLDEN"
