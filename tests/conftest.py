@@ -20,8 +20,8 @@ os.environ.setdefault("XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / f"resn
 
 import pytest
 
-# Started in the background, a shell's child ignores Ctrl-C, and under nohup SIGHUP. So would the programs that the tests
-# interrupt.
+# Started in the background, a shell's child ignores Ctrl-C, and under nohup SIGHUP: so would the programs that the
+# tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -73,10 +73,13 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         {},
         {"average": True, "moving_average_decay": 0.9999, "bn_momentum": 0.0},
-        {"enable_lars": True},
-        {"resnet_depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
+        pytest.param({"enable_lars": True}, marks=pytest.mark.long),
+        pytest.param(
+            {"resnet_depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
+            marks=pytest.mark.long,
+        ),
         {"resnet_depth": 50, "pre_activation": True, "norm_act_layer": "evonorm_b0"},
-        {"resnet_depth": 20, "stem": "auto"},
+        pytest.param({"resnet_depth": 20, "stem": "auto"}, marks=pytest.mark.long),
     ],
     ids=["plain", "averages", "lars", "resnet-d-se", "pre-activation", "cifar"],
 )

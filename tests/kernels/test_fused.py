@@ -174,7 +174,11 @@ def gradients_of(network: Network) -> Callable[..., Any]:
     [
         (block_kernels(1), {}),
         (FUSED, {}),
-        (FUSED, {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}),
+        pytest.param(
+            FUSED,
+            {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["block", "fused", "fused, ResNet-D with SE"],
 )

@@ -91,7 +91,7 @@ def test_the_first_training_names_what_it_keeps(before: Path) -> None:
         ("weight_rewinding", EARLY, EARLY, LAST, True),
         ("lr_rewinding", LAST, EARLY, LAST, False),
         ("fine_tuning", LAST, LAST, 2 * LAST - EARLY, True),
-        ("reinit", None, 0, LAST, False),
+        pytest.param("reinit", None, 0, LAST, False, marks=pytest.mark.long),
     ],
 )
 def test_procedures(

@@ -85,7 +85,14 @@ def photos_of_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["v3-128", "v5e-8", "randaugment-8", "cifar", pytest.param("resnetrs200_i256", marks=pytest.mark.slow)]
+    "name",
+    [
+        pytest.param("v3-128", marks=pytest.mark.long),
+        "v5e-8",
+        pytest.param("randaugment-8", marks=pytest.mark.long),
+        "cifar",
+        pytest.param("resnetrs200_i256", marks=pytest.mark.slow),
+    ],
 )
 def test_one_recipe_of_each_kind_trains(name: str, photos_of_noise: Path, tmp_path: Path) -> None:
     recipe = find_recipe(name)

@@ -41,7 +41,14 @@ def steps_in(model_dir: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_saves_first(tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = start(tmp_path, 1_000_000)
     wait_for(process, "Step 10 of")

@@ -53,7 +53,7 @@ def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_dir
 
 
-@pytest.mark.parametrize("stopped_at", [1, 3, 6])
+@pytest.mark.parametrize("stopped_at", [1, pytest.param(3, marks=pytest.mark.long), 6])
 def test_a_run_resumed_at_any_step_is_the_run_that_never_stopped(
     tiny: Tiny, whole: Path, tmp_path: Path, stopped_at: int
 ) -> None:

@@ -112,7 +112,9 @@ def test_lars_gives_each_kernel_a_rate_of_its_own() -> None:
     [
         {"resnet_depth": 18},
         {"resnet_depth": 50, "se_ratio": 0.25, "use_resnetd_stem": True},
-        {"resnet_depth": 50, "norm_act_layer": "evonorm_s0", "pre_activation": True},
+        pytest.param(
+            {"resnet_depth": 50, "norm_act_layer": "evonorm_s0", "pre_activation": True}, marks=pytest.mark.long
+        ),
     ],
 )
 def test_lars_skips_what_the_original_skips_by_name(options: dict[str, Any]) -> None:

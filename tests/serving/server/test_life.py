@@ -112,7 +112,10 @@ def test_newer_bundles_take_over_under_load_and_broken_ones_do_not(
         assert server.log.read_text().count("stays") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(other, marks=pytest.mark.long) for other in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_stopped_under_load_every_request_is_answered(
     export_dir: Path, start_server: "StartServer", body: bytes, number: signal.Signals
 ) -> None:
