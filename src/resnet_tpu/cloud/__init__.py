@@ -1,0 +1,1 @@
+"""Jobs on Google Cloud: TPU VMs, Vertex AI and GKE."""

@@ -1,0 +1,1 @@
+"""What a run measured: metrics, events for TensorBoard, curves and pictures."""
