@@ -142,7 +142,7 @@ def work(_):
     try:
         for number in range(1000):
             logging.getLogger("resnet_tpu").info("line %d", number)
-            if sys.argv[1] == "ignored" and not os.isatty(2):
+            if sys.argv[1] == "ignored" and os.path.samestat(os.fstat(2), os.stat(os.devnull)):
                 raise SystemExit(7)
             time.sleep(0.01)
     finally:
