@@ -18,6 +18,8 @@ LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
 CUDA := $(VENV)/cuda
 # A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
+# Most of the time of the tests is compiling networks that run once. Options of the XLA of the jaxlib in requirements.lock.
+QUICK := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 
 .PHONY: demo test test-all test-peers test-newest test-slow fuzz check-tpu check-gpu wheels release-check lint format docs pages bench lock clean
 
@@ -25,9 +27,9 @@ demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
 test: $(VENV)/installed  ## all tests but the long and the slow ones, in minutes; a part of them: make test ARGS='-k words'
-	$(BIN)/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
+	XLA_FLAGS='$(QUICK)' $(BIN)/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
-test-all: $(VENV)/installed  ## the long ones too; without the others: make test-all ARGS=-mlong
+test-all: $(VENV)/installed  ## the long ones too, and all compiled as users have it; a part: make test-all ARGS=-mlong
 	$(BIN)/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
 test-newest:  ## the tests of what other versions may break, on Python 3.13 with the newest releases that the ranges allow

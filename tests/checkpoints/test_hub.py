@@ -219,6 +219,7 @@ def test_convert_takes_a_name_and_keeps_what_came_with_it(asker: Asker) -> None:
     assert "conv1.weight" in shown
 
 
+@pytest.mark.long
 def test_a_program_loads_a_model_by_its_name_and_prints_nothing(asker: Asker) -> None:
     """What it says of an image is what the converted model says."""
     program = (

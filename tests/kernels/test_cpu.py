@@ -267,6 +267,7 @@ def test_a_network_in_bfloat16_is_as_near_to_float32_as_the_plain_one(monkeypatc
     assert errors[1] <= 1.1 * errors[0]
 
 
+@pytest.mark.long
 @needs_library
 def test_losses_of_fifty_steps_are_those_of_the_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)

@@ -131,6 +131,7 @@ def test_in_bfloat16_they_are_as_near_to_float32_as_the_plain_ones(kind: str) ->
         assert by_other <= 1.15 * by_plain  # up to 1.08 seen
 
 
+@pytest.mark.long
 def test_the_gradient_of_a_normalised_input_has_no_mean() -> None:
     """A constant added to the input changes nothing behind a batch norm: not even rounding may say otherwise."""
     x = jnp.asarray(np.maximum(random(8, 112, 112, 16), 0) + 0.5, jnp.bfloat16)  # 10^5 positions

@@ -100,6 +100,7 @@ def test_training_without_the_key_that_is_needed_is_refused() -> None:
     assert not make_network(resnet_depth=18).needs_key
 
 
+@pytest.mark.long
 def test_dropblock_follows_the_progress_of_the_training() -> None:
     options = {"dropblock_groups": "3,4", "dropblock_keep_prob": 0.5, "dropblock_size": 2}
     network = make_network(resnet_depth=50, resnet_width=4, **options)

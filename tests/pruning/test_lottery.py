@@ -177,6 +177,7 @@ def test_a_training_set_aside_takes_everything_of_its_own(before: Path, tmp_path
     assert not (tmp_path / "eval").exists()
 
 
+@pytest.mark.long
 def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -> None:
     dense, pruned, moved = (tmp_path / name for name in ("dense", "pruned", "moved"))
     copy_by_hand(before, f"checkpoint_iter_{EARLY}", dense)

@@ -116,6 +116,7 @@ def far(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{bucket.url}/{tmp_path.name}"
 
 
+@pytest.mark.long
 def test_a_bucket_that_vanishes_is_named_and_the_run_goes_on_when_it_is_back(
     bucket: Bucket, near: str, far: str, photos: Path
 ) -> None:
