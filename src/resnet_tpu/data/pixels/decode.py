@@ -131,7 +131,9 @@ def eval_image(
         image = encoded
         if isinstance(image, bytes):
             image = decode(image, honour_exif=honour_exif, preprocessing=preprocessing, max_pixels=max_pixels)
-        _check_pixels(*resized_size(*image.shape[:2], image_size, crop_pct), max_pixels, " when resized")
+        rows, columns, _ = image.shape
+        height, width = resized_size(rows, columns, image_size, crop_pct)
+        _check_pixels(height, width, max_pixels, " when resized")
         out[...] = resized_center(image, image_size, crop_pct, resize_method)
         return
 

@@ -46,7 +46,8 @@ def resized_center(image: np.ndarray, image_size: int, crop_pct: float, method: 
     The whole image is resized, antialiased, and then its centre cut out. Sizes and offsets are rounded as by
     torchvision's `Resize` and `CenterCrop`, of which timm's evaluation is made (`crop_mode` center).
     """
-    height, width = resized_size(*image.shape[:2], image_size, crop_pct)
+    rows, columns, _ = image.shape
+    height, width = resized_size(rows, columns, image_size, crop_pct)
     left, top = round((width - image_size) / 2), round((height - image_size) / 2)
     resized = Image.fromarray(image).resize((width, height), Image.Resampling[method.upper()])
     return np.asarray(resized.crop((left, top, left + image_size, top + image_size)))
