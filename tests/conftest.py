@@ -102,6 +102,23 @@ def golden() -> Callable[[str], Path]:
     return find
 
 
+@pytest.fixture
+def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Gives these words to `resnet-tpu` in an empty folder: its one message, before anything is printed or written."""
+    from resnet_tpu import cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*words: str) -> str:
+        assert cli.main(words) == 2
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err.count("\n")) == ("", 1), shown.err
+        assert not list(tmp_path.iterdir())
+        return shown.err
+
+    return refuse
+
+
 @pytest.fixture(scope="session")
 def photos() -> Path:
     """Folder of real photos: flowers, ImageNet samples."""

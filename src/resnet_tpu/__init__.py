@@ -13,8 +13,8 @@ __version__ = "0.1.0"
 
 _NAMES = (
     "Config", "Dataset", "Example", "Experiment", "History", "Model", "Predictions", "PrepareOptions",
-    "UserError", "evaluate", "export", "fetch_flower_photos", "find_recipe", "find_topology", "history",
-    "load_classifier", "load_model", "open_bundle", "open_dataset", "plan", "predict", "prepare", "prune",
+    "UserError", "evaluate", "export", "fetch_flower_photos", "find_recipe", "find_topology", "follow_weights",
+    "history", "load_classifier", "load_model", "open_bundle", "open_dataset", "plan", "predict", "prepare", "prune",
     "train", "write_digits",
 )  # fmt: skip
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from PIL import Image
 
 import resnet_tpu as rt
 from resnet_tpu import cli
@@ -16,6 +17,7 @@ from resnet_tpu.checkpoints import pretrained, published
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
+from resnet_tpu.serving.server.images import decode
 from tests.checkpoints.test_torch_pickle import save_zip, tensor
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 80, 100, 3), np.uint8)
@@ -52,6 +54,22 @@ def test_a_file_of_weights_in_each_form(
     assert np.ptp(models[0].logits(IMAGES)) > 0
 
 
+def test_exported_and_served_it_sees_a_photo_as_its_makers_did(weights: dict[str, np.ndarray], tmp_path: Path) -> None:
+    pickled, run, photo = tmp_path / "resnet.pth", str(tmp_path / "run"), tmp_path / "photo.jpg"
+    save_zip(pickled, {name: tensor(name, array) for name, array in weights.items()}, weights)
+    noise = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
+    Image.fromarray(noise).save(photo)
+    assert cli.main(["convert", str(pickled), run, "--params_override=precision=float32"]) == 0
+    live = rt.load_model(run)
+    bundle = rt.export(live.config.replace(export_dir=str(tmp_path / "exported"), export_forms="onnx"))
+    with Image.open(photo) as image:
+        resized = image.resize((384, 256), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(live.logits(photo), live.logits(resized))
+    np.testing.assert_allclose(rt.load_model(bundle).logits(photo), live.logits(photo), rtol=1e-5, atol=1e-5)
+    served = decode(photo.read_bytes(), rt.open_bundle(bundle).config.data, max_pixels=100_000)
+    np.testing.assert_array_equal(served, np.asarray(resized)[16:240, 80:304])
+
+
 def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file has been fetched by other means, and lies where the message says that it may."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -69,7 +87,7 @@ def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatc
     model, file = rt.load_model("tiny"), rt.load_model(folder / name)
     options = model.config.flat()
     assert {name: options[name] for name in tiny.options} == dict(tiny.options)
-    assert options["weights_licence"] == "bsd-3-clause"
+    assert (options["weights_licence"], options["eval_preprocessing"]) == ("bsd-3-clause", "pil")
     image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)  # its middle is cut out, not resized
     np.testing.assert_array_equal(model.logits(image), file.logits(image))
 

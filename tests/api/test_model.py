@@ -138,6 +138,12 @@ def test_pandas_has_what_predictions_and_histories_have(photos: Path, run: tuple
     assert frame.groupby("label").size().to_dict() == {"bright": 20, "dark": 20}
     unlabelled = rt.load_model(model_dir).predict(np.zeros((2, 8, 8, 3), np.uint8)).to_dataframe()
     assert "label" not in unlabelled and len(unlabelled) == 2
+    shares = np.array([[0.75, 0.25]], np.float32)
+    alike = rt.Predictions(["a.png"], shares, np.array([1]), ["image", "label"]).to_dataframe()
+    assert alike.iloc[0].to_dict() == {
+        "image": "a.png", "label": "label", "predicted": "image", "probability": 0.75, "class image": 0.75,
+        "class label": 0.25,
+    }  # fmt: skip
     table = history.to_dataframe()
     assert table.columns.tolist() == history.columns and len(table) == len(history)
     train = table[table["split"] == "train"]

@@ -5,12 +5,25 @@ tag of the content, SHA-256 for large files, which lie at another address; range
 """
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from resnet_tpu.checkpoints import timm
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+
+CLASSES = ["daisy", "rose", "tulip"]
+_CARD = b"---\nlicense: apache-2.0\ntags:\n- timm\n---\n# A card\n"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_a_token_for_tests"
 _LARGE = (".safetensors", ".bin", ".pth")
@@ -32,6 +45,31 @@ class Hub:
     def asked(self, method: str) -> list[str]:
         """The files that were asked for, and the addresses of large ones."""
         return [path.rsplit("/", 1)[-1] for made, path, _ in self.requests if made == method]
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """That of a program which asks this hub, with its cache at `home`."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+        own |= {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        return own | {"XDG_CACHE_HOME": str(home), "no_proxy": "", "NO_PROXY": "", "JAX_NUM_CPU_DEVICES": "1"}
+
+
+def make_repository(folder: Path) -> dict[str, bytes]:
+    """The files of a repository with a ResNet-18 of width 4 for three classes, at 64 px; written into `folder`."""
+    options = {
+        "resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "pool_padding": "symmetric",
+        "project_first_group": False, "image_size": 64, "crop_pct": 0.95, "resize_method": "bilinear",
+        "mean_rgb": (0.5, 0.4, 0.3), "num_label_classes": 3, "eval_preprocessing": "pil",
+    }  # fmt: skip
+    config = Config().replace(**options)
+    network = Network.create(config.model, num_classes=3, image_size=64)
+    rng = np.random.default_rng(0)
+    params, batch_stats = network.shapes()
+    shapes = {"params": params, "batch_stats": batch_stats}
+    arrays = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.01, 0.1, leaf.shape), jnp.float32), shapes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
+        timm.write_folder(str(folder), config, network, arrays, CLASSES)
+    return {path.name: path.read_bytes() for path in folder.iterdir()} | {"README.md": _CARD}
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import store, tf1
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.torch import PREPROCESSING
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
@@ -95,16 +96,17 @@ def test_to_tf1_and_back_all_bits_are_the_same(options: dict[str, Any]) -> None:
     assert Path("back/labels.txt").read_text() == "0\n1\n2\n"
 
 
-def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same() -> None:
-    arrays = make_run("run", **TORCH_SHAPED, mean_rgb=(0.5, 0.4, 0.3))
+@pytest.mark.parametrize("preprocessing", ["tf", "pil"])
+def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same(preprocessing: str) -> None:
+    seen = {"image_size": 32, "crop_pct": 0.95, "resize_method": "bilinear", "eval_preprocessing": preprocessing}
+    arrays = make_run("run", **TORCH_SHAPED, mean_rgb=(0.5, 0.4, 0.3), **seen)
     convert("run", "in/weights.safetensors")
     convert("in/weights.safetensors", "back")
     zeros = jax.tree.map(jnp.zeros_like, arrays["momentum"])
     assert_same_arrays("back", arrays | {"step": jnp.int32(0), "momentum": zeros})
     config = json.loads(Path("back/config.json").read_text())
-    assert {name: config[name] for name in ("pool_padding", "project_first_group", "mean_rgb", "image_size")} == {
-        "pool_padding": "symmetric", "project_first_group": False, "mean_rgb": [0.5, 0.4, 0.3], "image_size": 224
-    }  # fmt: skip
+    expected = {"pool_padding": "symmetric", "project_first_group": False, "mean_rgb": [0.5, 0.4, 0.3], **seen}
+    assert {name: config[name] for name in expected} == expected
     assert Path("back/labels.txt").read_text().split() == CLASSES
 
 
@@ -296,8 +298,20 @@ def test_inspect_shows_what_is_there_and_writes_nothing(capsys: pytest.CaptureFi
 TIMM = {"resnet_width": 64, "project_first_group": False, "pool_padding": "symmetric", "crop_pct": 0.95}
 
 
-def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same() -> None:
+@pytest.mark.parametrize(("name", "value"), [("interpolation", "lanczos"), ("crop_mode", "squash")])
+def test_preprocessing_that_there_is_not_is_named(name: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("run", **TIMM)
+    convert("run", "folder", "--to=timm")
+    (Path("folder") / "config.json").write_text(json.dumps({"pretrained_cfg": {name: value}}))
+    convert("folder", "back")
+    ours = {"interpolation": "bicubic", "crop_mode": "center"}[name]
+    assert f"there is no {name} {value} here, photos are evaluated with {ours}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preprocessing", ["tf", "pil"])
+def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same(preprocessing: str) -> None:
     own = {"mean_rgb": (0.5, 0.4, 0.3), "resize_method": "bilinear", "weights_licence": "cc-by-4.0"}
+    own["eval_preprocessing"] = preprocessing
     arrays = make_run("run", **TIMM, **own)
     convert("run", "folder", "--to=timm")
     assert {path.name for path in Path("folder").iterdir()} == {"model.safetensors", "config.json", "README.md"}
@@ -305,7 +319,7 @@ def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same() -> None
     zeros = jax.tree.map(jnp.zeros_like, arrays["momentum"])
     assert_same_arrays("back", arrays | {"step": jnp.int32(0), "momentum": zeros})
     before, after = (json.loads(Path(f"{folder}/config.json").read_text()) for folder in ("run", "back"))
-    for name in ("mean_rgb", "stddev_rgb", "image_size", "crop_pct", "resize_method", "pool_padding"):
+    for name in ("mean_rgb", "stddev_rgb", "pool_padding", *PREPROCESSING):
         assert after[name] == before[name], name
     assert Path("back/labels.txt").read_text().split() == CLASSES
 

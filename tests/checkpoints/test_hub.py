@@ -5,30 +5,20 @@ The client reads its environment once, so that each test asks in a process of it
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import timm
-from resnet_tpu.models.network import Network
-from resnet_tpu.options.config import Config
-
 from . import hub_server
-from .hub_server import COMMIT, TOKEN, Hub
+from .hub_server import CLASSES, COMMIT, TOKEN, Hub
 
 pytest.importorskip("huggingface_hub")
 
 NAME = "hf:timm/tiny.test"
-CLASSES = ["daisy", "rose", "tulip"]
-_CARD = b"---\nlicense: apache-2.0\ntags:\n- timm\n---\n# A card\n"
 _FETCH = """
 import json, sys
 from resnet_tpu.system import program
@@ -45,13 +35,14 @@ class Asker:
     home: Path
 
     def run(self, *words: str, program: str = _FETCH, **settings: str) -> subprocess.CompletedProcess[str]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-        own |= {"HF_ENDPOINT": self.hub.address, "HF_HOME": str(self.home), "HF_HUB_DISABLE_TELEMETRY": "1"}
-        own |= {"XDG_CACHE_HOME": str(self.home), "no_proxy": "", "NO_PROXY": "", "JAX_NUM_CPU_DEVICES": "1"}
         return subprocess.run(
-            [sys.executable, "-c", program, *words], env=own | settings, cwd=self.home, capture_output=True, text=True,
+            [sys.executable, "-c", program, *words],
+            env=self.hub.environment(self.home) | settings,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
 
     def fetch(self, name: str = NAME, **settings: str) -> tuple[Path, dict[str, str]]:
         done = self.run(name, **settings)
@@ -69,23 +60,7 @@ class Asker:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a repository with a ResNet-18 of width 4 for three classes, at 64 px."""
-    options = {
-        "resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "pool_padding": "symmetric",
-        "project_first_group": False, "image_size": 64, "crop_pct": 0.95, "resize_method": "bilinear",
-        "mean_rgb": (0.5, 0.4, 0.3), "num_label_classes": 3,
-    }  # fmt: skip
-    config = Config().replace(**options)
-    network = Network.create(config.model, num_classes=3, image_size=64)
-    rng = np.random.default_rng(0)
-    params, batch_stats = network.shapes()
-    shapes = {"params": params, "batch_stats": batch_stats}
-    arrays = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.01, 0.1, leaf.shape), jnp.float32), shapes)
-    out = tmp_path_factory.mktemp("repository")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
-        timm.write_folder(str(out), config, network, arrays, CLASSES)
-    files = {path.name: path.read_bytes() for path in out.iterdir()}
-    return files | {"README.md": _CARD}
+    return hub_server.make_repository(tmp_path_factory.mktemp("repository"))
 
 
 @pytest.fixture
@@ -213,6 +188,7 @@ def test_convert_takes_a_name_and_keeps_what_came_with_it(asker: Asker) -> None:
     config = json.loads((asker.home / "run" / "config.json").read_text())
     _, origin = asker.fetch()
     expected = {"image_size": 64, "crop_pct": 0.95, "resize_method": "bilinear", "mean_rgb": [0.5, 0.4, 0.3], **origin}
+    expected["eval_preprocessing"] = "pil"
     assert {name: config[name] for name in expected} == expected
     assert (asker.home / "run" / "labels.txt").read_text().split() == CLASSES
     shown = asker.run("--inspect", NAME, program=program).stdout

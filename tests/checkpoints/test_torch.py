@@ -75,6 +75,7 @@ def test_what_travels_with_the_weights(saved: Saved) -> None:
     assert options == {
         "resnet_depth": 18, "stem": "imagenet", "project_first_group": False, "num_label_classes": 3,
         "pool_padding": "symmetric", "mean_rgb": (0.5, 0.4, 0.3), "stddev_rgb": (0.229, 0.224, 0.225),
+        "eval_preprocessing": "tf",
     }  # fmt: skip
     assert torch.read_class_names(saved.path) == _CLASSES
     header = safetensors.safe_open(saved.path, "np").metadata()
@@ -138,10 +139,10 @@ def test_the_arrays_tell_the_options(options: dict[str, Any], blank: str) -> Non
     network = _network(**options)
     found = torch.describe(_state_dict(network), blank)
     again = ModelConfig(
-        **{name: value for name, value in found.items() if name != "num_label_classes"},
+        **{name: value for name, value in found.items() if name not in ("num_label_classes", "eval_preprocessing")},
     )
     assert again == ModelConfig(**{**vars(network.model), "stem": "imagenet"})
-    assert found["num_label_classes"] == network.num_classes
+    assert (found["num_label_classes"], found["eval_preprocessing"]) == (network.num_classes, "pil")
 
 
 def _change(state_dict: Mapping[str, np.ndarray], **shapes: tuple[int, ...] | None) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """The same logits from the same weights in torchvision, timm and here, in both directions."""
 
 import argparse
+import dataclasses
 import functools
 import importlib
 from collections import OrderedDict
@@ -11,8 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
+import resnet_tpu as rt
+from resnet_tpu import cli
 from resnet_tpu.checkpoints import torch as weights
+from resnet_tpu.checkpoints.pretrained import PRETRAINED
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
@@ -74,6 +79,7 @@ def _load(path: str) -> tuple[Network, Arrays, Arrays]:
     state_dict = weights.read_state_dict(path)
     options = weights.describe(state_dict, path)
     num_classes = options.pop("num_label_classes")
+    assert options.pop("eval_preprocessing") == "pil"
     network = Network.create(ModelConfig(precision="float32", **options), num_classes=num_classes, image_size=64)
     trees: Any = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
     for name, (collection, place) in weights.torch_names(network).items():
@@ -104,6 +110,76 @@ def test_same_logits_there_and_back(name: str, tmp_path: Path) -> None:
             value.zero_()
     again.load_state_dict(safetensors_torch.load_file(tmp_path / "back.safetensors"), strict=True)
     np.testing.assert_array_equal(_logits(again, images), _logits(model, images))
+
+
+def _photos() -> list[Path]:
+    """The two that come with scikit-learn."""
+    folder = Path(importlib.import_module("sklearn.datasets").__file__ or "").parent / "images"
+    return [folder / "china.jpg", folder / "flower.jpg"]
+
+
+def _undecided(name: str) -> Any:
+    """As `_make`, with a classifier that gives several classes a share of a photo: there a difference shows most."""
+    model = _make(name)
+    with torch.no_grad():
+        model.fc.weight.mul_(0.2)
+    return model
+
+
+def _probabilities(model: Any, transform: Any) -> np.ndarray:
+    """What a network of PyTorch's says of the photos, with its makers' preprocessing."""
+    images = [transform(Image.open(photo).convert("RGB")) for photo in _photos()]
+    with torch.inference_mode():
+        return model(torch.stack(images)).softmax(1).numpy()
+
+
+_SAME = 1e-5  # of probabilities
+
+
+@pytest.mark.peer("timm", "torchvision")
+@pytest.mark.parametrize(
+    ("architecture", "interpolation", "crop_pct", "size"),
+    [("resnet18", "bilinear", 0.875, 224), ("resnet50", "bicubic", 0.95, 224), ("seresnet50", "bicubic", 0.875, 160)],
+)
+def test_timm_s_prediction_of_a_photo(
+    architecture: str, interpolation: str, crop_pct: float, size: int, tmp_path: Path
+) -> None:
+    """From a folder as the hub has it, which timm wrote; also when converted, exported and served."""
+    model, timm = _undecided(f"timm/{architecture}"), importlib.import_module("timm")
+    told = {
+        "interpolation": interpolation,
+        "crop_pct": crop_pct,
+        "input_size": (3, size, size),
+        "mean": (0.5, 0.4, 0.3),
+    }
+    model.pretrained_cfg.update(told)
+    folder, run = str(tmp_path / "folder"), str(tmp_path / "run")
+    timm.models.save_for_hf(model, folder)
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(theirs))
+    expected = _probabilities(theirs, transform)
+    assert np.abs(expected[0] - expected[1]).max() > 0.01
+    assert expected.max() < 0.9
+    found = rt.load_model(folder)
+    np.testing.assert_allclose(found.predict(_photos()).probabilities, expected, rtol=0, atol=_SAME)
+    assert cli.main(["convert", folder, run, "--params_override=precision=float32"]) == 0
+    bundle = rt.export(rt.load_model(run).config.replace(export_dir=str(tmp_path / "exported"), export_forms="onnx"))
+    for source in (run, bundle):
+        np.testing.assert_allclose(rt.load_model(source).predict(_photos()).probabilities, expected, rtol=0, atol=_SAME)
+
+
+@pytest.mark.peer("torchvision")
+@pytest.mark.parametrize(("name", "weights_name"), [("resnet18", "IMAGENET1K_V1"), ("resnet50", "IMAGENET1K_V2")])
+def test_torchvision_s_prediction_of_a_photo(
+    name: str, weights_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the weights that have a short name, which are random here."""
+    model, file = _undecided(f"torchvision/{name}"), tmp_path / "w.pth"
+    torch.save(model.state_dict(), file)
+    monkeypatch.setitem(PRETRAINED, name, dataclasses.replace(PRETRAINED[name], place=str(file)))
+    transform = _torchvision().models.get_model_weights(name)[weights_name].transforms()
+    found = rt.load_model(name).predict(_photos()).probabilities
+    np.testing.assert_allclose(found, _probabilities(model, transform), rtol=0, atol=_SAME)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

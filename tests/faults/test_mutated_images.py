@@ -24,7 +24,7 @@ from resnet_tpu.data.pixels.decode import DecodeError, eval_image, train_image
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.prepare.reservation import REPORT
 from resnet_tpu.data.sources.image_files import FileSource
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.serving.server.images import decode
 from resnet_tpu.serving.server.refusal import Refusal
 
@@ -155,7 +155,7 @@ def seen(data: bytes) -> np.ndarray | None:
 def served(data: bytes) -> np.ndarray | int:
     """What `serve` sees of the image, or the status that it refuses it with."""
     try:
-        return decode(data, SIZE, "bicubic", 50_000_000)
+        return decode(data, DataConfig(image_size=SIZE), 50_000_000)
     except Refusal as refusal:
         return refusal.status
 

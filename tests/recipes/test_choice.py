@@ -15,7 +15,7 @@ from resnet_tpu.checkpoints import torch
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.recipes import find_recipe
-from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow
+from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow, follow_weights
 
 TINY = (
     "--resnet_width=4",
@@ -126,6 +126,13 @@ def test_from_weights_the_recipe_is_to_fine_tune_at_their_size(
         capsys, "--recipe=finetune", *words, "--train_steps=2", "--train_batch_size=16"
     )  # of the run, not of the weights
     assert config_of(run) == config | {"train_steps": 2}
+
+
+def test_a_program_follows_the_weights_as_the_command_line_does(weights: Path) -> None:
+    recipe = find_recipe("finetune").replace(resnet_checkpoint=str(weights))
+    followed = {"resnet_depth": 18, "resnet_width": 4, "image_size": 48, "crop_pct": 0.9, "resize_method": "bilinear"}
+    assert follow_weights(recipe) == recipe.replace(**followed)
+    assert follow_weights(recipe.replace(crop_pct=0.7)) == recipe.replace(**followed | {"crop_pct": 0.7})
 
 
 def test_what_is_said_stays(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

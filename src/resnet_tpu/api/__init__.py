@@ -12,6 +12,7 @@ from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.pruning.experiment import prune_run as prune
 from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.recipes import find_recipe
+from resnet_tpu.recipes.choice import follow_weights
 from resnet_tpu.reports.history import History
 from resnet_tpu.reports.history import read_history as history
 from resnet_tpu.reports.predictions import Predictions
@@ -36,6 +37,7 @@ __all__ = [
     "fetch_flower_photos",
     "find_recipe",
     "find_topology",
+    "follow_weights",
     "history",
     "load_classifier",
     "load_model",

@@ -87,7 +87,8 @@ def convert(
                 timm.write_folder(folder, config, network, arrays, names, top_1=top_1)
         else:
             params, batch_stats = arrays["params"], arrays["batch_stats"]
-            torch.write_safetensors(target, network, params, batch_stats, class_names=class_names)
+            seen = {name: getattr(config.data, name) for name in torch.PREPROCESSING}
+            torch.write_safetensors(target, network, params, batch_stats, class_names=class_names, preprocessing=seen)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
 
 

@@ -35,6 +35,11 @@ class Pretrained:
         return round(4 * self.parameters)
 
     @property
+    def eval_preprocessing(self) -> str:
+        """How those who published them evaluate them."""
+        return "tf" if self.place.startswith("gs://") else "pil"
+
+    @property
     def source(self) -> str:
         """The address at which they are published."""
         return self.place.replace(HUB, "https://huggingface.co/", 1) if self.place.startswith(HUB) else self.place

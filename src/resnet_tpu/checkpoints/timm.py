@@ -59,7 +59,8 @@ def write_folder(
     name = architecture_of(config.model)
     params, batch_stats = arrays["params"], arrays["batch_stats"]
     path = storage.join(folder, "model.safetensors")
-    torch.write_safetensors(path, network, params, batch_stats, class_names=class_names)
+    rest = {"eval_preprocessing": config.data.eval_preprocessing}  # which timm has no word for
+    torch.write_safetensors(path, network, params, batch_stats, class_names=class_names, preprocessing=rest)
     described = json.dumps(_describe(name, config, network, class_names), indent=2, ensure_ascii=False)
     storage.write_text(storage.join(folder, "config.json"), described + "\n")
     num_parameters = sum(leaf.size for _, leaf in leaves(params))
@@ -102,6 +103,8 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
     colours = f"mean {_numbers(model.mean_rgb)}, std {_numbers(model.stddev_rgb)}"
     differs = model.pool_padding == "same" and not model.replace_stem_max_pool
     padding = "Its max-pool was trained with TensorFlow's padding, which PyTorch has not: logits differ a little.\n"
+    own_way = data.eval_preprocessing == "tf"
+    resizing = "It was evaluated with TensorFlow's resizing, timm's is antialiased: probabilities differ a little.\n"
     return "\n".join(
         [
             "---", *properties, "---", "", f"# {name} for {len(class_names)} classes", "",
@@ -112,7 +115,7 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
             f"| colours | {colours} |",
             f"| trained from | {model.weights_origin or 'not said'} |",
             f"| licence | {model.weights_licence or 'not said'} |",
-            "", *([padding] if differs else []), "```python", "import timm", "",
+            "", *([padding] if differs else []), *([resizing] if own_way else []), "```python", "import timm", "",
             'model = timm.create_model("hf-hub:OWNER/NAME", pretrained=True).eval()  # or local-dir:FOLDER',
             "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
             "```", "",

@@ -29,7 +29,7 @@ from resnet_tpu.storage import checked_json
 
 log = logging.getLogger(__name__)
 
-PREPROCESSING = ("image_size", "crop_pct", "resize_method")
+PREPROCESSING = ("image_size", "crop_pct", "resize_method", "eval_preprocessing")
 """Options that say how photos become what a network was trained to see, beside its colours."""
 
 COUNTER = "num_batches_tracked"
@@ -162,31 +162,33 @@ def read_class_names(path: str) -> list[str] | None:
 def _read_notes(path: str) -> dict[str, Any]:
     """What a config.json beside the file at `path` says of the weights, and over that what the file itself says.
 
-    Any of class_names, mean_rgb, stddev_rgb, image_size, crop_pct, resize_method, pool_padding, and timm's
-    `architecture`.
+    Any of class_names, mean_rgb, stddev_rgb, those in `PREPROCESSING`, pool_padding, and timm's `architecture`.
     """
     notes: dict[str, Any] = {}
     file = storage.join(path.rpartition("/")[0] or ".", "config.json")
     if storage.exists(file):
         with storage.open_read(file) as opened:
-            notes = _timm_notes(_parse(opened.read(), file))
+            notes = _timm_notes(_parse(opened.read(), file), file)
     start = storage.read_range(path, 0, 9)
     size = int.from_bytes(start[:8], "little")
     if start[8:] == b"{" and size <= _MAX_HEADER_BYTES:
         metadata = _parse(storage.read_range(path, 8, 8 + size), path).get("__metadata__")
         if isinstance(metadata, dict) and isinstance(told := metadata.get(_OWN_KEY), str):
-            notes |= _parse(told, path)
+            notes |= {"eval_preprocessing": "tf", **_parse(told, path)}
     names = notes.get("class_names")
     notes["class_names"] = [str(name) for name in names] if isinstance(names, list) else None
     return {name: value for name, value in notes.items() if value not in (None, "", [])}
 
 
-def _timm_notes(config: Mapping[str, Any]) -> dict[str, Any]:
+def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
     """What timm's config.json says, by our names; nothing of another's, for others have files of that name too."""
     pretrained = config.get("pretrained_cfg")
     if not isinstance(pretrained, dict):
         return {}
     size, method = pretrained.get("input_size"), pretrained.get("interpolation")
+    for name, known in (("interpolation", OPTIONS["resize_method"].choices), ("crop_mode", ("center",))):
+        if (value := pretrained.get(name, known[0])) not in known:
+            log.warning("%s: there is no %s %s here, photos are evaluated with %s", file, name, value, known[0])
     return {
         "architecture": config.get("architecture"),
         "class_names": config.get("label_names"),
@@ -209,11 +211,11 @@ def _parse(text: str | bytes, path: str) -> dict[str, Any]:
 def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
     """The options of the network that the arrays of `read_state_dict(path)` are of, by option name.
 
-    Always resnet_depth, stem, pool_padding, mean_rgb and stddev_rgb, the last three from the notes beside the weights,
-    else PyTorch's padding and ImageNet's colours; what the notes tell of `PREPROCESSING`; num_label_classes unless
-    there is no classifier `fc`; and those that differ from the defaults. Raises UserError, saying what it is as far as
-    it can be told, when it is no ResNet that there is here, and when the number of class names is not that of the
-    classes.
+    Always resnet_depth, stem, pool_padding, mean_rgb, stddev_rgb and eval_preprocessing, the last four from the notes
+    beside the weights, else PyTorch's ways and ImageNet's colours; what the notes tell of `PREPROCESSING`;
+    num_label_classes unless there is no classifier `fc`; and those that differ from the defaults. Raises UserError,
+    saying what it is as far as it can be told, when it is no ResNet that there is here, and when the number of class
+    names is not that of the classes.
     """
     arrays = {name: array for name, array in state_dict.items() if not name.endswith(COUNTER)}
     notes = _read_notes(path)
@@ -230,6 +232,7 @@ def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
         "pool_padding": "symmetric",
         "mean_rgb": ModelConfig.mean_rgb,
         "stddev_rgb": ModelConfig.stddev_rgb,
+        "eval_preprocessing": "pil",
     }
     told = {name: notes[name] for name in (*travelling, *PREPROCESSING) if name in notes}
     return options | travelling | _converted(told, path)
@@ -269,6 +272,7 @@ def write_safetensors(
     batch_stats: Arrays,
     *,
     class_names: Sequence[str] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the network as a `.safetensors` file with torchvision's names, float32, whole or not at all.
 
@@ -276,9 +280,9 @@ def write_safetensors(
 
     `torchvision.models.resnet50(num_classes=n).load_state_dict(safetensors.torch.load_file(path))` takes it, timm's
     `resnet50` likewise, and timm's ResNet what torchvision has not (ResNet-D, SE). Images must be normalised by
-    mean_rgb and stddev_rgb; these, the other options and the class names are in the metadata, as JSON under
-    'resnet_tpu'. With pool_padding=same, PyTorch's logits differ from ours, and a warning says so. Raises UserError for
-    a network that PyTorch's classes cannot be made to be.
+    mean_rgb and stddev_rgb; these, the other options, the class names and `preprocessing`, of the options in
+    `PREPROCESSING`, are in the metadata, as JSON under 'resnet_tpu'. With pool_padding=same, PyTorch's logits differ
+    from ours, and a warning says so. Raises UserError for a network that PyTorch's classes cannot be made to be.
     """
     _check_writable(network)
     model = network.model
@@ -294,7 +298,7 @@ def write_safetensors(
             "--pool_padding=symmetric closes the gap.",
             path,
         )
-    notes: dict[str, Any] = {name: getattr(model, name) for name in _NOTED}
+    notes: dict[str, Any] = {name: getattr(model, name) for name in _NOTED} | dict(preprocessing or {})
     if class_names is not None:
         notes["class_names"] = list(class_names)
     told = json.dumps(notes)

@@ -13,7 +13,7 @@ from resnet_tpu.reports.console import make_console
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLUMNS = ("name", "network", "million parameters", "MB", "top-1 %", "licence", "source")
+_COLUMNS = ("name", "network", "million parameters", "MB", "top-1 %", "eval_preprocessing", "licence", "source")
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class ModelsOptions:
 @Command(
     "resnet-tpu models",
     "All are for the 1000 classes of ImageNet. The accuracy is the one that was published "
-    "with them, where that is known for sure. Every other ResNet of timm's on Hugging Face's hub has a name too: "
-    "hf:OWNER/NAME, or hf:OWNER/NAME@REVISION. Names with hf: need pip install 'resnet-tpu[hub]', those at gs:// "
-    "the extra [gcp].",
+    "with them, where that is known for sure; eval_preprocessing is how it was measured, and comes with them. "
+    "Every other ResNet of timm's on Hugging Face's hub has a name too: hf:OWNER/NAME, or hf:OWNER/NAME@REVISION. "
+    "Names with hf: need pip install 'resnet-tpu[hub]', those at gs:// the extra [gcp].",
     examples=(
         "resnet-tpu models",
         "resnet-tpu train --init_from=resnet50 --data_dir=flower_photos --model_dir=runs/tuned",
@@ -56,6 +56,7 @@ def _rows() -> list[tuple[str, ...]]:
             f"{found.parameters:.1f}",
             str(found.megabytes),
             "-" if found.top_1 is None else f"{found.top_1:.1f}",
+            found.eval_preprocessing,
             found.licence,
             found.source,
         )

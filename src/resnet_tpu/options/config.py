@@ -65,7 +65,13 @@ class DataConfig:
         0.0, "Share of the training images in which a random rectangle is replaced by noise.", at_least=0
     )
     resize_method: Literal["bicubic", "bilinear"] = option(
-        "bicubic", "How crops are brought to image_size: with TensorFlow 1's kernel of that name."
+        "bicubic", "How crops are brought to image_size: with the kernel of that name, TensorFlow 1's or Pillow's."
+    )
+    eval_preprocessing: Literal["tf", "pil"] = option(
+        "tf",
+        "How evaluation and prediction make pixels of a photo. tf: as the original, which resizes the central square "
+        "with TensorFlow 1's kernel. pil: as timm and torchvision, which resize the whole photo with Pillow, "
+        "antialiased, and cut out the centre; weights of theirs bring it along.",
     )
     num_parallel_calls: int | None = option(
         None, "Threads or processes that decode images. Default: one per CPU core.", at_least=1

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from resnet_tpu.checkpoints.torch import PREPROCESSING
+from resnet_tpu.checkpoints.weights import told_options
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.recipes import find_recipe
 
@@ -62,3 +63,12 @@ def follow(config: Config, told: Mapping[str, Any], *, said: Collection[str]) ->
         for name in OF_WEIGHTS
         if name in told and name not in said and now[name] == OPTIONS[name].default and told[name] != now[name]
     }
+
+
+def follow_weights(config: Config) -> Config:
+    """`config` with the network and the preprocessing of the weights that it starts from, `resnet_checkpoint`.
+
+    What it has that is not the default stays. Weights with a name are fetched once. Raises UserError when there are
+    none.
+    """
+    return config.replace(**follow(config, told_options(config.train.resnet_checkpoint), said=()))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 UNKNOWN = -1
 """The label of an image whose class is not known; it counts in no accuracy."""
 
+_OWN_COLUMNS = ("image", "label", "predicted", "probability")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictions:
@@ -75,9 +77,11 @@ class Predictions:
     def to_dataframe(self) -> Any:
         """A `pandas.DataFrame`: `image`, where labels are known `label`, `predicted`, `probability`, and every class.
 
-        The column of a class, by its name, is its probability. Raises UserError where pandas is not installed.
+        The column of a class, by its name, is its probability; that of a class with the name of another column is
+        `class NAME`. Raises UserError where pandas is not installed.
         """
-        every = {name: self.probabilities[:, i] for i, name in enumerate(self.class_names)}
+        names = [f"class {name}" if name in _OWN_COLUMNS else name for name in self.class_names]
+        every = {name: self.probabilities[:, i] for i, name in enumerate(names)}
         return columns.to_dataframe({**self._columns(), **every})
 
     def draw_confusion(self) -> "Figure":

@@ -63,10 +63,12 @@ def lengths_of(config: Config) -> Lengths:
 def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
     """A line on the network, images, batch and devices of a run from `step` to `total`, whose options are resolved."""
     images, batch, devices = config.data.num_train_images or 1, config.train.train_batch_size, mesh.devices
+    epochs = f"{total * batch / images:.1f}"
+    is_rounded = isinstance(config.train.train_steps, str) and not epochs.endswith(".0")
     return (
         f"ResNet-{config.model.resnet_depth}, {config.data.num_label_classes} classes, {config.data.image_size} px, "
         f"{config.model.precision}; {images} training images; batch {batch} on {devices.size} x "
-        f"{devices.flat[0].device_kind}; steps {step} to {total} ({total * batch / images:.1f} epochs)"
+        f"{devices.flat[0].device_kind}; steps {step} to {total} ({epochs} epochs{', in whole batches' * is_rounded})"
     )
 
 

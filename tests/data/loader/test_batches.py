@@ -236,6 +236,16 @@ def test_evaluation_counts_every_example_once(
         np.testing.assert_array_equal(image, out)
 
 
+@pytest.mark.parametrize("pipeline", ["optimized", "basic"])
+def test_evaluation_in_another_way(records: Path, encoded: list[bytes], pipeline: str) -> None:
+    data = config(records, eval_preprocessing="pil", crop_pct=0.95, input_pipeline=pipeline)
+    found = joined(list(eval_batches(open_source(data, "validation"), data, batch_size=37)))
+    out = np.empty((SIZE, SIZE, 3), np.uint8)
+    for image, photo in zip(found["image"], encoded, strict=True):
+        eval_image(photo, SIZE, out, crop_pct=0.95, preprocessing="pil")
+        np.testing.assert_array_equal(image, out)
+
+
 @pytest.mark.parametrize(("max_images", "expected"), [(1, 1), (16, 16), (20, 20), (99, 37), (None, 37)])
 def test_evaluation_of_the_first_images(records: Path, max_images: int | None, expected: int) -> None:
     data = config(records)

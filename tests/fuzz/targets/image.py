@@ -9,7 +9,8 @@ from PIL import Image
 
 from resnet_tpu.data.images import BadImageError, Limits, clean_image
 from resnet_tpu.data.pixels import jpeg, native
-from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, Preprocessing, decode, eval_image, train_image
+from resnet_tpu.options.config import DataConfig
 from resnet_tpu.serving.server.images import decode as serve
 from resnet_tpu.serving.server.refusal import Refusal
 from resnet_tpu.system.c_libraries import SWITCH
@@ -45,6 +46,7 @@ def _check(data: bytes) -> None:
             np.testing.assert_array_equal(_served(data), seen)
         else:
             assert _served(data) is None
+    _evaluated(data, "pil")
     os.environ.pop(SWITCH)
     native.load.cache_clear()
     for limits in (Limits(), Limits(max_side=12)):
@@ -63,10 +65,10 @@ def _decoded(data: bytes) -> np.ndarray | None:
     return image
 
 
-def _evaluated(data: bytes) -> np.ndarray | None:
+def _evaluated(data: bytes, preprocessing: Preprocessing = "tf") -> np.ndarray | None:
     out = np.empty((_SIZE, _SIZE, 3), np.uint8)
     try:
-        eval_image(data, _SIZE, out, honour_exif=True, max_pixels=_MAX_PIXELS)
+        eval_image(data, _SIZE, out, honour_exif=True, preprocessing=preprocessing, max_pixels=_MAX_PIXELS)
     except DecodeError:
         return None
     return out
@@ -81,7 +83,7 @@ def _train(data: bytes, *, bounded: bool) -> None:
 
 def _served(data: bytes) -> np.ndarray | None:
     try:
-        return serve(data, _SIZE, "bicubic", _MAX_PIXELS)
+        return serve(data, DataConfig(image_size=_SIZE), _MAX_PIXELS)
     except Refusal as refusal:
         assert refusal.status in (400, 413)
         return None

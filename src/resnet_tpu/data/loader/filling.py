@@ -102,6 +102,7 @@ class Filling:
                 honour_exif=honour_exif,
                 resize_method=data.resize_method,
                 crop_pct=data.crop_pct,
+                preprocessing=data.eval_preprocessing,
             )
         else:
             rng = random_at(position, seed=self.seed)
@@ -141,7 +142,8 @@ class Filling:
         return image, label, False
 
     def _decode(self, encoded: bytes) -> np.ndarray:
-        return decode(encoded, honour_exif=self.source.honour_exif)
+        preprocessing = "tf" if self.seed is not None else self.data.eval_preprocessing
+        return decode(encoded, honour_exif=self.source.honour_exif, preprocessing=preprocessing)
 
 
 Fill = Callable[[Chunk, Slot], list[str]]

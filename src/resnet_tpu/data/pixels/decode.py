@@ -10,10 +10,12 @@ The pixels are those of the original program (TensorFlow's decoder and its kerne
 * A greyscale image whose random window is the whole image gets the centre crop, as colour images do.
 * JPEG files with stray bytes in the header or unusual colour sampling go through Pillow, whose inverse transform
   differs by a level or two.
+* Evaluation as timm and torchvision do it has Pillow's pixels instead, to the last bit.
 * PNG, BMP, GIF (first frame), WebP and TIFF are accepted too; transparency is dropped.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -21,7 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from resnet_tpu.data.pixels import jpeg, native
 from resnet_tpu.data.pixels.crop import CROP_PCT, MIN_AREA, Window, eval_window, train_window
 from resnet_tpu.data.pixels.exif import UPRIGHT, orientation_of, turn
-from resnet_tpu.data.pixels.pillow import open_image, to_rgb
+from resnet_tpu.data.pixels.pillow import open_image, resized_center, resized_size, to_rgb
 from resnet_tpu.data.pixels.resize import Method, resize_to_uint8
 from resnet_tpu.errors import UserError, first_line
 
@@ -30,6 +32,9 @@ _DO = "Replace or remove it, or pass --skip_bad_records to go on without it."
 
 MAX_PIXELS = 178_956_970
 """Of an image, unless another bound is given: 0.5 GB. It is Pillow's own."""
+
+Preprocessing = Literal["tf", "pil"]
+"""Whose pixels: the original program's, or Pillow's, on which PyTorch's networks were trained."""
 
 MAX_SCANS = 200
 """Passes over a progressive JPEG. Real ones have about ten; each takes the time of all pixels."""
@@ -52,12 +57,14 @@ class TooLargeError(DecodeError):
     """An image that would take too much memory or time, as its header says; it has not been decoded."""
 
 
-def decode(encoded: bytes, *, honour_exif: bool = False, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+def decode(
+    encoded: bytes, *, honour_exif: bool = False, preprocessing: Preprocessing = "tf", max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
     """The image as uint8 [h, w, 3] RGB; turned upright by its EXIF orientation when `honour_exif`.
 
     Raises DecodeError; TooLargeError for one of more than `max_pixels`.
     """
-    header = jpeg.read_header(encoded)
+    header = jpeg.read_header(encoded) if preprocessing == "tf" else None
     if not header:
         return _decode_other(encoded, honour_exif=honour_exif, max_pixels=max_pixels)
     _check_work(encoded, header, max_pixels)
@@ -112,13 +119,23 @@ def eval_image(
     honour_exif: bool = False,
     resize_method: Method = "bicubic",
     crop_pct: float = CROP_PCT,
+    preprocessing: Preprocessing = "tf",
     max_pixels: int = MAX_PIXELS,
 ) -> None:
-    """Fills `out` uint8 [image_size, image_size, 3] with the centre of the image: see `eval_window`.
+    """Fills `out` uint8 [image_size, image_size, 3] with the centre of the image: `eval_window`, or `resized_center`.
 
     encoded: a file, or its pixels as `decode` returns them. Raises DecodeError; TooLargeError for a file of more than
-    `max_pixels`.
+    `max_pixels`, or one so long that Pillow would make more of it.
     """
+    if preprocessing == "pil":
+        image = encoded
+        if isinstance(image, bytes):
+            image = decode(image, honour_exif=honour_exif, preprocessing=preprocessing, max_pixels=max_pixels)
+        rows, columns, _ = image.shape
+        height, width = resized_size(rows, columns, image_size, crop_pct)
+        _check_pixels(height, width, max_pixels, " when resized")
+        out[...] = resized_center(image, image_size, crop_pct, resize_method)
+        return
 
     def choose(height: int, width: int) -> Window:
         return eval_window(height, width, image_size, crop_pct)
@@ -183,9 +200,9 @@ def _check_work(encoded: bytes, header: jpeg.Header | None, max_pixels: int) -> 
         raise TooLargeError("Image", f"a JPEG of {scans} scans", f"at most {MAX_SCANS}", _DO)
 
 
-def _check_pixels(height: int, width: int, max_pixels: int) -> None:
+def _check_pixels(height: int, width: int, max_pixels: int, when: str = "") -> None:
     if height * width > max_pixels:
-        raise TooLargeError("Image", f"{width} x {height} pixels", f"at most {max_pixels} pixels", _DO)
+        raise TooLargeError("Image", f"{width} x {height} pixels{when}", f"at most {max_pixels} pixels", _DO)
 
 
 def _decode_jpeg(encoded: bytes, header: jpeg.Header, rows: int | None = None) -> np.ndarray:

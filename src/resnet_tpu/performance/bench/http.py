@@ -49,7 +49,8 @@ def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
     """
     bundle = open_bundle(path)
     classify = load_classifier(bundle, default_form(bundle))
-    out = np.empty((1, bundle.image_size, bundle.image_size, 3), np.uint8)
+    data = bundle.config.data
+    out = np.empty((1, data.image_size, data.image_size, 3), np.uint8)
     rows: list[tuple[float, float, float]] = []
     with socket.create_connection(asked.address) as connection:
         for number in range(_WARM_UP_PAIRS + max(2, round(_PAIRS_PER_SECOND * asked.seconds))):
@@ -61,8 +62,14 @@ def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
             http = time.perf_counter() - begin
             time.sleep(_PAUSE)
             begin = time.perf_counter()
-            data = bundle.config.data
-            eval_image(encoded, bundle.image_size, out[0], resize_method=data.resize_method, crop_pct=data.crop_pct)
+            eval_image(
+                encoded,
+                data.image_size,
+                out[0],
+                resize_method=data.resize_method,
+                crop_pct=data.crop_pct,
+                preprocessing=data.eval_preprocessing,
+            )
             decoded = time.perf_counter()
             classify(out)
             rows.append((http, decoded - begin, time.perf_counter() - decoded))

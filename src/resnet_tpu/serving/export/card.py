@@ -38,6 +38,7 @@ def make_card(
         "image_size": config.data.image_size,
         "resize_method": config.data.resize_method,
         "crop_pct": config.data.crop_pct,
+        "eval_preprocessing": config.data.eval_preprocessing,
         "mean_rgb": list(config.model.mean_rgb),
         "stddev_rgb": list(config.model.stddev_rgb),
         "weights_origin": config.model.weights_origin or None,

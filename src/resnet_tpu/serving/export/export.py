@@ -72,7 +72,12 @@ def export_model(trained: Trained, config: Config) -> str:
 def network_data(trained: Trained, config: Config) -> DataConfig:
     """The data options that were asked for, with the preprocessing that the network was trained with."""
     own = trained.config.data
-    return dataclasses.replace(trained.data_config(config.data), resize_method=own.resize_method, crop_pct=own.crop_pct)
+    return dataclasses.replace(
+        trained.data_config(config.data),
+        resize_method=own.resize_method,
+        crop_pct=own.crop_pct,
+        eval_preprocessing=own.eval_preprocessing,
+    )
 
 
 def check_export(asked: EvalConfig) -> None:

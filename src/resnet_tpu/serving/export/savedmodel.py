@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -102,6 +103,12 @@ def _tensorflow() -> Any:
 def _decode(tf: Any, image_size: int, data: DataConfig, encoded: Any) -> Any:
     """uint8 [s, s, 3], the centre of an encoded image: `data.pixels.decode.eval_image` in TensorFlow's operations."""
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    center = _center if data.eval_preprocessing == "tf" else _resized_center
+    return tf.cast(tf.clip_by_value(tf.round(center(tf, image, image_size, data)), 0.0, 255.0), tf.uint8)
+
+
+def _center(tf: Any, image: Any, image_size: int, data: DataConfig) -> Any:
+    """As `data.pixels.crop.eval_window`, resized with the original's kernel."""
     shape = tf.shape(image)
     height, width = shape[0], shape[1]
     pad = round(image_size * (1 / data.crop_pct - 1))
@@ -111,7 +118,16 @@ def _decode(tf: Any, image_size: int, data: DataConfig, encoded: Any) -> Any:
     window = tf.cast(image[top : top + side, left : left + side], tf.float32)[None]
     resize = tf.raw_ops.ResizeBicubic if data.resize_method == "bicubic" else tf.raw_ops.ResizeBilinear
     resized = resize(images=window, size=[image_size, image_size], align_corners=False, half_pixel_centers=False)
-    return tf.cast(tf.clip_by_value(tf.round(resized[0]), 0.0, 255.0), tf.uint8)
+    return resized[0]
+
+
+def _resized_center(tf: Any, image: Any, image_size: int, data: DataConfig) -> Any:
+    """As `data.pixels.pillow.resized_center`, but for Pillow's rounding between the axes: a level or two."""
+    sides = tf.shape(image)[:2]
+    resized_sides = math.floor(image_size / data.crop_pct) * sides // tf.reduce_min(sides)
+    resized = tf.image.resize(image, resized_sides, data.resize_method, antialias=True)
+    top, left = tf.unstack(tf.cast(tf.round((resized_sides - image_size) / 2), tf.int32))
+    return resized[top : top + image_size, left : left + image_size]
 
 
 @dataclass(frozen=True)

@@ -6,28 +6,27 @@ import warnings
 import numpy as np
 from PIL import Image
 
-from resnet_tpu.data.pixels.crop import CROP_PCT
 from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, eval_image
-from resnet_tpu.data.pixels.resize import Method
+from resnet_tpu.options.config import DataConfig
 from resnet_tpu.serving.server.refusal import Refusal
 
 
-def decode(
-    encoded: bytes, image_size: int, resize_method: Method, max_pixels: int, crop_pct: float = CROP_PCT
-) -> np.ndarray:
+def decode(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarray:
     """The centre of the image as uint8 [image_size, image_size, 3], exactly as `resnet-tpu predict` sees a file.
 
-    Raises Refusal: 400 for what is no image, 413 for one of more than `max_pixels`.
+    data: with which the network is evaluated. Raises Refusal: 400 for what is no image, 413 for one of more than
+    `max_pixels`.
     """
-    out = np.empty((image_size, image_size, 3), np.uint8)
+    out = np.empty((data.image_size, data.image_size, 3), np.uint8)
     try:
         eval_image(
             encoded,
-            image_size,
+            data.image_size,
             out,
             honour_exif=True,
-            resize_method=resize_method,
-            crop_pct=crop_pct,
+            resize_method=data.resize_method,
+            crop_pct=data.crop_pct,
+            preprocessing=data.eval_preprocessing,
             max_pixels=max_pixels,
         )
     except DecodeError as error:
@@ -45,4 +44,4 @@ def prepare() -> None:
     for kind in ("JPEG", "PNG"):
         file = io.BytesIO()
         Image.new("RGB", (16, 16)).save(file, kind)
-        decode(file.getvalue(), 8, "bicubic", 256)
+        decode(file.getvalue(), DataConfig(image_size=8), 256)

@@ -43,8 +43,7 @@ class Version:
     def _decode(self, image: bytes | np.ndarray) -> np.ndarray:
         if isinstance(image, np.ndarray):
             return image
-        data = self.bundle.config.data
-        return decode(image, self.bundle.image_size, data.resize_method, self.max_pixels, data.crop_pct)
+        return decode(image, self.bundle.config.data, self.max_pixels)
 
 
 class Model:
