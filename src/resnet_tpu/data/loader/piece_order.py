@@ -40,10 +40,16 @@ class PieceOrder:
     """
 
     def __init__(self, starts: np.ndarray, *, num_records: int, batch_size: int, seed: int) -> None:
-        self._starts, self._sizes = starts, np.diff(starts, append=num_records)
-        self._num_records, self._batch_size, self._seed = num_records, batch_size, seed
+        self.__setstate__((starts, num_records, batch_size, seed))
+
+    def __getstate__(self) -> tuple[np.ndarray, int, int, int]:
+        return self._starts, self._num_records, self._batch_size, self._seed
+
+    def __setstate__(self, state: tuple[np.ndarray, int, int, int]) -> None:
+        self._starts, self._num_records, self._batch_size, self._seed = state
+        self._sizes = np.diff(self._starts, append=self._num_records)
         self._tape = functools.lru_cache(maxsize=4)(self._lay)
-        self._run = functools.lru_cache(maxsize=4 * batch_size)(self._cut)
+        self._run = functools.lru_cache(maxsize=4 * self._batch_size)(self._cut)
 
     def record_at(self, position: int) -> int:
         """The record at `position` (from 0)."""
