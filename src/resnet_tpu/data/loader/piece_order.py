@@ -27,10 +27,15 @@ class Run(NamedTuple):
 
 
 class _Tape(NamedTuple):
-    """An epoch's pieces in their order, and how many records there are up to the end of each."""
+    """An epoch's pieces in their order, how many records there are up to the end of each, and which way it lies.
+
+    Where a stretch ends within a piece, one end of the piece comes late in the epoch and the other early: it must not
+    be the same end in all epochs.
+    """
 
     pieces: list[int]
     ends: list[int]
+    is_backwards: list[bool]
 
 
 class PieceOrder:
@@ -73,17 +78,21 @@ class PieceOrder:
         count = len(self._starts)
         first = epoch * count
         pieces = [place_at(first + i, num_records=count, seed=self._seed).record for i in range(count)]
-        return _Tape(pieces, list(itertools.accumulate(self._sizes[pieces].tolist())))
+        bits = np.random.Philox(key=[epoch_seed(self._seed, epoch), self._num_records]).random_raw(count)
+        return _Tape(
+            pieces, list(itertools.accumulate(self._sizes[pieces].tolist())), (bits >> 63).astype(bool).tolist()
+        )
 
     def _cut(self, epoch: int, row: int, number: int) -> Run:
         """What `row` finds of the piece that is number `number` on the tape."""
         tape = self._tape(epoch)
-        piece, begin = tape.pieces[number], tape.ends[number - 1] if number else 0
+        piece, begin, end = tape.pieces[number], tape.ends[number - 1] if number else 0, tape.ends[number]
         start, stop = self._stretch(row)
-        low, high = max(begin, start), min(tape.ends[number], stop)
+        low, high = max(begin, start), min(end, stop)
         first = epoch * self._num_records + row + (low - start) * self._batch_size
         positions = range(first, first + (high - low) * self._batch_size, self._batch_size)
         # Not Generator.permutation: NumPy may change it.
         bits = np.random.Philox(key=[epoch_seed(self._seed, epoch), low]).random_raw(high - low)
-        shuffled = np.argsort(bits, kind="stable") + (int(self._starts[piece]) + low - begin)
+        offset = end - high if tape.is_backwards[number] else low - begin
+        shuffled = np.argsort(bits, kind="stable") + (int(self._starts[piece]) + offset)
         return Run(positions, tuple(shuffled.tolist()))
