@@ -77,7 +77,7 @@ def test_every_example_is_fetched_once() -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_no_more_is_fetched_than_there_is_room_for(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_MOST_BYTES", 3_000_000)
+    monkeypatch.setattr(ahead, "MOST_BYTES", 3_000_000)
     source = Far(size)
     reader = read(source)
     for chunk in range(100):
@@ -89,7 +89,7 @@ def test_no_more_is_fetched_than_there_is_room_for(size: int, monkeypatch: pytes
 
 @pytest.mark.parametrize("start", [0, 52])
 def test_runs_are_fetched_whole_and_wait_within_bounds(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_MOST_BYTES", 5000)
+    monkeypatch.setattr(ahead, "MOST_BYTES", 5000)
     source, rows, piece = Far(100), 2 * CHUNK, 25
     order = PieceOrder(np.arange(0, len(source), piece), num_records=len(source), batch_size=rows, seed=0)
     held = 0

@@ -89,9 +89,9 @@ def test_what_batches_hold_is_as_random_as_of_a_true_permutation() -> None:
         assert spread == pytest.approx(expected, rel=0.15)
 
 
-@pytest.mark.parametrize("batch_size", [100, 800])
+@pytest.mark.parametrize("batch_size", [100, 600])
 def test_where_a_record_stands_tells_nothing_of_the_next_epoch(batch_size: int) -> None:
-    num_records, piece = 20_000, 25  # of rows of 200 and of 25 steps: no piece is whole in the latter
+    num_records, piece = 20_000, 25  # of the latter rows, of 33 steps, many end within a piece
     order = make(num_records, piece=piece, batch_size=batch_size)
     places = [np.argsort(epoch_order(order, epoch, num_records)) for epoch in (0, 1)]
     # pieces, not records, are independent

@@ -205,7 +205,7 @@ def test_pieces_that_memory_could_not_hold_are_no_order(
     caplog.clear()
     assert isinstance(source, DistantRecordSource)
     num_bytes = source.num_bytes
-    monkeypatch.setattr(order_choice, "free_memory", lambda: num_bytes)  # half of which is half a piece of each row
+    monkeypatch.setattr(order_choice, "free_memory", lambda: 2 * num_bytes)
     assert choose_order(source, options(far), rows=1) == "pieces"
     assert choose_order(source, options(far, cache="records"), rows=1) == "records"
     assert caplog.text == ""

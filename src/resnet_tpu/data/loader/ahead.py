@@ -17,7 +17,8 @@ from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample
 THREADS = 16  # requests under way at a time
 CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
 _RUNS_PER_REQUEST = 4
-_MOST_BYTES = 256_000_000  # that no chunk yet needs, about
+MOST_BYTES = 256_000_000
+"""Of examples that no chunk yet needs, about."""
 
 Fetched = Mapping[int, Sample | RecordError]
 """Examples, or what is wrong with them, by number."""
@@ -124,7 +125,7 @@ class ReadAhead:
         """Whether to ask for more than is needed: for all threads to have work, unless images are too large."""
         if not self._num_bytes:
             return len(self._early) < 2
-        return len(self._early) < max(1, min(THREADS, _MOST_BYTES * self._num_requests // self._num_bytes))
+        return len(self._early) < max(1, min(THREADS, MOST_BYTES * self._num_requests // self._num_bytes))
 
     def _ask(self, request: Request, *, is_early: bool) -> None:
         future: Future[_Found] = Future()

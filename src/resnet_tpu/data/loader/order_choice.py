@@ -3,6 +3,7 @@
 import logging
 from typing import Literal
 
+from resnet_tpu.data.loader.ahead import MOST_BYTES
 from resnet_tpu.data.loader.memory import free_memory
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.pieces import PIECE_BYTES
@@ -25,7 +26,7 @@ def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["rec
         return data.data_order
     if not isinstance(source, DistantRecordSource) or source.is_kept or data.cache != "none":
         return "records"
-    needed, free = _window_bytes(source, rows), free_memory()
+    needed, free = _bytes_waiting(source, rows), free_memory()
     if needed > free // 2:
         log.warning(
             "data_order=records: every image is a request of its own. The order by pieces would take %.1f GB for %d "
@@ -40,9 +41,9 @@ def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["rec
     return "pieces"
 
 
-def _window_bytes(source: RecordSource, rows: int) -> int:
-    """What waits for its use when each row is in the middle of its run, on average."""
-    return min(rows * PIECE_BYTES, source.num_bytes) // 2
+def _bytes_waiting(source: RecordSource, rows: int) -> int:
+    """What waits for its use, about: half a piece for each row, on average, and what is read ahead."""
+    return min(rows * PIECE_BYTES // 2 + MOST_BYTES, source.num_bytes)
 
 
 def piece_order(source: Source, data: DataConfig, *, batch_size: int, seed: int) -> PieceOrder:
