@@ -149,7 +149,8 @@ class _Bench:
             if order == "pieces"
             else by_chunks(len(chunks), records)
         )
-        reader = ReadAhead(counted, None, requests)
+        source: Any = counted
+        reader = ReadAhead(source, None, requests)
         for chunk in range(len(chunks)):
             for one in reader.take(chunk, records(chunk)).values():
                 assert isinstance(one, Sample)

@@ -95,7 +95,7 @@ def test_where_a_record_stands_tells_nothing_of_the_next_epoch(batch_size: int) 
     order = make(num_records, piece=piece, batch_size=batch_size)
     places = [np.argsort(epoch_order(order, epoch, num_records)) for epoch in (0, 1)]
     # pieces, not records, are independent
-    assert abs(np.corrcoef(places).item(0, 1)) < 4.5 / np.sqrt(num_records / piece)
+    assert abs(np.corrcoef(places[0], places[1]).item(0, 1)) < 4.5 / np.sqrt(num_records / piece)
 
 
 def _spread(labels: np.ndarray, batch_size: int, classes: int) -> float:
