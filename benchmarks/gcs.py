@@ -32,8 +32,8 @@ from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.task import Task
 from resnet_tpu.system.machine import num_cores
 
-DISK, KEPT, DIRECT = "local disk", "gs://, kept here", "gs://, one by one"
-SERVER = script.CHECKOUT / "tests" / "gcs" / "server.py"
+DISK, KEPT, PIECES, DIRECT = "local disk", "gs://, kept here", "gs://, by pieces", "gs://, one by one"
+SERVER = script.CHECKOUT / "tests" / "storage" / "gcs" / "server.py"
 
 
 def main() -> None:
@@ -45,24 +45,28 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.num_images = 1, 32
-    with tempfile.TemporaryDirectory() as folder, _serving() as endpoint:
+    with tempfile.TemporaryDirectory() as folder, serving() as endpoint:
         records = Path(folder) / "records"
         write_photos(options.photos, records, options.num_images)
         place = _copy(records)
-        _ask(endpoint, "/_control", {"slow": 1.0 if options.slow_secs else 0.0, "slow_secs": options.slow_secs})
+        ask(endpoint, "/_control", {"slow": 1.0 if options.slow_secs else 0.0, "slow_secs": options.slow_secs})
         task = Task(
             str(records), options.num_images, 224, "bicubic", num_cores(), 8 if options.quick else 100,
             0.2 if options.quick else 5.0, {},
         )  # fmt: skip
         kept = replace(task, records=place, options={"cache_folder": f"{folder}/kept"})
-        tasks = {DISK: task, KEPT: kept, DIRECT: replace(kept, options={"cache_folder": "none"})}
+        anew = {order: {"cache_folder": "none", "data_order": order} for order in ("pieces", "records")}
+        tasks = {
+            DISK: task, KEPT: kept, PIECES: replace(kept, options=anew["pieces"]),
+            DIRECT: replace(kept, options=anew["records"]),
+        }  # fmt: skip
         for name in (KEPT, DIRECT):
             _say_requests(name, tasks[name], endpoint)
         contenders = [compare.Contender(name, lambda _, one=one: _command(one)) for name, one in tasks.items()]
         outputs = script.alternate(contenders, options)
     rows = [
         compare.compare(f"{name}: {options.num_images} photos", metric, name, DISK, outputs)
-        for name in (KEPT, DIRECT)
+        for name in (KEPT, PIECES, DIRECT)
         for metric in ("images_per_sec", "cpu_ms_per_image")
     ]
     script.report_ratios("gcs", rows, options)
@@ -85,10 +89,10 @@ def _say_requests(name: str, task: Task, endpoint: str) -> None:
     source = open_source(task.data(), "train")
     assert isinstance(source, DistantRecordSource)
     order = np.random.default_rng(0).permutation(len(source)).tolist()
-    before = _ask(endpoint, "/_stats")
+    before = ask(endpoint, "/_stats")
     for k in range(0, len(order), 64):
         source.fetch(order[k : k + 64])
-    after = _ask(endpoint, "/_stats")
+    after = ask(endpoint, "/_stats")
     requests = sum(after["requests"].values()) - sum(before["requests"].values())
     num_bytes = (after["bytes"] - before["bytes"]) / len(source)
     print(f"{name}: {requests / len(source):.3f} requests and {num_bytes / 1000:.0f} kB per image of the first epoch.")
@@ -98,14 +102,15 @@ def _command(task: Task) -> list[str]:
     return [sys.executable, "-m", "resnet_tpu.performance.bench.input", "ours", json.dumps(asdict(task))]
 
 
-def _ask(endpoint: str, path: str, body: dict[str, float] | None = None) -> Any:
+def ask(endpoint: str, path: str, body: dict[str, float] | None = None) -> Any:
+    """What the server says to a request of our own."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(urllib.request.Request(endpoint + path, data=data)) as reply:
         return json.load(reply)
 
 
 @contextmanager
-def _serving() -> Iterator[str]:
+def serving() -> Iterator[str]:
     """A server in a process of its own, to which gs:// leads meanwhile."""
     # in a group of its own: its CPU time is not that of the input
     command = [sys.executable, str(SERVER)]

@@ -281,8 +281,8 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     assert logged.startswith("No --model_dir: runs/my photos\nNo --recipe: as for 32 images on a CPU, flowers_cpu\n")
     assert logged.endswith("Predict with it: resnet-tpu predict 'runs/my photos' IMAGE\n")
     kept = Config().replace(**read_yaml("runs/my photos/config.json"))
-    counted = {"num_train_images": 32, "num_label_classes": 2}
-    assert kept == Config().replace(**read_yaml("printed.yaml"), **counted)
+    found = {"num_train_images": 32, "num_label_classes": 2, "data_order": "records"}
+    assert kept == Config().replace(**read_yaml("printed.yaml"), **found)
     assert "steps 2 to 2" in prints(capsys, *command, "--dry_run")
     assert cli.main(command) == 0
     assert "is at step 2 of 2. Raise train_steps to go on, or give another model_dir." in capsys.readouterr().err

@@ -102,6 +102,12 @@ class DataConfig:
         "Keep what is read of TFRecords in a bucket in this folder of this machine. Default: below ~/.cache, if that "
         "fills at most half of what is free there. 'none': read it anew.",
     )
+    data_order: Literal["auto", "records", "pieces"] = option(
+        "auto",
+        "The order of training. records: each epoch is a permutation of all images. pieces: of pieces of 4 MB, read "
+        "with one request each and spread over the batches of the next steps. auto: pieces for TFRecords in a bucket "
+        "of which neither cache_folder nor cache keeps anything, else records; a run keeps to what it began with.",
+    )
     lth_use_random_label: bool = option(
         False, "Labels drawn by the hash of each image's file name, as the original's pruning fork draws them."
     )

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 
+import jax
 from jax.sharding import Mesh
 
+from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import Length, steps
+from resnet_tpu.options.overrides import read_run
+from resnet_tpu.parallel import hosts
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,21 @@ def resolve(config: Config, source: Source) -> Config:
     return config.replace(
         num_label_classes=source.num_classes, num_train_images=config.data.num_train_images or len(source)
     )
+
+
+def settle_order(config: Config, source: Source) -> Config:
+    """The options with `data_order` decided for all processes and starts: the run's own, else as process 0 chooses.
+
+    Every process must call it.
+    """
+    chosen = hosts.from_first(_order_of_run(config, source) if hosts.is_first() else "")
+    return config.replace(data_order=chosen) if config.data.data_order == "auto" else config
+
+
+def _order_of_run(config: Config, source: Source) -> str:
+    if config.data.data_order == "auto" and (own := read_run(config.run.model_dir)):
+        config = config.replace(data_order=own.values.get("data_order", "records"))  # of before there was a choice
+    return choose_order(source, config.data, rows=config.train.train_batch_size // jax.process_count())
 
 
 def steps_of(config: Config, name: str, length: Length) -> int:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from resnet_tpu.data.loader import ahead
-from resnet_tpu.data.loader.ahead import PartlyFetched, ReadAhead
+from resnet_tpu.data.loader.ahead import PartlyFetched, ReadAhead, by_chunks, by_runs
 from resnet_tpu.data.loader.cache import ImageCache
+from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
@@ -48,12 +49,13 @@ class Far:
         return RecordError("file", i, 0, "damage", "none") if i % 7 == 6 else Sample(bytes(self.size), i % 10, f"{i}")
 
 
-def records_in(chunk: int) -> list[int | None]:
-    return [*range(CHUNK * chunk, CHUNK * (chunk + 1) - 1), None]
+def records_in(chunk: int) -> dict[int, int]:
+    """By position; the last row of each chunk has none."""
+    return {position: position for position in range(CHUNK * chunk, CHUNK * (chunk + 1) - 1)}
 
 
 def read(source: Far, cache: ImageCache | None = None) -> ReadAhead:
-    return ReadAhead(source, cache, records_in, CHUNKS)
+    return ReadAhead(source, cache, by_chunks(CHUNKS, records_in))
 
 
 def test_every_example_is_fetched_once() -> None:
@@ -61,7 +63,7 @@ def test_every_example_is_fetched_once() -> None:
     reader = read(source)
     for chunk in range(CHUNKS):
         found = reader.take(chunk, records_in(chunk))
-        assert list(found) == records_in(chunk)[:-1]
+        assert list(found) == list(records_in(chunk))
         near = PartlyFetched(source, found)
         for i in found:
             if i % 7 == 6:
@@ -75,7 +77,7 @@ def test_every_example_is_fetched_once() -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_no_more_is_fetched_than_there_is_room_for(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_MOST_BYTES", 3_000_000)
+    monkeypatch.setattr(ahead, "MOST_BYTES", 3_000_000)
     source = Far(size)
     reader = read(source)
     for chunk in range(100):
@@ -83,6 +85,28 @@ def test_no_more_is_fetched_than_there_is_room_for(size: int, monkeypatch: pytes
     waiting = len(set(source.asked)) - 100 * (CHUNK - 1)
     reader.close()
     assert waiting <= (35 + 2 * CHUNK * 4 if size > 10 else 16 * 4 * CHUNK)
+
+
+@pytest.mark.parametrize("start", [0, 52])
+def test_runs_are_fetched_whole_and_wait_within_bounds(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "MOST_BYTES", 5000)
+    source, rows, piece = Far(100), 2 * CHUNK, 25
+    order = PieceOrder(np.arange(0, len(source), piece), num_records=len(source), batch_size=rows, seed=0)
+    held = 0
+
+    def positions(chunk: int) -> range:
+        return range(start + CHUNK * chunk, start + CHUNK * (chunk + 1))
+
+    reader = ReadAhead(source, None, by_runs(CHUNKS, positions, order))
+    for chunk in range(CHUNKS):
+        records = {position: order.record_at(position) for position in positions(chunk)}
+        found = reader.take(chunk, records)
+        assert [(number, str(one)) for number, one in found.items()] == [
+            (number, str(source.example(number))) for number in records.values()
+        ]
+        held = max(held, len(source.asked) - CHUNK * (chunk + 1))
+    reader.close()
+    assert 8 * rows < held <= piece * (rows + 2 * 4)  # a run for each row, and two requests for four
 
 
 def test_what_is_in_the_cache_is_not_fetched() -> None:

@@ -16,9 +16,11 @@ from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_b
 from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.records import pieces
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Sample, Source
+from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.parallel import distributed
@@ -177,20 +179,52 @@ def test_evaluation_is_never_augmented(records: Path) -> None:
     assert_same(*batches)
 
 
-def test_resuming_anywhere_is_going_on(records: Path) -> None:
-    data = config(records)
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several pieces in each file of some kilobytes."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 5000)
+
+
+@pytest.mark.parametrize("data_order", ["records", "pieces"])
+@pytest.mark.usefixtures("small_pieces")
+def test_resuming_anywhere_is_going_on(records: Path, data_order: str) -> None:
+    data = config(records, data_order=data_order)
     source = open_source(data, "train")
     whole = take(train_batches(source, data, batch_size=10, seed=1), 9)
     for step in (1, 3, 4, 8):
         rest = take(train_batches(source, data, batch_size=10, seed=1, start_position=10 * step), 9 - step)
         assert_same(rest, whole[step:])
-    halves = take(train_batches(source, data, batch_size=5, seed=1, start_position=30), 12)  # another batch size
+
+
+def test_the_order_of_records_is_the_same_for_any_batch_size(records: Path) -> None:
+    data = config(records)
+    source = open_source(data, "train")
+    whole = take(train_batches(source, data, batch_size=10, seed=1), 9)
+    halves = take(train_batches(source, data, batch_size=5, seed=1, start_position=30), 12)
     np.testing.assert_array_equal(joined(halves)["image"], joined(whole[3:])["image"])
 
 
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_in_an_order_of_their_own(records: Path) -> None:
+    data = config(records, data_order="pieces")
+    source = open_source(data, "train")
+    assert isinstance(source, RecordSource)
+    assert 3 < len(source.first_records()) < len(source)
+    found = joined(take(train_batches(source, data, batch_size=8, seed=1), 10))["label"]
+    true = joined(take(train_batches(source, config(records), batch_size=8, seed=1), 10))["label"]
+    assert sorted(found[:37]) == sorted(found[37:74]) == list(range(37))
+    assert not np.array_equal(found, true)
+    with pytest.raises(UserError, match="data_order: got pieces for synthetic, expected TFRecords"):
+        train_batches(
+            open_source(config("synthetic"), "train"), config("synthetic", data_order="pieces"), batch_size=8, seed=1
+        )
+
+
+@pytest.mark.parametrize("data_order", ["records", "pieces"])
 @pytest.mark.parametrize("num_hosts", [2, 3])
-def test_slices_of_hosts_make_up_the_batch(records: Path, num_hosts: int) -> None:
-    data = config(records)
+@pytest.mark.usefixtures("small_pieces")
+def test_slices_of_hosts_make_up_the_batch(records: Path, num_hosts: int, data_order: str) -> None:
+    data = config(records, data_order=data_order)
     source = open_source(data, "train")
     whole = take(train_batches(source, data, batch_size=36, seed=1), 3)
     hosts = [

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from resnet_tpu import storage
+from resnet_tpu.data.loader import order_choice
+from resnet_tpu.data.loader.ahead import ReadAhead, by_runs
 from resnet_tpu.data.loader.batches import eval_batches, train_batches
+from resnet_tpu.data.loader.order_choice import choose_order, piece_order
 from resnet_tpu.data.records import pieces
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordError, RecordFile, RecordWriter
@@ -125,17 +128,91 @@ def test_without_a_cache_neighbours_are_asked_for_together(
     assert bucket.requests()["media"] < len(source) / 5
 
 
-def test_where_there_is_no_room_nothing_is_kept(
-    far: str, options: Callable[..., DataConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A disk that is full, as a boot disk is to ImageNet."""
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+
+
+@pytest.mark.usefixtures("no_room")
+def test_where_there_is_no_room_nothing_is_kept(
+    far: str, options: Callable[..., DataConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "resnet_tpu"):
         source = open_source(options(far, cache_folder=str(tmp_path / "kept")), "train")
     assert "more than half of the 0.0 GB that are free" in caplog.text
     _fetched(source)
     assert list((tmp_path / "kept").iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_room")
+@pytest.mark.parametrize("num_hosts", [1, 2, 4])
+def test_without_room_a_training_reads_every_byte_once_in_an_epoch(
+    bucket: Bucket, far: str, options: Callable[..., DataConfig], monkeypatch: pytest.MonkeyPatch, num_hosts: int
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(pieces, "_GAP", 100)  # these images are smaller than what else is read along
+    data, chunks = options(far), NUM_FILES * NUM_RECORDS // 8
+    source = open_source(data, "train")
+    assert isinstance(source, DistantRecordSource)
+    order = piece_order(source, data, batch_size=8, seed=0)
+    rows = 8 // num_hosts
+    bucket.faults()
+    for host in range(num_hosts):
+
+        def positions(chunk: int, host: int = host) -> range:
+            return range(8 * chunk + rows * host, 8 * chunk + rows * (host + 1))
+
+        reader = ReadAhead(source, None, by_runs(chunks, positions, order))
+        for chunk in range(chunks):
+            records = {position: order.record_at(position) for position in positions(chunk)}
+            assert len(reader.take(chunk, records)) == rows
+        reader.close()
+    num_runs = len({order.run_at(position) for position in range(len(source))})
+    assert num_runs <= len(source.first_records()) + 8
+    assert 0 < bucket.requests().pop("media") <= num_runs < len(source) / 3  # fewer where runs lie beside each other
+    assert bucket.num_bytes() <= source.num_bytes
+
+
+@pytest.mark.usefixtures("no_room")
+def test_without_room_batches_are_as_on_the_disk_in_that_order(
+    bucket: Bucket, near: Path, far: str, options: Callable[..., DataConfig], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 2000)
+
+    def batches(place: object, **options_: Any) -> list[Any]:
+        data = options(place, num_parallel_calls=2, **options_)
+        with train_batches(open_source(data, "train"), data, batch_size=16, seed=1) as training:
+            return [next(training) for _ in range(4)]
+
+    expected = batches(near, data_order="pieces")
+    for faults in ({}, {"busy": 0.02, "limited": 0.04, "slow": 0.3, "slow_secs": 0.05, "cut_body": 0.04}):
+        bucket.faults(**faults)
+        with caplog.at_level(logging.INFO, "resnet_tpu"):
+            found = batches(far)
+        assert "data_order=pieces: nothing of the data is kept" in caplog.text
+        for one, other in zip(expected, found, strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.usefixtures("no_room")
+def test_pieces_that_memory_could_not_hold_are_no_order(
+    far: str, options: Callable[..., DataConfig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = open_source(options(far), "train")
+    caplog.clear()
+    assert isinstance(source, DistantRecordSource)
+    num_bytes = source.num_bytes
+    monkeypatch.setattr(order_choice, "free_memory", lambda: 2 * num_bytes)
+    assert choose_order(source, options(far), rows=1) == "pieces"
+    assert choose_order(source, options(far, cache="records"), rows=1) == "records"
+    assert caplog.text == ""
+    monkeypatch.setattr(order_choice, "free_memory", lambda: 1000)
+    assert choose_order(source, options(far), rows=1) == "records"
+    assert "every image is a request of its own. The order by pieces would take 0.0 GB for 1 images" in caplog.text
+    assert choose_order(source, options(far, data_order="pieces"), rows=1) == "pieces"
 
 
 def test_a_piece_that_was_damaged_here_is_fetched_again(

@@ -1,6 +1,8 @@
 """A run whose every file is in a bucket is the run on the disk, bit for bit, through kills and faults."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -131,6 +133,19 @@ def test_a_bucket_that_vanishes_is_named_and_the_run_goes_on_when_it_is_back(
     assert train(config).step == 6
     assert_same_runs(near, far)
     assert store.steps_in(f"{far}/run/checkpoints") == store.steps_in(f"{near}/run/checkpoints")
+
+
+def test_a_run_that_keeps_nothing_is_that_on_the_disk_in_its_order(near: str, far: str, tmp_path: Path) -> None:
+    shutil.copytree(f"{near}/data", f"{tmp_path}/data")
+    for path in sorted(Path(near, "data").rglob("*")):
+        if path.is_file():
+            with storage.write_whole(f"{far}/data/{path.relative_to(f'{near}/data')}") as file:
+                file.write(path.read_bytes())
+    train(Config().replace(**options(str(tmp_path), data_order="pieces")))
+    train(Config().replace(**options(far, cache_folder="none", train_steps=3)))
+    assert json.loads(storage.read_text(f"{far}/run/config.json"))["data_order"] == "pieces"
+    train(Config().replace(**options(far)))  # which now could keep the data, and goes on as it began
+    assert_same_runs(str(tmp_path), far)
 
 
 def test_photos_in_a_bucket_give_the_same_records(near: str, far: str, photos: Path, tmp_path: Path) -> None:

@@ -1,22 +1,29 @@
 """Examples from far away, asked for before they are needed."""
 
 import contextlib
+import itertools
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import cast
+from typing import NamedTuple, cast
 
 from resnet_tpu.data.loader.cache import ImageCache
+from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample_of
 
 THREADS = 16  # requests under way at a time
 CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
-_MOST_BYTES = 256_000_000  # that wait for their use, about
+_RUNS_PER_REQUEST = 4
+MOST_BYTES = 256_000_000
+"""Of examples that no chunk yet needs, about."""
 
 Fetched = Mapping[int, Sample | RecordError]
 """Examples, or what is wrong with them, by number."""
+
+_Found = dict[int, Sample | RecordError]  # by position, until they are taken
 
 
 class PartlyFetched:
@@ -35,44 +42,75 @@ class PartlyFetched:
         return sample_of(self._fetched[i]) if i in self._fetched else self._source[i]
 
 
+class Request(NamedTuple):
+    """Examples that are asked for together."""
+
+    chunk: int  # the first one that needs any of them
+    records: Mapping[int, int]  # by position in the stream
+
+
+def by_chunks(num_chunks: int, records: Callable[[int], Mapping[int, int]]) -> Iterator[Request]:
+    """The examples of a few chunks at a time. `records`: those of a chunk, by position."""
+    for first in range(0, num_chunks, CHUNKS_PER_REQUEST):
+        chunks = range(first, min(first + CHUNKS_PER_REQUEST, num_chunks))
+        yield Request(first, {place: number for chunk in chunks for place, number in records(chunk).items()})
+
+
+def by_runs(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
+    """Whole runs, a few at a time, in the order in which chunks need them. `positions`: those of a chunk."""
+    runs = _runs(num_chunks, positions, order)
+    while some := list(itertools.islice(runs, _RUNS_PER_REQUEST)):
+        yield Request(some[0].chunk, {place: number for run in some for place, number in run.records.items()})
+
+
+def _runs(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
+    under_way: dict[int, range] = {}  # what is left of runs, by its first position
+    for chunk in range(num_chunks):
+        for position in positions(chunk):
+            rest = under_way.pop(position, None)
+            if rest is None:
+                run = order.run_at(position)
+                rest = run.positions[run.positions.index(position) :]  # a training may go on in the middle of a run
+                yield Request(chunk, dict(zip(rest, run.records[-len(rest) :], strict=True)))
+            if after := rest[1:]:
+                under_way[after[0]] = after
+
+
 class ReadAhead:
     """The examples of chunks, fetched in the background some way ahead of the chunk that is asked for.
 
     Threads of this process fetch, whatever decodes; they end with `close`, and never keep the program from ending.
     """
 
-    def __init__(
-        self,
-        source: DistantSource,
-        cache: ImageCache | None,
-        records: Callable[[int], Sequence[int | None]],
-        num_chunks: int,
-    ) -> None:
-        """`records`: the numbers of the examples in a chunk."""
-        self._source, self._cache, self._records, self._num_chunks = source, cache, records, num_chunks
-        self._next = 0  # chunk to be asked for
+    def __init__(self, source: DistantSource, cache: ImageCache | None, requests: Iterator[Request]) -> None:
+        """`requests`: in the order of their chunks."""
+        self._source, self._cache, self._requests = source, cache, requests
+        self._next = next(requests, None)  # to be asked for
+        self._early: deque[int] = deque()  # chunks of the requests that none yet needs
         self._num_bytes, self._num_requests = 0, 0  # so far
         self._lock = threading.Lock()
         self._is_closed = False
-        self._requests: queue.SimpleQueue[tuple[list[int], Future[Fetched]] | None] = queue.SimpleQueue()
-        self._coming: dict[int, Future[Fetched]] = {}  # by chunk
-        self._unfinished: set[Future[Fetched]] = set()
+        self._work_left: queue.SimpleQueue[tuple[Request, Future[_Found]] | None] = queue.SimpleQueue()
+        self._coming: dict[int, Future[_Found]] = {}  # by position
+        self._unfinished: set[Future[_Found]] = set()
         for _ in range(THREADS):
             threading.Thread(target=self._work, daemon=True, name="resnet_tpu read ahead").start()
 
-    def take(self, chunk: int, records: Sequence[int | None]) -> Fetched:
-        """The examples of a chunk, which has these records; those in the cache are left out. Once for each chunk.
+    def take(self, chunk: int, records: Mapping[int, int]) -> Fetched:
+        """The examples of a chunk, which has these records by position; those in the cache are left out. Once for each.
 
         Raises as `fetch`, and CancelledError when closed.
         """
         with self._lock:
-            while not self._is_closed and self._next < min(chunk + 1 + self._distance(), self._num_chunks):
-                self._ask()
-            coming = self._coming.pop(chunk, None)
-        if coming is None:
-            raise CancelledError
-        found = coming.result()
-        return {number: found[number] for number in records if number is not None and number in found}
+            while self._early and self._early[0] <= chunk:
+                self._early.popleft()
+            while not self._is_closed and self._next and (self._next.chunk <= chunk or self._has_room()):
+                self._ask(self._next, is_early=self._next.chunk > chunk)
+            if not self._coming.keys() >= records.keys():
+                raise CancelledError
+            coming = {position: self._coming.pop(position) for position in records}
+        found = {records[position]: future.result().pop(position, None) for position, future in coming.items()}
+        return {number: example for number, example in found.items() if example is not None}
 
     def close(self) -> None:
         """Ends the threads with what they are at; who waits for them does so no longer."""
@@ -81,42 +119,42 @@ class ReadAhead:
             for future in self._unfinished:
                 future.cancel()
         for _ in range(THREADS):
-            self._requests.put(None)
+            self._work_left.put(None)
 
-    def _distance(self) -> int:
-        """Of how many chunks to be ahead: for all threads to have work, unless images are too large for that."""
+    def _has_room(self) -> bool:
+        """Whether to ask for more than is needed: for all threads to have work, unless images are too large."""
         if not self._num_bytes:
-            return 2 * CHUNKS_PER_REQUEST
-        requests = min(THREADS, _MOST_BYTES * self._num_requests // self._num_bytes)
-        return max(1, requests) * CHUNKS_PER_REQUEST
+            return len(self._early) < 2
+        return len(self._early) < max(1, min(THREADS, MOST_BYTES * self._num_requests // self._num_bytes))
 
-    def _ask(self) -> None:
-        chunks = range(self._next, min(self._next + CHUNKS_PER_REQUEST, self._num_chunks))
-        future: Future[Fetched] = Future()
-        self._coming.update((chunk, future) for chunk in chunks)
+    def _ask(self, request: Request, *, is_early: bool) -> None:
+        future: Future[_Found] = Future()
+        self._coming.update(dict.fromkeys(request.records, future))
         self._unfinished.add(future)
-        numbers = dict.fromkeys(number for chunk in chunks for number in self._records(chunk) if number is not None)
-        self._requests.put((list(numbers), future))
-        self._next = chunks.stop
+        self._work_left.put((request, future))
+        if is_early:
+            self._early.append(request.chunk)
+        self._next = next(self._requests, None)
 
     def _work(self) -> None:
-        while (request := self._requests.get()) is not None:
-            numbers, future = request
+        while (work := self._work_left.get()) is not None:
+            request, future = work
             with contextlib.suppress(InvalidStateError):  # closed meanwhile
                 try:
-                    future.set_result({} if future.cancelled() else self._fetch(numbers))
+                    future.set_result({} if future.cancelled() else self._fetch(request.records))
                 except Exception as error:  # noqa: BLE001  # for the one who waits
                     future.set_exception(error)
             with self._lock:
                 self._unfinished.discard(future)
+            del work, request, future  # with all the images, until there is more to do
 
-    def _fetch(self, numbers: list[int]) -> Fetched:
-        missing = [number for number in numbers if self._cache is None or number not in self._cache]
+    def _fetch(self, records: Mapping[int, int]) -> _Found:
+        missing = [n for n in dict.fromkeys(records.values()) if self._cache is None or n not in self._cache]
         found = dict(zip(missing, self._source.fetch(missing), strict=True)) if missing else {}
         with self._lock:
             self._num_requests += 1
             self._num_bytes += sum(len(one.encoded) for one in found.values() if isinstance(one, Sample))
-        return found
+        return {position: found[number] for position, number in records.items() if number in found}
 
 
 def distant(source: Source) -> DistantSource | None:

@@ -7,17 +7,19 @@ import contextlib
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
 import cv2
 import numpy as np
 
-from resnet_tpu.data.loader.ahead import ReadAhead, distant
+from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_runs, distant
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
 from resnet_tpu.data.loader.order import place_at
+from resnet_tpu.data.loader.order_choice import choose_order, piece_order
+from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
 from resnet_tpu.data.sources.source import Source
@@ -82,17 +84,23 @@ class _Maker:
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
         records = [self._records(position) for position in positions]
-        fetched = self.ahead.take(chunk, records) if self.ahead else None
+        fetched = self.ahead.take(chunk, _present(positions, records)) if self.ahead else None
         return self._fill(Chunk(first_row, positions[0], records, fetched), slot)
 
-    def records_in(self, chunk: int) -> list[int | None]:
-        """The records of a chunk's rows."""
-        return [self._records(position) for position in self._chunking.place(chunk)[2]]
+    def records_in(self, chunk: int) -> dict[int, int]:
+        """The records of a chunk's rows by position, where there are any."""
+        positions = self._chunking.place(chunk)[2]
+        return _present(positions, map(self._records, positions))
 
     def take(self, batch: int) -> Slot:
         """The memory of a batch whose chunks are all made."""
         with self._lock:
             return self._begun.pop(batch)
+
+
+def _present(positions: Iterable[int], records: Iterable[int | None]) -> dict[int, int]:
+    """The records that are there, by position."""
+    return {place: number for place, number in zip(positions, records, strict=True) if number is not None}
 
 
 class Batches(Iterator[Batch]):
@@ -102,7 +110,8 @@ class Batches(Iterator[Batch]):
     its processes at once. The memory of a batch is used again when no array over it is left.
     """
 
-    def __init__(self, filling: Filling, chunking: _Chunking, records: Records) -> None:
+    def __init__(self, filling: Filling, chunking: _Chunking, records: Records, runs: PieceOrder | None = None) -> None:
+        """`runs`: the order that `records` is, where its runs are to be read whole."""
         self.skipped: Counter[str] = Counter()
         """Damaged examples met in the batches given out so far: message of each, and how often. `.total()` counts."""
         self._is_closed = False
@@ -123,7 +132,11 @@ class Batches(Iterator[Batch]):
         else:
             ahead = None
             if source := distant(filling.source):
-                ahead = ReadAhead(source, filling.cache, self._maker.records_in, chunking.num_chunks)
+                if runs:
+                    requests = by_runs(chunking.num_chunks, lambda chunk: chunking.place(chunk)[2], runs)
+                else:
+                    requests = by_chunks(chunking.num_chunks, self._maker.records_in)
+                ahead = ReadAhead(source, filling.cache, requests)
             self._maker.ahead = ahead
             num_ahead = chunking.parts + 2 * workers
             self._chunks = Prefetch(self._maker.make, chunking.num_chunks, threads=workers, ahead=num_ahead)
@@ -175,7 +188,8 @@ def train_batches(
 
     batch_size: over all hosts; batch k holds positions start_position + [k * batch_size, (k + 1) * batch_size) of the
     order that `seed` decides, host r the r-th of num_hosts equal slices. An epoch may end within a batch. Of
-    `data.input_workers`, `input_pipeline` and `num_parallel_calls`, none changes a batch.
+    `data.input_workers`, `input_pipeline` and `num_parallel_calls`, none changes a batch. With `data.data_order` pieces
+    the order is that of `piece_order`, which batch_size decides too; see `order_choice` for `auto`.
     With `data.skip_bad_records`, the next good record takes the place of a damaged one.
     Raises UserError when the hosts cannot share batch_size; next() raises RecordError and DecodeError, and UserError
     when a worker process dies.
@@ -183,6 +197,9 @@ def train_batches(
     _check_hosts("train_batch_size", batch_size, num_hosts)
     chunking = _Chunking(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts)
     filling = Filling(source, data, seed, open_cache(data, len(source)))
+    if choose_order(source, data, rows=chunking.per_host) == "pieces":
+        order = piece_order(source, data, batch_size=batch_size, seed=seed)
+        return Batches(filling, chunking, order.record_at, order)
     num_records = len(source)
     return Batches(filling, chunking, lambda position: place_at(position, num_records=num_records, seed=seed).record)
 

@@ -23,7 +23,7 @@ class Place(NamedTuple):
 def place_at(position: int, *, num_records: int, seed: int) -> Place:
     """The epoch and the record at `position` (from 0). Every epoch is another permutation of all records."""
     epoch, index = divmod(position, num_records)
-    return Place(epoch, record_at(index, num_records=num_records, seed=_epoch_seed(seed, epoch)))
+    return Place(epoch, record_at(index, num_records=num_records, seed=epoch_seed(seed, epoch)))
 
 
 def random_at(position: int, *, seed: int) -> np.random.Generator:
@@ -48,7 +48,8 @@ _streams = _Streams()
 
 # The seeds are hashed: with seed + epoch, the runs of neighbouring seeds would share their epochs.
 @functools.lru_cache(maxsize=64)
-def _epoch_seed(seed: int, epoch: int) -> int:
+def epoch_seed(seed: int, epoch: int) -> int:
+    """A number below 2**32, of its own for each epoch of each seed."""
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
 
 

@@ -2,7 +2,8 @@
 
 A training reads its records in an order that is new in every epoch, so neighbours in a file are not needed at the same
 time. Each piece is therefore fetched whole, once, and kept on the disk: in the first epoch one request serves all
-images of a piece, later ones need none. Where the disk is too small, each record is a request of its own.
+images of a piece, later ones need none. Where the disk is too small, nothing is kept, and one request serves what is
+asked for together: neighbours, in an order of training that keeps them together (`data_order` pieces).
 """
 
 import contextlib
@@ -15,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.data.records.tfrecord import RecordFile
@@ -37,8 +40,21 @@ class Stretch(NamedTuple):
     stop: int
 
 
+def first_records(files: Sequence[RecordFile]) -> np.ndarray:
+    """The first of the records that begin in each piece, counted over all files: int64 [pieces]."""
+    starts, count = [np.zeros(0, np.int64)], 0
+    for file in files:
+        numbers = file.offsets // PIECE_BYTES
+        starts.append(count + np.flatnonzero(np.diff(numbers, prepend=-1)))
+        count += len(file)
+    return np.concatenate(starts)
+
+
 class DirectReader:
     """Reads stretches of files from their bucket, neighbours together."""
+
+    keeps = False
+    """Whether what is read stays on this machine."""
 
     def read(self, wanted: Sequence[Stretch]) -> list[bytes]:
         """The bytes of each stretch; fewer where a file ends before. From any number of threads."""
@@ -66,6 +82,8 @@ def _is_near(first: Stretch, last: Stretch, new: Stretch) -> bool:
 
 class KeepingReader(DirectReader):
     """Reads stretches of files by whole pieces, which stay in a folder of this machine, for later processes too."""
+
+    keeps = True
 
     def __init__(self, folder: str) -> None:
         self.__setstate__(folder)
@@ -189,13 +207,13 @@ def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
         kept = sum(_kept_bytes(folder, file) for file in files)
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        log.warning("%s keeps nothing of the data: %s. Images are read one by one.", folder, error.strerror)
+        log.warning("%s keeps nothing of the data: %s.", folder, error.strerror)
         return DirectReader()
     missing = sum(file.size for file in files) - kept
     if missing > free // 2:
         log.warning(
-            "Images are read from the bucket one by one, anew in each epoch: %.1f GB of data would take more than half "
-            "of the %.1f GB that are free in %s. cache_folder names a folder with more room.",
+            "The data are read from the bucket anew in each epoch: %.1f GB of them would take more than half of the "
+            "%.1f GB that are free in %s. cache_folder names a folder with more room.",
             missing / _GB, free / _GB, folder,
         )  # fmt: skip
         return DirectReader()

@@ -150,8 +150,13 @@ class RecordFile:
             raise error
         return payload
 
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where each record begins in the file, its header included, in bytes: int64 [n]."""
+        return self._index[:, 0] - HEADER.size
+
     def offset(self, i: int) -> int:
-        """Where record `i` begins in the file, its header included, in bytes."""
+        """Where record `i` begins, as in `offsets`."""
         return int(self._index[i, 0]) - HEADER.size
 
     def __iter__(self) -> Iterator[bytes]:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from resnet_tpu.data.manifest import MANIFEST, read_manifest
 from resnet_tpu.data.records.example import parse_image_example
-from resnet_tpu.data.records.pieces import Stretch, open_reader
+from resnet_tpu.data.records.pieces import Stretch, first_records, open_reader
 from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
 from resnet_tpu.data.sources.classes import Classes
 from resnet_tpu.data.sources.labels import make_labels
@@ -65,6 +67,15 @@ class RecordSource:
         label = self._labels.of(example.label, example.filename, lambda: self.where(i))
         return Sample(example.encoded, label, example.filename or f"{Path(file.path).name}:{record}")
 
+    def first_records(self) -> np.ndarray:
+        """The first record of each piece of the files, see `records.pieces`: int64 [pieces]."""
+        return first_records(self._files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size for file in self._files)
+
     def where(self, i: int) -> str:
         file, record = self._locate(i)
         return f"in record {record} of {file.path} at byte {file.offset(record)}"
@@ -95,6 +106,8 @@ class DistantRecordSource(RecordSource):
     ) -> None:
         super().__init__(data, split, paths, classes)
         self._reader = open_reader(data.cache_folder, self._files)
+        self.is_kept = self._reader.keeps
+        """Whether what is read stays on this machine."""
 
     def __getitem__(self, i: int) -> Sample:
         (found,) = self.fetch([i])

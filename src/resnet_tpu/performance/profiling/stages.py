@@ -19,6 +19,7 @@ from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS, distant
 from resnet_tpu.data.loader.batches import CHUNK
 from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.crop import train_window
 from resnet_tpu.data.pixels.decode import DecodeError, decode, train_image
@@ -83,7 +84,10 @@ def sample_stages(source: Source, data: DataConfig, *, seed: int, num_images: in
     A bucket and Bigtable are asked for as many images at once as a training asks for, which has more requests under
     way at a time: the wait is divided by their number.
     """
-    records = [place_at(position, num_records=len(source), seed=seed).record for position in range(num_images)]
+    if choose_order(source, data, rows=1) == "pieces":
+        records = [position % len(source) for position in range(num_images)]  # neighbours, as a piece is read
+    else:
+        records = [place_at(position, num_records=len(source), seed=seed).record for position in range(num_images)]
     _walk(Stopwatch(), _reader(source, data, records[:_WARM_UP]), source, data, seed, min(num_images, _WARM_UP))
     watch = Stopwatch()
     photos = _walk(watch, _reader(source, data, records), source, data, seed, num_images)

@@ -1,0 +1,54 @@
+"""Which order a training goes by: `data_order`, or what suits where the data are."""
+
+import logging
+from typing import Literal
+
+from resnet_tpu.data.loader.ahead import MOST_BYTES
+from resnet_tpu.data.loader.memory import free_memory
+from resnet_tpu.data.loader.piece_order import PieceOrder
+from resnet_tpu.data.records.pieces import PIECE_BYTES
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.tfrecords import DistantRecordSource, RecordSource
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
+
+log = logging.getLogger(__name__)
+
+_GB = 1e9
+
+
+def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["records", "pieces"]:
+    """The order that `data.data_order` asks for; for `auto` by what this machine can keep, which the log says.
+
+    rows: of a batch, on this host.
+    """
+    if data.data_order != "auto":
+        return data.data_order
+    if not isinstance(source, DistantRecordSource) or source.is_kept or data.cache != "none":
+        return "records"
+    needed, free = _bytes_waiting(source, rows), free_memory()
+    if needed > free // 2:
+        log.warning(
+            "data_order=records: every image is a request of its own. The order by pieces would take %.1f GB for %d "
+            "images of a batch on this host, of %.1f GB of memory that are free. More hosts need less each.",
+            needed / _GB, rows, free / _GB,
+        )  # fmt: skip
+        return "records"
+    log.info(
+        "data_order=pieces: nothing of the data is kept, so each epoch reads them in pieces of 4 MB, which wait in "
+        "%.1f GB of memory.", needed / _GB,
+    )  # fmt: skip
+    return "pieces"
+
+
+def _bytes_waiting(source: RecordSource, rows: int) -> int:
+    """What waits for its use, about: half a piece for each row, on average, and what is read ahead."""
+    return min(rows * PIECE_BYTES // 2 + MOST_BYTES, source.num_bytes)
+
+
+def piece_order(source: Source, data: DataConfig, *, batch_size: int, seed: int) -> PieceOrder:
+    """The order by pieces. Raises UserError where the data have none."""
+    if not isinstance(source, RecordSource):
+        do = "Leave data_order out: other data are read in any order at the same cost."
+        raise UserError("data_order", f"pieces for {data.location or 'no data'}", "TFRecords", do)
+    return PieceOrder(source.first_records(), num_records=len(source), batch_size=batch_size, seed=seed)

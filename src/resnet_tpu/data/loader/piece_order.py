@@ -1,0 +1,98 @@
+"""The order of training for data that are read anew in each epoch: neighbours in a file are used soon after each other.
+
+An epoch's pieces, each of some neighbouring records, are laid end to end in random order, and this tape is cut into as
+many equal stretches as a batch has rows. A row of the batches goes along its stretch, one record a step. What a row
+finds of a piece is a run, whose records come in random order: one request reads it, and one host alone, whichever rows
+a host has. A batch holds records of as many pieces as it has rows.
+
+As in `order`, all is arithmetic: the same for any number of hosts and workers, and from any position on. But for
+another batch size the order is another.
+"""
+
+import bisect
+import functools
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from resnet_tpu.data.loader.order import epoch_seed, place_at
+
+
+class Run(NamedTuple):
+    """Records of one piece that one row of the batches needs, step by step."""
+
+    positions: range  # of the stream; a batch apart
+    records: tuple[int, ...]  # at these
+
+
+class _Tape(NamedTuple):
+    """An epoch's pieces in their order, how many records there are up to the end of each, and which way it lies.
+
+    Where a stretch ends within a piece, one end of the piece comes late in the epoch and the other early: it must not
+    be the same end in all epochs.
+    """
+
+    pieces: list[int]
+    ends: list[int]
+    is_backwards: list[bool]
+
+
+class PieceOrder:
+    """Which record stands at a position of the endless stream; every epoch is a permutation of all records.
+
+    starts: int64 [pieces], the first record of each piece, from 0 on.
+    """
+
+    def __init__(self, starts: np.ndarray, *, num_records: int, batch_size: int, seed: int) -> None:
+        self.__setstate__((starts, num_records, batch_size, seed))
+
+    def __getstate__(self) -> tuple[np.ndarray, int, int, int]:
+        return self._starts, self._num_records, self._batch_size, self._seed
+
+    def __setstate__(self, state: tuple[np.ndarray, int, int, int]) -> None:
+        self._starts, self._num_records, self._batch_size, self._seed = state
+        self._sizes = np.diff(self._starts, append=self._num_records)
+        self._tape = functools.lru_cache(maxsize=4)(self._lay)
+        self._run = functools.lru_cache(maxsize=4 * self._batch_size)(self._cut)
+
+    def record_at(self, position: int) -> int:
+        """The record at `position` (from 0)."""
+        run = self.run_at(position)
+        return run.records[run.positions.index(position)]
+
+    def run_at(self, position: int) -> Run:
+        """The run that `position` belongs to."""
+        epoch, index = divmod(position, self._num_records)
+        step, row = divmod(index, self._batch_size)  # rows are counted from the one in which the epoch begins
+        start, _ = self._stretch(row)
+        return self._run(epoch, row, bisect.bisect_right(self._tape(epoch).ends, start + step))
+
+    def _stretch(self, row: int) -> tuple[int, int]:
+        """Where on the tape the records of a row begin and end."""
+        steps, longer = divmod(self._num_records, self._batch_size)
+        start = row * steps + min(row, longer)
+        return start, start + steps + (row < longer)
+
+    def _lay(self, epoch: int) -> _Tape:
+        count = len(self._starts)
+        first = epoch * count
+        pieces = [place_at(first + i, num_records=count, seed=self._seed).record for i in range(count)]
+        bits = np.random.Philox(key=[epoch_seed(self._seed, epoch), self._num_records]).random_raw(count)
+        return _Tape(
+            pieces, list(itertools.accumulate(self._sizes[pieces].tolist())), (bits >> 63).astype(bool).tolist()
+        )
+
+    def _cut(self, epoch: int, row: int, number: int) -> Run:
+        """What `row` finds of the piece that is number `number` on the tape."""
+        tape = self._tape(epoch)
+        piece, begin, end = tape.pieces[number], tape.ends[number - 1] if number else 0, tape.ends[number]
+        start, stop = self._stretch(row)
+        low, high = max(begin, start), min(end, stop)
+        first = epoch * self._num_records + row + (low - start) * self._batch_size
+        positions = range(first, first + (high - low) * self._batch_size, self._batch_size)
+        # Not Generator.permutation: NumPy may change it.
+        bits = np.random.Philox(key=[epoch_seed(self._seed, epoch), low]).random_raw(high - low)
+        offset = end - high if tape.is_backwards[number] else low - begin
+        shuffled = np.argsort(bits, kind="stable") + (int(self._starts[piece]) + offset)
+        return Run(positions, tuple(shuffled.tolist()))
