@@ -406,7 +406,7 @@ def test_reading_ahead_is_bounded_and_stops_when_closed() -> None:
     next(batches)
     time.sleep(1)
     ahead = source.read
-    assert ahead <= 32 + 32 + 2 * 4 * 16
+    assert ahead <= 32 + 32 + 2 * 4 * 32
     batches.close()
     batches.close()
     with pytest.raises(StopIteration):

@@ -12,7 +12,7 @@ from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample_of
 
 THREADS = 16  # requests under way at a time
-CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
+CHUNKS_PER_REQUEST = 1  # a request costs what a few images do
 _MOST_BYTES = 256_000_000  # that wait for their use, about
 
 Fetched = Mapping[int, Sample | RecordError]
