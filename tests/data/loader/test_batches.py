@@ -5,14 +5,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_batches
+from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, kind_of_workers, train_batches
 from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
@@ -107,6 +107,30 @@ def test_kind_of_workers_changes_nothing(damaged: Path, options: dict[str, Any])
     assert found[1::2] == expected[1::2]
     assert expected[1]
     assert expected[3]
+
+
+@pytest.mark.parametrize(
+    ("options", "trains", "expected"),
+    [
+        ({"num_parallel_calls": 8}, True, "threads"),
+        ({"num_parallel_calls": 9}, True, "processes"),
+        ({"num_parallel_calls": 9}, False, "threads"),
+        ({"num_parallel_calls": 9, "input_pipeline": "basic"}, True, "threads"),
+        ({"num_parallel_calls": 9, "input_workers": "threads"}, True, "threads"),
+        ({"num_parallel_calls": 1, "input_workers": "processes"}, False, "processes"),
+    ],
+)
+def test_many_workers_of_a_training_are_processes(options: dict[str, Any], trains: bool, expected: str) -> None:
+    data = config("null", **options)
+    assert kind_of_workers(data, SlowSource(), trains=trains) == expected
+
+
+def test_what_is_far_away_is_fetched_for_threads() -> None:
+    class Far(SlowSource):
+        def fetch(self, records: Sequence[int]) -> list[Sample]:
+            return [self[i] for i in records]
+
+    assert kind_of_workers(config("null", num_parallel_calls=9), Far()) == "threads"
 
 
 def test_batches_keep_what_they_hold(records: Path) -> None:

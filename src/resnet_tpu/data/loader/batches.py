@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -28,6 +29,7 @@ Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
 CHUNK = 64  # images a thread or process decodes at a time: handing work over costs this process some 150 to 300 us
+_MOST_THREADS = 8  # of Python's lock, each image takes about 45 of its 700 us: more than half of the time with more
 _ENDLESS = 1 << 62
 
 
@@ -107,7 +109,7 @@ class Batches(Iterator[Batch]):
         cv2.setNumThreads(1)  # each of ours works on an image of its own; more of OpenCV's would wait for each other
         slots, workers = Slots(Layout(chunking.per_host, filling.data.image_size)), num_workers(filling.data)
         self._closing = contextlib.ExitStack()
-        if filling.data.input_pipeline == "basic" or filling.data.input_workers == "threads":
+        if kind_of_workers(filling.data, filling.source, trains=filling.seed is not None) == "threads":
             self._maker = _Maker(chunking, filling, slots, lambda chunk, slot: filling.fill(chunk, slot.rows))
         else:
             processes = FillingProcesses(filling, slots, workers)
@@ -205,6 +207,16 @@ def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
     if batch_size % num_hosts:
         nearby = max(batch_size // num_hosts, 1) * num_hosts
         raise UserError(option, batch_size, f"a multiple of {num_hosts} hosts", f"Use {nearby}.")
+
+
+def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) -> Literal["threads", "processes"]:
+    """What makes images: as asked for, else processes where they are many, and have the time to start."""
+    if data.input_pipeline == "basic":
+        return "threads"
+    are_many = (
+        trains and num_workers(data) > _MOST_THREADS and not distant(source)
+    )  # what is fetched goes through pipes
+    return data.input_workers or ("processes" if are_many else "threads")
 
 
 def num_workers(data: DataConfig) -> int:

@@ -5,7 +5,6 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from resnet_tpu.data.manifest import MANIFEST, read_manifest
 from resnet_tpu.data.records.example import parse_image_example
@@ -63,7 +62,7 @@ class RecordSource:
         except UserError as error:
             raise RecordError(file.path, record, file.offset(record), str(error.got), error.expected) from None
         label = self._labels.of(example.label, example.filename, lambda: self.where(i))
-        return Sample(example.encoded, label, example.filename or f"{Path(file.path).name}:{record}")
+        return Sample(example.encoded, label, example.filename or f"{file.name}:{record}")
 
     def where(self, i: int) -> str:
         file, record = self._locate(i)
