@@ -73,7 +73,7 @@ class DataConfig:
     input_workers: Literal["threads", "processes"] | None = option(
         None,
         "What decodes images. Processes take seconds to start, but never wait for each other's Python, which pays with "
-        "many cores, augmentation, or formats other than JPEG. Default: processes where more than 8 train from images "
+        "many cores, augmentation, or formats other than JPEG. Default: processes where more than 8 train from files "
         "on this machine, else threads.",
     )
     input_pipeline: Literal["optimized", "basic"] = option(

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,17 +120,15 @@ def test_kind_of_workers_changes_nothing(damaged: Path, options: dict[str, Any])
         ({"num_parallel_calls": 1, "input_workers": "processes"}, False, "processes"),
     ],
 )
-def test_many_workers_of_a_training_are_processes(options: dict[str, Any], trains: bool, expected: str) -> None:
-    data = config("null", **options)
-    assert kind_of_workers(data, SlowSource(), trains=trains) == expected
+def test_many_workers_of_a_training_are_processes(
+    records: Path, options: dict[str, Any], trains: bool, expected: str
+) -> None:
+    data = config(records, **options)
+    assert kind_of_workers(data, open_source(data, "train"), trains=trains) == expected
 
 
-def test_what_is_far_away_is_fetched_for_threads() -> None:
-    class Far(SlowSource):
-        def fetch(self, records: Sequence[int]) -> list[Sample]:
-            return [self[i] for i in records]
-
-    assert kind_of_workers(config("null", num_parallel_calls=9), Far()) == "threads"
+def test_threads_read_what_is_no_file_of_this_machine() -> None:
+    assert kind_of_workers(config("null", num_parallel_calls=9), SlowSource()) == "threads"
 
 
 def test_batches_keep_what_they_hold(records: Path) -> None:

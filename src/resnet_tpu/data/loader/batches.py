@@ -20,7 +20,9 @@ from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
 from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
+from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.system.machine import num_cores
@@ -210,12 +212,14 @@ def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
 
 
 def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) -> Literal["threads", "processes"]:
-    """What makes images: as asked for, else processes where they are many, and have the time to start."""
+    """What makes images: as asked for, else processes where they are many, have the time to start, and read files here.
+
+    What is far away is fetched by this process, and would go through pipes.
+    """
     if data.input_pipeline == "basic":
         return "threads"
-    are_many = (
-        trains and num_workers(data) > _MOST_THREADS and not distant(source)
-    )  # what is fetched goes through pipes
+    reads_files = isinstance(source, RecordSource | FolderSource) and not distant(source)
+    are_many = trains and reads_files and num_workers(data) > _MOST_THREADS
     return data.input_workers or ("processes" if are_many else "threads")
 
 
