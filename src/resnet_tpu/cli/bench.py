@@ -43,7 +43,7 @@ def bench_input(given: Given) -> None:
     from resnet_tpu.performance.bench.input import InputBenchOptions
     from resnet_tpu.performance.bench.input import bench_input as measure
 
-    _call(bench_ceiling if given.values["ceiling"] else measure, InputBenchOptions, "input", given)
+    _call(bench_ceiling if given.values.get("ceiling") else measure, InputBenchOptions, "input", given)
 
 
 @Command(

@@ -51,6 +51,7 @@ def test_all_is_done_but_to_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @needs_library
+@pytest.mark.long
 def test_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, picture = tmp_path / "ceiling.json", tmp_path / "ceiling.png"
     arguments = [
