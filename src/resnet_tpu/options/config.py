@@ -76,10 +76,11 @@ class DataConfig:
     num_parallel_calls: int | None = option(
         None, "Threads or processes that decode images. Default: one per CPU core.", at_least=1
     )
-    input_workers: Literal["threads", "processes"] = option(
-        "threads",
+    input_workers: Literal["threads", "processes"] | None = option(
+        None,
         "What decodes images. Processes take seconds to start, but never wait for each other's Python, which pays with "
-        "many cores, augmentation, or formats other than JPEG.",
+        "many cores, augmentation, or formats other than JPEG. Default: processes where more than 8 train from files "
+        "on this machine, else threads.",
     )
     input_pipeline: Literal["optimized", "basic"] = option(
         "optimized",

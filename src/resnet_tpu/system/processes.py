@@ -9,12 +9,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from types import ModuleType
 from typing import Any
 
 from resnet_tpu.system import signals
@@ -34,7 +36,7 @@ class Crew:
         self._processes: list[SpawnProcess] = []
         atexit.register(self.close)  # before Python would wait for them
         try:
-            with _signals_held_back():
+            with _signals_held_back(), _program_left_out():
                 for _ in range(count):
                     ours, theirs = CONTEXT.Pipe()
                     self.connections.append(ours)
@@ -72,6 +74,17 @@ def _signals_held_back() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _program_left_out() -> Iterator[None]:
+    """What is started meanwhile does not run the program's own file, as Python would have it: that may do anything."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 def _run(work: Callable[..., None], connection: Connection, *arguments: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_batches
+from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, kind_of_workers, train_batches
 from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
@@ -109,6 +109,28 @@ def test_kind_of_workers_changes_nothing(damaged: Path, options: dict[str, Any])
     assert found[1::2] == expected[1::2]
     assert expected[1]
     assert expected[3]
+
+
+@pytest.mark.parametrize(
+    ("options", "trains", "expected"),
+    [
+        ({"num_parallel_calls": 8}, True, "threads"),
+        ({"num_parallel_calls": 9}, True, "processes"),
+        ({"num_parallel_calls": 9}, False, "threads"),
+        ({"num_parallel_calls": 9, "input_pipeline": "basic"}, True, "threads"),
+        ({"num_parallel_calls": 9, "input_workers": "threads"}, True, "threads"),
+        ({"num_parallel_calls": 1, "input_workers": "processes"}, False, "processes"),
+    ],
+)
+def test_many_workers_of_a_training_are_processes(
+    records: Path, options: dict[str, Any], trains: bool, expected: str
+) -> None:
+    data = config(records, **options)
+    assert kind_of_workers(data, open_source(data, "train"), trains=trains) == expected
+
+
+def test_threads_read_what_is_no_file_of_this_machine() -> None:
+    assert kind_of_workers(config("null", num_parallel_calls=9), SlowSource()) == "threads"
 
 
 def test_batches_keep_what_they_hold(records: Path) -> None:
@@ -450,7 +472,7 @@ def test_reading_ahead_is_bounded_and_stops_when_closed() -> None:
     next(batches)
     time.sleep(1)
     ahead = source.read
-    assert ahead <= 32 + 32 + 2 * 4 * 16
+    assert ahead <= 32 + 32 + 2 * 4 * 32
     batches.close()
     batches.close()
     with pytest.raises(StopIteration):

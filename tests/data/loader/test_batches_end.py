@@ -132,8 +132,10 @@ def test_killed_and_interrupted(
     assert set(Path("/dev/shm").iterdir()) <= shared_before
 
 
-def test_forgotten_at_the_end_of_the_program(records: Path) -> None:
-    subprocess.run([sys.executable, "-c", START, str(records), "processes"], check=True, timeout=300)
+def test_run_once_and_forgotten_at_the_end_of_the_program(records: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(START + "print('once')\n")  # whose workers do not run it again
+    command = [sys.executable, str(tmp_path / "train.py"), str(records), "processes"]
+    assert subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE).stdout == b"once\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,12 +4,14 @@ Threads write chunks of a few images straight into the rows of the batch, or hav
 """
 
 import contextlib
+import dataclasses
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -17,12 +19,12 @@ import numpy as np
 from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_runs, distant
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
-from resnet_tpu.data.loader.order import place_at
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
-from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
+from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.system.machine import num_cores
@@ -30,11 +32,12 @@ from resnet_tpu.system.machine import num_cores
 Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
-CHUNK = 16  # images a thread decodes at a time: handing work over to it costs as much as a part of an image
-_ENDLESS = 1 << 62
+CHUNKS = {"threads": 16, "processes": 128}
+"""Images made at a time, at most, by kind of worker: handing over to a thread costs as much as a part of an image, to a
+process some 300 us of this one's time."""
 
-Records = Callable[[int], int | None]
-"""The number of the record at a position of the stream; None where there is none."""
+_MOST_THREADS = 8  # of Python's lock, each image takes about 45 of its 700 us: more than half of the time with more
+_ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class _Chunking:
     num_batches: int
     host_index: int
     num_hosts: int
+    most: int  # images in a chunk
 
     @property
     def per_host(self) -> int:
@@ -54,7 +58,7 @@ class _Chunking:
     @property
     def parts(self) -> int:
         """Chunks in a batch of one host."""
-        return -(-self.per_host // CHUNK)
+        return -(-self.per_host // self.most)
 
     @property
     def num_chunks(self) -> int:
@@ -72,8 +76,8 @@ class _Chunking:
 class _Maker:
     """Makes chunks, from any number of threads, in the memory of the batches they belong to."""
 
-    def __init__(self, chunking: _Chunking, records: Records, slots: Slots, fill: Fill) -> None:
-        self._chunking, self._records, self._slots, self._fill = chunking, records, slots, fill
+    def __init__(self, chunking: _Chunking, filling: Filling, slots: Slots, fill: Fill) -> None:
+        self._chunking, self._filling, self._slots, self._fill = chunking, filling, slots, fill
         self.ahead: ReadAhead | None = None
         self._begun: dict[int, Slot] = {}  # by batch
         self._lock = threading.Lock()
@@ -83,24 +87,18 @@ class _Maker:
         batch, first_row, positions = self._chunking.place(chunk)
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
-        records = [self._records(position) for position in positions]
-        fetched = self.ahead.take(chunk, _present(positions, records)) if self.ahead else None
-        return self._fill(Chunk(first_row, positions[0], records, fetched), slot)
+        fetched = self.ahead.take(chunk, self.records_in(chunk)) if self.ahead else None
+        return self._fill(Chunk(first_row, positions, fetched), slot)
 
     def records_in(self, chunk: int) -> dict[int, int]:
         """The records of a chunk's rows by position, where there are any."""
-        positions = self._chunking.place(chunk)[2]
-        return _present(positions, map(self._records, positions))
+        found = ((position, self._filling.record_at(position)) for position in self._chunking.place(chunk)[2])
+        return {position: record for position, record in found if record is not None}
 
     def take(self, batch: int) -> Slot:
         """The memory of a batch whose chunks are all made."""
         with self._lock:
             return self._begun.pop(batch)
-
-
-def _present(positions: Iterable[int], records: Iterable[int | None]) -> dict[int, int]:
-    """The records that are there, by position."""
-    return {place: number for place, number in zip(positions, records, strict=True) if number is not None}
 
 
 class Batches(Iterator[Batch]):
@@ -110,8 +108,8 @@ class Batches(Iterator[Batch]):
     its processes at once. The memory of a batch is used again when no array over it is left.
     """
 
-    def __init__(self, filling: Filling, chunking: _Chunking, records: Records, runs: PieceOrder | None = None) -> None:
-        """`runs`: the order that `records` is, where its runs are to be read whole."""
+    def __init__(self, filling: Filling, chunking: _Chunking) -> None:
+        """`filling.data.input_workers` says which kind."""
         self.skipped: Counter[str] = Counter()
         """Damaged examples met in the batches given out so far: message of each, and how often. `.total()` counts."""
         self._is_closed = False
@@ -121,19 +119,19 @@ class Batches(Iterator[Batch]):
         cv2.setNumThreads(1)  # each of ours works on an image of its own; more of OpenCV's would wait for each other
         slots, workers = Slots(Layout(chunking.per_host, filling.data.image_size)), num_workers(filling.data)
         self._closing = contextlib.ExitStack()
-        if filling.data.input_pipeline == "basic" or filling.data.input_workers == "threads":
-            self._maker = _Maker(chunking, records, slots, lambda chunk, slot: filling.fill(chunk, slot.rows))
+        if filling.data.input_workers == "threads":
+            self._maker = _Maker(chunking, filling, slots, lambda chunk, slot: filling.fill(chunk, slot.rows))
         else:
             processes = FillingProcesses(filling, slots, workers)
             self._closing.callback(processes.close)
-            self._maker = _Maker(chunking, records, slots, processes)
+            self._maker = _Maker(chunking, filling, slots, processes)
         if filling.data.input_pipeline == "basic":
             self._chunks = map(self._maker.make, range(chunking.num_chunks))
         else:
             ahead = None
             if source := distant(filling.source):
-                if runs:
-                    requests = by_runs(chunking.num_chunks, lambda chunk: chunking.place(chunk)[2], runs)
+                if filling.order:
+                    requests = by_runs(chunking.num_chunks, lambda chunk: chunking.place(chunk)[2], filling.order)
                 else:
                     requests = by_chunks(chunking.num_chunks, self._maker.records_in)
                 ahead = ReadAhead(source, filling.cache, requests)
@@ -195,13 +193,13 @@ def train_batches(
     when a worker process dies.
     """
     _check_hosts("train_batch_size", batch_size, num_hosts)
-    chunking = _Chunking(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts)
-    filling = Filling(source, data, seed, open_cache(data, len(source)))
+    data = dataclasses.replace(data, input_workers=kind_of_workers(data, source))
+    most = CHUNKS[data.input_workers]
+    chunking = _Chunking(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts, most)
+    order = None
     if choose_order(source, data, rows=chunking.per_host) == "pieces":
         order = piece_order(source, data, batch_size=batch_size, seed=seed)
-        return Batches(filling, chunking, order.record_at, order)
-    num_records = len(source)
-    return Batches(filling, chunking, lambda position: place_at(position, num_records=num_records, seed=seed).record)
+    return Batches(Filling(source, data, seed=seed, order=order, cache=open_cache(data, len(source))), chunking)
 
 
 def eval_batches(
@@ -221,14 +219,28 @@ def eval_batches(
     """
     _check_hosts("eval_batch_size", batch_size, num_hosts)
     num_images = min(len(source), max_images or len(source))
-    chunking = _Chunking(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts)
-    return Batches(Filling(source, data), chunking, lambda position: position if position < num_images else None)
+    data = dataclasses.replace(data, input_workers=kind_of_workers(data, source, trains=False))
+    most = CHUNKS[data.input_workers]
+    chunking = _Chunking(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts, most)
+    return Batches(Filling(source, data, num_images=num_images), chunking)
 
 
 def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
     if batch_size % num_hosts:
         nearby = max(batch_size // num_hosts, 1) * num_hosts
         raise UserError(option, batch_size, f"a multiple of {num_hosts} hosts", f"Use {nearby}.")
+
+
+def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) -> Literal["threads", "processes"]:
+    """What makes images: as asked for, else processes where they are many, have the time to start, and read files here.
+
+    What is far away is fetched by this process, and would go through pipes.
+    """
+    if data.input_pipeline == "basic":
+        return "threads"
+    reads_files = isinstance(source, RecordSource | FolderSource) and not distant(source)
+    are_many = trains and reads_files and num_workers(data) > _MOST_THREADS
+    return data.input_workers or ("processes" if are_many else "threads")
 
 
 def num_workers(data: DataConfig) -> int:

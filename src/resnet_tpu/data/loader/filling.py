@@ -2,7 +2,7 @@
 
 import dataclasses
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -14,7 +14,8 @@ from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.ahead import Fetched, PartlyFetched
 from resnet_tpu.data.loader.cache import ImageCache
 from resnet_tpu.data.loader.memory import SharedMemory
-from resnet_tpu.data.loader.order import random_at
+from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.loader.slots import Layout, Rows, Slot, Slots, map_slot
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
@@ -31,19 +32,28 @@ class Chunk(NamedTuple):
     """Neighbouring rows of a batch, and what belongs there."""
 
     first_row: int
-    first_position: int  # in the stream of training images
-    records: Sequence[int | None]  # of each row; None: nothing
-    fetched: Fetched | None = None  # of these records, what is here already
+    positions: range  # of the stream, of each row
+    fetched: Fetched | None = None  # of their records, what is here already
 
 
 @dataclass(frozen=True)
 class Filling:
-    """How rows are filled: for training with random numbers of `seed`, for evaluation when that is None."""
+    """How rows are filled: for training by the order and the random numbers of `seed`, else for evaluation."""
 
     source: Source
     data: DataConfig
     seed: int | None = None
+    order: PieceOrder | None = None  # of training; None: a permutation of all records
+    num_images: int = 0  # to evaluate, the first of the source
     cache: ImageCache | None = None
+
+    def record_at(self, position: int) -> int | None:
+        """The number of the record at a position of the stream; None where there is none."""
+        if self.seed is None:
+            return position if position < self.num_images else None
+        if self.order:
+            return self.order.record_at(position)
+        return place_at(position, num_records=len(self.source), seed=self.seed).record
 
     def fill(self, chunk: Chunk, rows: Rows) -> list[str]:
         """Writes the rows of `chunk`; the messages of damaged examples that were skipped.
@@ -56,14 +66,14 @@ class Filling:
             near = dataclasses.replace(self, source=PartlyFetched(self.source, chunk.fetched))
             return near.fill(chunk._replace(fetched=None), rows)
         skipped: list[str] = []
-        for i, record in enumerate(chunk.records):
-            row = chunk.first_row + i
+        for row, position in enumerate(chunk.positions, chunk.first_row):
+            record = self.record_at(position)
             if record is None:
                 label = None
             elif self.seed is None:
                 label = self._try(record, rows.image[row], None, skipped)
             else:
-                label = self._fill_surely(record, chunk.first_position + i, rows.image[row], skipped)
+                label = self._fill_surely(record, position, rows.image[row], skipped)
             if label is None:
                 rows.image[row] = 0
             rows.label[row], rows.weight[row] = label or 0, label is not None

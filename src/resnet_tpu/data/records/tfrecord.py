@@ -10,6 +10,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -118,7 +119,7 @@ class RecordFile:
 
     def __init__(self, path: str, *, skip_bad: bool = False, state: tuple[int, int] | None = None) -> None:
         """`state`: the file's, where it is known already (see `storage.file_state`)."""
-        self.path = path
+        self.path, self.name = path, Path(path).name
         self.damage: list[RecordError] = []
         self.state = state or state_of(path)
         self._index = load_index(path, on_bad=self.damage.append if skip_bad else None, state=self.state)

@@ -5,7 +5,6 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
@@ -65,7 +64,7 @@ class RecordSource:
         except UserError as error:
             raise RecordError(file.path, record, file.offset(record), str(error.got), error.expected) from None
         label = self._labels.of(example.label, example.filename, lambda: self.where(i))
-        return Sample(example.encoded, label, example.filename or f"{Path(file.path).name}:{record}")
+        return Sample(example.encoded, label, example.filename or f"{file.name}:{record}")
 
     def first_records(self) -> np.ndarray:
         """The first record of each piece of the files, see `records.pieces`: int64 [pieces]."""

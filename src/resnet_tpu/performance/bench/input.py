@@ -41,6 +41,11 @@ class InputBenchOptions(BenchOptions):
         False,
         "Also ours with processes, with cache=decoded, with photos shrunk by prepare --short_side, and the basic one.",
     )
+    ceiling: bool = option(
+        False,
+        "Instead: ours alone, with few and many threads and processes, with and without a decoder, and what that means "
+        "for hosts of 16, 112 and 224 cores.",
+    )
 
 
 def bench_input(where: str, config: Config, options: InputBenchOptions, command: Sequence[str]) -> None:

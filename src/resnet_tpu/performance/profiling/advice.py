@@ -138,7 +138,7 @@ def _waits_for_lock(figures: InputFigures) -> bool:
     """Whether threads have all the cores they could use, and do not use them, nor does anyone else."""
     expected = min(figures.workers, figures.cores) / figures.cores
     in_use = figures.busy_share + figures.others_share
-    return figures.data.input_workers == "threads" and in_use < _ENOUGH * expected
+    return figures.data.input_workers != "processes" and in_use < _ENOUGH * expected
 
 
 def _nothing_left(figures: InputFigures) -> Advice:

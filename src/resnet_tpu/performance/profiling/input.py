@@ -1,10 +1,11 @@
 """The input pipeline of a run, measured: how fast it is, where its time goes, and what would help."""
 
+import dataclasses
 import logging
 import statistics
 from dataclasses import dataclass
 
-from resnet_tpu.data.loader.batches import num_workers
+from resnet_tpu.data.loader.batches import kind_of_workers, num_workers
 from resnet_tpu.data.loader.memory import free_memory
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
@@ -70,7 +71,7 @@ def profile_input(
         free_bytes=free_memory(),
         stages=(*sampled.stages, _rest(loader.cpu_us, sampled.stages), hand_over),
         photos=_photos(sampled, config.data, len(source)),
-        data=config.data,
+        data=dataclasses.replace(config.data, input_workers=kind_of_workers(config.data, source)),
     )
     return InputProfile(figures, needed_by, of_run, tuple(advise(figures)))
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from resnet_tpu import storage
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS, distant
-from resnet_tpu.data.loader.batches import CHUNK
+from resnet_tpu.data.loader.batches import CHUNKS
 from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.pixels.augment import augment
@@ -207,7 +207,7 @@ def _distant_reader(source: DistantSource, records: Sequence[int]) -> Reader:
 
     def read(watch: Stopwatch, position: int) -> Sample:
         if position == len(found):
-            wanted = records[position : position + CHUNKS_PER_REQUEST * CHUNK]
+            wanted = records[position : position + CHUNKS_PER_REQUEST * CHUNKS["threads"]]
             found.extend(watch.run(READ, lambda: source.fetch(wanted)))
         return sample_of(found[position])
 

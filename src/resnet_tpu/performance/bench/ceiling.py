@@ -1,0 +1,125 @@
+"""The most that the input can give: its work beside decoding, and what that means for hosts of more cores."""
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from resnet_tpu.data.loader import batches
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
+from resnet_tpu.performance.bench.input import InputBenchOptions, our_task
+from resnet_tpu.performance.bench.photos import write_photos
+from resnet_tpu.performance.bench.task import Task, measure
+from resnet_tpu.performance.bench.undecoded import STUB, Undecoded
+from resnet_tpu.system.machine import num_cores
+from resnet_tpu.system.program import exit_code
+
+MORE_CORES = (16, 112, 224)
+"""Of hosts that the figures are carried over to."""
+
+_FIGURES = ("images_per_sec", "parent_us_per_image", "cpu_ms_per_image")
+_NOTES = (
+    "stubbed: all is done but to decode and resize. memcpy: finished pixels are copied.",
+    "parent: the process that trains.",
+    "N cores: images/s, reckoned: N / CPU time, at most 1 / the parent's, for threads that of the stubbed decoder.",
+)
+
+
+class Run(NamedTuple):
+    """What is measured in a process of its own."""
+
+    decoder: Literal["stubbed", "memcpy", "real"]
+    workers: Literal["threads", "processes"]
+    number: int
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.decoder}, {self.workers}: {self.number}"
+
+
+def bench_ceiling(where: str, config: Config, options: InputBenchOptions, command: Sequence[str]) -> None:
+    """Measures the input with few and many workers, with and without a decoder, and shows what more cores would give.
+
+    As `bench_input`. Raises UserError without the library in C, and with options for peers or variants.
+    """
+    if options.peers or options.variants:
+        raise UserError("ceiling", "peers or variants as well", "neither", "Leave them out.")
+    if not STUB:
+        do = "See docs/input.md for how to get it."
+        raise UserError("ceiling", "an installation without the library in C", "one with it", do)
+    options = options.settled()
+    numbers = [1] if options.quick else sorted({1, 2, 8, num_cores()})
+    runs = {run.title: run for run in _runs(numbers)}
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder, "records")
+        write_photos(where, records, options.num_images)
+        task = our_task(config.replace(data_dir=str(records)), options)
+        contenders = [Contender(title, lambda _, run=run: _command(run, task)) for title, run in runs.items()]
+        outputs = compare.alternate(contenders, rounds=options.rounds)
+    medians = {runs[title]: _medians(found) for title, found in outputs.items()}
+    grid = tabulate(medians, f"Ceiling of the input at {task.image_size} px, batch {task.batch_size}")
+    show(grid, options.format)
+    if options.output:
+        settings = {name: value for name, value in asdict(task).items() if name != "records"}
+        compare.write_record(Path(options.output), command, {"task": settings, "runs": outputs})
+    if options.picture:
+        bars = [Bar(run.title, one[0], f"{one[0]:,.0f}", run.workers == "processes") for run, one in medians.items()]
+        write_bars(options.picture, grid.title, bars, "images per second")
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[Run]:
+    for decoder in ("stubbed", "memcpy", "real"):
+        for workers in ("threads", "processes"):
+            yield from (Run(decoder, workers, number) for number in numbers)
+
+
+def _command(run: Run, task: Task) -> list[str]:
+    records = "null" if run.decoder == "memcpy" else task.records
+    options = task.options | {"input_workers": run.workers, "input_pipeline": "optimized"}
+    task = dataclasses.replace(task, records=records, num_parallel_calls=run.number, options=options)
+    return [sys.executable, "-m", "resnet_tpu.performance.bench.ceiling", run.decoder, json.dumps(asdict(task))]
+
+
+def _medians(outputs: Sequence[Mapping[str, float]]) -> tuple[float, float, float]:
+    speed, parent, cpu = (statistics.median(output[name] for output in outputs) for name in _FIGURES)
+    return speed, parent, 1000 * cpu
+
+
+def tabulate(medians: Mapping[Run, tuple[float, float, float]], title: str) -> Grid:
+    """The figures of each run, (images/s, parent's CPU us per image, CPU us per image), and what they mean for more."""
+    rows = []
+    for run, (speed, parent, cpu) in medians.items():
+        is_locked = run.workers == "threads" and run.decoder == "real"
+        serial = medians[run._replace(decoder="stubbed")][1] if is_locked else parent
+        reckoned = (min(cores / cpu, 1 / serial) * 1e6 for cores in MORE_CORES)
+        rows.append((run.title, f"{speed:,.0f}", f"{parent:.1f}", f"{cpu:.1f}", *(f"{each:,.0f}" for each in reckoned)))
+    header = ("decoder, workers", "images/s", "parent us/image", "CPU us/image", *(f"{n} cores" for n in MORE_CORES))
+    return Grid(title, header, rows, _NOTES)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """One run in this process: what decodes, and a Task as JSON."""
+    decoder, text = arguments
+    task = Task(**json.loads(text))
+    if decoder == "stubbed":
+        batches.__dict__["Filling"] = Undecoded
+    data = task.data()
+    made = batches.train_batches(open_source(data, "train"), data, batch_size=task.batch_size, seed=0)
+    print(json.dumps(measure(made, task)), flush=True)
+    os._exit(0)  # the threads and processes of an endless iterator end with this one
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(_run, sys.argv[1:]))

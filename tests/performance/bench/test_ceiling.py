@@ -1,0 +1,88 @@
+"""`bench input --ceiling`: what is measured without a decoder, and what is reckoned from it."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.data.loader import batches
+from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.pixels import native
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.performance.bench import ceiling
+from resnet_tpu.performance.bench.ceiling import Run, tabulate
+from resnet_tpu.performance.bench.photos import draw_photos, find_photos, write_records
+from resnet_tpu.performance.bench.undecoded import STUB, Undecoded
+
+needs_library = pytest.mark.skipif(STUB is None, reason="without the library in C there is no stub")
+
+
+def test_what_is_reckoned() -> None:
+    medians = {
+        Run("stubbed", "threads", 2): (20_000.0, 50.0, 50.0),
+        Run("real", "threads", 2): (3_000.0, 640.0, 640.0),
+        Run("real", "processes", 2): (3_000.0, 20.0, 640.0),
+    }
+    rows = tabulate(medians, "").rows
+    assert [list(row[1:4]) for row in rows] == [
+        ["20,000", "50.0", "50.0"], ["3,000", "640.0", "640.0"], ["3,000", "20.0", "640.0"],
+    ]  # fmt: skip
+    assert list(rows[0][4:]) == ["20,000"] * 3  # Python's lock
+    assert list(rows[1][4:]) == ["20,000"] * 3  # the same
+    assert list(rows[2][4:]) == ["25,000", "50,000", "50,000"]  # the cores, then the parent
+
+
+@needs_library
+def test_all_is_done_but_to_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_photos(tmp_path / "photos", 4, height=40, width=40)
+    write_records(find_photos(str(tmp_path / "photos")), tmp_path / "records", 8)
+    data = DataConfig(data_dir=str(tmp_path / "records"), image_size=32, num_label_classes=2, num_parallel_calls=1)
+    monkeypatch.setattr(native, "load", native.load)  # to be put back
+    monkeypatch.setattr(batches, "Filling", Undecoded)
+    with train_batches(open_source(data, "train"), data, batch_size=8, seed=0) as made:
+        batch = next(made)
+    assert not batch["image"].any()
+    np.testing.assert_array_equal(batch["label"], 0)
+    np.testing.assert_array_equal(batch["weight"], 1)
+
+
+@needs_library
+@pytest.mark.long
+def test_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, picture = tmp_path / "ceiling.json", tmp_path / "ceiling.png"
+    arguments = [
+        "--ceiling",
+        "--quick",
+        "--image_size=32",
+        "--format=csv",
+        f"--output={output}",
+        f"--picture={picture}",
+    ]
+    assert cli.main(["bench", "input", *arguments]) == 0
+    rows = list(csv.reader(capsys.readouterr().out.splitlines()))
+    assert rows[0][-3:] == ["16 cores", "112 cores", "224 cores"]
+    titles = [row[0] for row in rows[1:]]
+    assert titles == [f"{d}, {w}: 1" for d in ("stubbed", "memcpy", "real") for w in ("threads", "processes")]
+    runs = json.loads(output.read_text())["figures"]["runs"]
+    assert all(
+        0 < run["parent_us_per_image"] < 1e6 and run["images_per_sec"] > 0 for one in runs.values() for run in one
+    )
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("other", ["--peers=grain", "--variants"])
+def test_nobody_else_takes_part(other: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "input", "--ceiling", other]) == 2
+    assert "ceiling: got peers or variants as well, expected neither." in capsys.readouterr().err
+
+
+def test_without_the_library_nothing_can_be_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ceiling, "STUB", None)
+    assert cli.main(["bench", "input", "--ceiling"]) == 2
+    assert "ceiling: got an installation without the library in C, expected one with it." in capsys.readouterr().err
