@@ -4,7 +4,6 @@ Threads write chunks of a few images straight into the rows of the batch, or hav
 """
 
 import contextlib
-import dataclasses
 import threading
 import weakref
 from collections import Counter
@@ -108,8 +107,8 @@ class Batches(Iterator[Batch]):
     its processes at once. The memory of a batch is used again when no array over it is left.
     """
 
-    def __init__(self, filling: Filling, chunking: _Chunking) -> None:
-        """`filling.data.input_workers` says which kind."""
+    def __init__(self, filling: Filling, chunking: _Chunking, kind: Literal["threads", "processes"]) -> None:
+        """kind: of workers."""
         self.skipped: Counter[str] = Counter()
         """Damaged examples met in the batches given out so far: message of each, and how often. `.total()` counts."""
         self._is_closed = False
@@ -119,7 +118,7 @@ class Batches(Iterator[Batch]):
         cv2.setNumThreads(1)  # each of ours works on an image of its own; more of OpenCV's would wait for each other
         slots, workers = Slots(Layout(chunking.per_host, filling.data.image_size)), num_workers(filling.data)
         self._closing = contextlib.ExitStack()
-        if filling.data.input_workers == "threads":
+        if kind == "threads":
             self._maker = _Maker(chunking, filling, slots, lambda chunk, slot: filling.fill(chunk, slot.rows))
         else:
             processes = FillingProcesses(filling, slots, workers)
@@ -193,13 +192,13 @@ def train_batches(
     when a worker process dies.
     """
     _check_hosts("train_batch_size", batch_size, num_hosts)
-    data = dataclasses.replace(data, input_workers=kind_of_workers(data, source))
-    most = CHUNKS[data.input_workers]
-    chunking = _Chunking(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts, most)
+    workers = kind_of_workers(data, source)
+    chunking = _Chunking(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts, CHUNKS[workers])
     order = None
     if choose_order(source, data, rows=chunking.per_host) == "pieces":
         order = piece_order(source, data, batch_size=batch_size, seed=seed)
-    return Batches(Filling(source, data, seed=seed, order=order, cache=open_cache(data, len(source))), chunking)
+    cache = open_cache(data, len(source))
+    return Batches(Filling(source, data, seed=seed, order=order, cache=cache), chunking, workers)
 
 
 def eval_batches(
@@ -219,10 +218,9 @@ def eval_batches(
     """
     _check_hosts("eval_batch_size", batch_size, num_hosts)
     num_images = min(len(source), max_images or len(source))
-    data = dataclasses.replace(data, input_workers=kind_of_workers(data, source, trains=False))
-    most = CHUNKS[data.input_workers]
-    chunking = _Chunking(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts, most)
-    return Batches(Filling(source, data, num_images=num_images), chunking)
+    workers = kind_of_workers(data, source, trains=False)
+    chunking = _Chunking(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts, CHUNKS[workers])
+    return Batches(Filling(source, data, num_images=num_images), chunking, workers)
 
 
 def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
