@@ -108,10 +108,10 @@ def test_the_table_tells_options_that_there_are() -> None:
     for name, found in PRETRAINED.items():
         assert found.options.keys() <= OPTIONS.keys()
         Config().replace(**found.options)
-        assert name == found.place or not name.startswith(pretrained.HUB)
-        assert found.place.startswith(("https://", "gs://", pretrained.HUB))
-        if found.place.startswith("https://"):
-            assert published._CHECKSUM.search(found.place)
+        assert name == found.location or not name.startswith(pretrained.HUB)
+        assert found.location.startswith(("https://", "gs://", pretrained.HUB))
+        if found.location.startswith("https://"):
+            assert published._CHECKSUM.search(found.location)
 
 
 @pytest.mark.parametrize("name", PRETRAINED)

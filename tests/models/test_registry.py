@@ -19,7 +19,7 @@ def find(image_size: int = 224, **options: Any) -> Architecture:
     [
         ({"norm_act_layer": "evonorm_s0"}, "norm_act_layer: got evonorm_s0, expected bn_relu without pre_activation"),
         ({"norm_act_layer": "evonorm_b0"}, "Add --pre_activation=True"),
-        ({"dropblock_groups": "3,4"}, "dropblock_keep_prob: got nothing, expected a share such as 0.9"),
+        ({"dropblock_groups": "3,4"}, "dropblock_keep_prob: got nothing, expected a fraction such as 0.9"),
         ({"inner_channels": "8,8"}, "inner_channels: got '8,8', expected 32 numbers from 1 on"),
         ({"inner_channels": "0" + 15 * ",8", "resnet_depth": 34}, "expected 16 numbers from 1 on"),
         ({"inner_channels": "all", "resnet_depth": 18}, "inner_channels: got 'all', expected 8 numbers"),

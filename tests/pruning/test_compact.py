@@ -26,7 +26,7 @@ from resnet_tpu.pruning.start import start_with
 
 TINY = {"resnet_depth": 20, "resnet_width": 4, "image_size": 12, "num_label_classes": 5, "precision": "float32"}
 EVERY_OTHER = dict.fromkeys(range(2, 20, 2), 0.4)
-"""Shares of the inner convolutions of a ResNet-20."""
+"""Fractions of the inner convolutions of a ResNet-20."""
 
 
 def configured(**options: Any) -> Config:
@@ -58,10 +58,10 @@ def pruned(config: Config, arrays: Arrays, masks: Masks) -> Checkpoint:
     return Checkpoint(7, arrays, make_meta(config, None, 0))
 
 
-def without_filters(config: Config, shares: dict[int, float]) -> Checkpoint:
+def without_filters(config: Config, fractions: dict[int, float]) -> Checkpoint:
     arrays = draw(config)
     weights = kernels_of(arrays["params"], maskable(network_of(config)))
-    return pruned(config, arrays, remove_filters(weights, all_kept(weights), shares, 1))
+    return pruned(config, arrays, remove_filters(weights, all_kept(weights), fractions, 1))
 
 
 def logits(config: Config, arrays: Arrays) -> np.ndarray:
@@ -83,7 +83,7 @@ def channels(config: Config) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("options", "shares"),
+    ("options", "fractions"),
     [
         ({}, EVERY_OTHER | {8: 1.0}),
         ({"resnet_depth": 18, "image_size": 40, "stem": "imagenet", "pre_activation": True}, {2: 0.5, 6: 0.5, 12: 0.3}),
@@ -93,8 +93,8 @@ def channels(config: Config) -> list[int]:
         ),
     ],
 )
-def test_logits_are_the_same(options: dict[str, Any], shares: dict[int, float]) -> None:
-    checkpoint = without_filters(configured(**options), shares)
+def test_logits_are_the_same(options: dict[str, Any], fractions: dict[int, float]) -> None:
+    checkpoint = without_filters(configured(**options), fractions)
     config, arrays = compact(checkpoint)
     assert_same_logits(config, arrays, checkpoint)
     assert "masks" not in arrays

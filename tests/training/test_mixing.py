@@ -33,10 +33,10 @@ def mixed(seed: int, **options: Any) -> dict[str, np.ndarray]:
 def test_mixup_blends_image_and_label_by_the_same_share() -> None:
     for seed in range(5):
         batch = mixed(seed, mixup_alpha=1.0)
-        (share,) = set(batch["share"].tolist())
+        (fraction,) = set(batch["fraction"].tolist())
         own = np.arange(10, 10 * N + 1, 10)
-        assert 0 < share < 1
-        expected = (share * own + (1 - share) * own[::-1])[:, None, None, None]
+        assert 0 < fraction < 1
+        expected = (fraction * own + (1 - fraction) * own[::-1])[:, None, None, None]
         np.testing.assert_allclose(batch["image"], np.broadcast_to(expected, batch["image"].shape), rtol=1e-5)
         assert batch["partner"].tolist() == list(range(N))[::-1]
 
@@ -51,17 +51,17 @@ def test_cutmix_pastes_a_rectangle_and_counts_its_area() -> None:
         assert np.array_equal(other, rows[:, None] & columns)  # a rectangle
         for line in (rows, columns):
             assert np.abs(np.diff(line.astype(int))).sum() <= 2  # in one piece
-        assert batch["share"][0] == pytest.approx(1 - other.mean(), abs=1e-6)
+        assert batch["fraction"][0] == pytest.approx(1 - other.mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
 def test_shares_are_drawn_from_beta(alpha: float) -> None:
     keys = jax.random.split(jax.random.key(0), 4000)
     config = Config().replace(mixup_alpha=alpha).optimizer
-    shares = np.asarray(jax.jit(jax.vmap(lambda key: mix(make_batch(), key, config)["share"][0]))(keys))
+    fractions = np.asarray(jax.jit(jax.vmap(lambda key: mix(make_batch(), key, config)["fraction"][0]))(keys))
     deviation = np.sqrt(1 / (4 * (2 * alpha + 1)))
-    assert shares.mean() == pytest.approx(0.5, abs=4 * deviation / np.sqrt(4000))
-    assert shares.std() == pytest.approx(deviation, rel=0.05)
+    assert fractions.mean() == pytest.approx(0.5, abs=4 * deviation / np.sqrt(4000))
+    assert fractions.std() == pytest.approx(deviation, rel=0.05)
 
 
 def test_both_take_turns() -> None:

@@ -22,7 +22,7 @@ class Pretrained:
     files do not tell.
     """
 
-    place: str
+    location: str
     network: str
     parameters: float
     top_1: float | None
@@ -37,12 +37,14 @@ class Pretrained:
     @property
     def eval_preprocessing(self) -> str:
         """How those who published them evaluate them."""
-        return "tf" if self.place.startswith("gs://") else "pil"
+        return "tf" if self.location.startswith("gs://") else "pil"
 
     @property
     def source(self) -> str:
         """The address at which they are published."""
-        return self.place.replace(HUB, "https://huggingface.co/", 1) if self.place.startswith(HUB) else self.place
+        return (
+            self.location.replace(HUB, "https://huggingface.co/", 1) if self.location.startswith(HUB) else self.location
+        )
 
 
 def _torchvision(file: str, network: str, parameters: float, top_1: float, shorter_side: int = 256) -> Pretrained:
@@ -68,7 +70,7 @@ PRETRAINED = {
         "gs://cloud-tpu-artifacts/resnet/resnet-nhwc-2018-02-07", "ResNet-50", 25.6, None, "apache-2.0"
     ),
     **{
-        found.place: found
+        found.location: found
         for found in (
             _timm("timm/resnet18.a1_in1k", "ResNet-18", 11.7),
             _timm("timm/resnet34.a1_in1k", "ResNet-34", 21.8),
@@ -104,8 +106,8 @@ def fetch(name: str) -> tuple[str, dict[str, Any]] | None:
     if name not in PRETRAINED or storage.exists(name):
         return None
     found = PRETRAINED[name]
-    place, origin = found.place, found.place
-    if place.startswith("https://"):
-        place, checksum = published.fetch(place)
+    location, origin = found.location, found.location
+    if location.startswith("https://"):
+        location, checksum = published.fetch(location)
         origin = f"{origin} sha256:{checksum}"
-    return place, {**found.options, "weights_origin": origin, "weights_licence": found.licence}
+    return location, {**found.options, "weights_origin": origin, "weights_licence": found.licence}

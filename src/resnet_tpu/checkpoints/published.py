@@ -26,14 +26,14 @@ def fetch(address: str) -> tuple[str, str]:
     names. Raises UserError when it cannot be had, or is another.
     """
     name = address.rsplit("/", 1)[-1]
-    place = storage.join(folder(), name)
-    if not storage.exists(place):
-        _download(address, place)
-    expected, found = _begins(name), checksum(place)
+    path = storage.join(folder(), name)
+    if not storage.exists(path):
+        _download(address, path)
+    expected, found = _begins(name), checksum(path)
     if not found.startswith(expected):
         got = f"content with sha256 {found[:16]}..."
-        raise UserError(f"Weights {place}", got, f"{expected}..., as its name says", "Delete it, and run this again.")
-    return place, found
+        raise UserError(f"Weights {path}", got, f"{expected}..., as its name says", "Delete it, and run this again.")
+    return path, found
 
 
 def folder() -> str:
@@ -58,7 +58,7 @@ def _begins(name: str) -> str:
     return match[1]
 
 
-def _download(address: str, place: str) -> None:
+def _download(address: str, path: str) -> None:
     do = f"Fetch the file by other means and put it into {folder()}, or check network and proxy and run this again."
     if is_offline():
         raise UserError(f"Weights {address}", "HF_HUB_OFFLINE, and no copy on this machine", "the file", do)
@@ -68,7 +68,7 @@ def _download(address: str, place: str) -> None:
     try:
         with (
             urllib.request.urlopen(address, timeout=_TIMEOUT_SECS) as answer,  # noqa: S310 - from a table of https
-            storage.write_whole(place) as file,
+            storage.write_whole(path) as file,
         ):
             length = answer.headers.get("Content-Length")
             while chunk := answer.read(_CHUNK):
@@ -77,9 +77,9 @@ def _download(address: str, place: str) -> None:
                 received += len(chunk)
             if length is not None and received != int(length):
                 raise http.client.IncompleteRead(b"", int(length) - received)
-            if not digest.hexdigest().startswith(_begins(place)):
+            if not digest.hexdigest().startswith(_begins(path)):
                 got = f"content with sha256 {digest.hexdigest()[:16]}..."
-                raise UserError(f"Weights {address}", got, f"{_begins(place)}..., as its name says", do)
+                raise UserError(f"Weights {address}", got, f"{_begins(path)}..., as its name says", do)
     except http.client.HTTPException as error:
         got = f"an answer that ended after {received:,} bytes ({type(error).__name__})"
         raise UserError(f"Weights {address}", got, "the whole file", do) from None

@@ -115,7 +115,7 @@ def _deduce(shapes: Shapes) -> dict[str, Any] | None:
     elif sum(name.endswith("/gamma") for name in shapes) != len(convs):
         options["pre_activation"] = True
     if len(squeezes) > 1:
-        options["se_ratio"] = _share(squeezes[-2][3], squeezes[-2][2])
+        options["se_ratio"] = _fraction(squeezes[-2][3], squeezes[-2][2])
     of_depths = (_of_depth(depth, width, convs, options) for depth in _DEPTHS.get(dense[0] // width, ()))
     return next(filter(None, of_depths), None)
 
@@ -127,10 +127,10 @@ def _kernels(shapes: Shapes) -> dict[str, tuple[int, ...]]:
     return {layer: shapes.get(f"{layer}/kernel", ()) for layer in ordered}
 
 
-def _share(part: int, whole: int) -> float:
-    """part / whole, such that int(whole * share) is `part`, as the network computes it."""
-    share = part / whole
-    return share if int(whole * share) == part else math.nextafter(share, 1)
+def _fraction(part: int, whole: int) -> float:
+    """part / whole, such that int(whole * fraction) is `part`, as the network computes it."""
+    fraction = part / whole
+    return fraction if int(whole * fraction) == part else math.nextafter(fraction, 1)
 
 
 def _of_depth(

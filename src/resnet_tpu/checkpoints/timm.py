@@ -53,8 +53,8 @@ def write_folder(
     """Writes model.safetensors, config.json and README.md into `folder`, which exists.
 
     `timm.create_model("local-dir:FOLDER", pretrained=True)` takes it, and so does the hub. arrays: params and
-    batch_stats. top_1: the share of its validation images that were told right, where it was measured. Raises UserError
-    for a network that timm has not.
+    batch_stats. top_1: the fraction of its validation images that were told right, where it was measured. Raises
+    UserError for a network that timm has not.
     """
     name = architecture_of(config.model)
     params, batch_stats = arrays["params"], arrays["batch_stats"]

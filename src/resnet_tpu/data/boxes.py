@@ -14,7 +14,7 @@ _EXPECTED = "rows of FILE,xmin,ymin,xmax,ymax, or XML files with size and bndbox
 
 
 class Box(NamedTuple):
-    """A box in shares of the image's width and height, 0 to 1, from the upper left corner."""
+    """A box in fractions of the image's width and height, 0 to 1, from the upper left corner."""
 
     xmin: float
     ymin: float
@@ -29,8 +29,8 @@ Boxes = dict[str, tuple[Box, ...]]
 def read_boxes(path: str) -> Boxes:
     """The boxes in a CSV file or in the XML files of a folder and the folders below it; none where `path` is empty.
 
-    CSV: a row for each box, `n01440764_18.JPEG,0.04,0.26,0.75,0.99`, shares of width and height, without a first line
-    of names or with one. XML: PASCAL VOC's form, one file per image, in pixels. Raises UserError.
+    CSV: a row for each box, `n01440764_18.JPEG,0.04,0.26,0.75,0.99`, fractions of width and height, without a first
+    line of names or with one. XML: PASCAL VOC's form, one file per image, in pixels. Raises UserError.
     """
     if not path:
         return {}
@@ -78,13 +78,13 @@ def _read_xml(path: Path) -> tuple[Box, ...]:
     found = []
     for box in root.iterfind("object/bndbox"):
         sides = [box.findtext(name) for name in Box._fields]
-        shares = [_share(side, whole) for side, whole in zip(sides, (width, height, width, height), strict=True)]
-        found.append(_box(str(path), shares))
+        fractions = [_fraction(side, whole) for side, whole in zip(sides, (width, height, width, height), strict=True)]
+        found.append(_box(str(path), fractions))
     return tuple(found)
 
 
-def _share(side: str | None, whole: str | None) -> str:
-    """A side in pixels as a share of the whole; what is no number stays what it is, to be refused."""
+def _fraction(side: str | None, whole: str | None) -> str:
+    """A side in pixels as a fraction of the whole; what is no number stays what it is, to be refused."""
     try:
         return str(float(side or "") / float(whole or ""))
     except (ValueError, ZeroDivisionError):

@@ -86,7 +86,7 @@ def _check_places(model: ModelConfig, network: Architecture) -> None:
 
 
 def _check_values(model: ModelConfig) -> None:
-    """Raises UserError for shares that mean nothing, and for DropBlock without one."""
+    """Raises UserError for fractions that mean nothing, and for DropBlock without one."""
     for name in ("drop_connect_rate", "dropout_rate"):
         if (getattr(model, name) or 0) >= 1:
             raise UserError(name, getattr(model, name), "less than 1", "Change the value.")
@@ -95,7 +95,7 @@ def _check_values(model: ModelConfig) -> None:
             raise UserError(name, getattr(model, name), "at most 1", "Change the value.")
     keep_prob = model.dropblock_keep_prob
     if model.dropblock_groups and keep_prob is None:
-        expected = "a share such as 0.9 with dropblock_groups"
+        expected = "a fraction such as 0.9 with dropblock_groups"
         raise UserError("dropblock_keep_prob", "nothing", expected, "Add --dropblock_keep_prob=0.9.")
     if keep_prob is not None and not 0 < keep_prob <= 1:
         raise UserError("dropblock_keep_prob", keep_prob, "more than 0 and at most 1", "Change the value.")

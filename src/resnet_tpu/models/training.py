@@ -9,7 +9,8 @@ import jax
 class Training:
     """A step of training: its randomness, and how far the training is. In evaluation layers get None instead.
 
-    key: the step's own; None will do for a network that draws nothing. progress: share of all steps done, float32 [].
+    key: the step's own; None will do for a network that draws nothing. progress: fraction of all steps done,
+    float32 [].
     """
 
     key: jax.Array | None = None

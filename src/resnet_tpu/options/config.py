@@ -36,7 +36,7 @@ class DataConfig:
     num_test_images: int | None = option(None, "Test images to predict. Default: all.", at_least=1)
     min_crop_area: float = option(
         0.1,
-        "Smallest share of a training image that its random crop covers. Raise it where the border matters.",
+        "Smallest fraction of a training image that its random crop covers. Raise it where the border matters.",
         at_least=0,
     )
     crop_padding: int | None = option(
@@ -46,7 +46,7 @@ class DataConfig:
         at_least=0,
     )
     crop_pct: float = option(
-        0.875, "Share of the shorter side that evaluation and prediction see: the central square.", at_least=0
+        0.875, "Fraction of the shorter side that evaluation and prediction see: the central square.", at_least=0
     )
     random_flip: bool = option(True, "Mirror half of the training images. Not for what has a reading direction.")
     augment_name: Literal["autoaugment", "randaugment"] | None = option(
@@ -62,7 +62,7 @@ class DataConfig:
         "Solarize.",
     )
     random_erasing: float = option(
-        0.0, "Share of the training images in which a random rectangle is replaced by noise.", at_least=0
+        0.0, "Fraction of the training images in which a random rectangle is replaced by noise.", at_least=0
     )
     resize_method: Literal["bicubic", "bilinear"] = option(
         "bicubic", "How crops are brought to image_size: with the kernel of that name, TensorFlow 1's or Pillow's."
@@ -197,21 +197,21 @@ class ModelConfig:
     resnetd_shortcut: bool = option(False, "Average pooling before the projections of stride 2 (ResNet-D).")
     replace_stem_max_pool: bool = option(False, "A 3x3 convolution of stride 2 instead of the stem's max-pool.")
     se_ratio: float | None = option(
-        None, "Squeeze-and-excite in each block, with this share of its channels. From depth 50.", at_least=0
+        None, "Squeeze-and-excite in each block, with this fraction of its channels. From depth 50.", at_least=0
     )
     dropblock_groups: str = option(
         "", "Groups of blocks in which DropBlock acts in training, such as 3,4. From depth 50."
     )
     dropblock_keep_prob: float | None = option(
-        None, "Share of activations that DropBlock keeps at the end of the training.", at_least=0
+        None, "Fraction of activations that DropBlock keeps at the end of the training.", at_least=0
     )
     dropblock_size: int = option(7, "Side of the squares that DropBlock drops.", at_least=1)
     drop_connect_rate: float | None = option(
         None,
-        "Share of images that skip the branch of a block in training, in the last group. From depth 50.",
+        "Fraction of images that skip the branch of a block in training, in the last group. From depth 50.",
         at_least=0,
     )
-    dropout_rate: float | None = option(None, "Share of features dropped before the classifier.", at_least=0)
+    dropout_rate: float | None = option(None, "Fraction of features dropped before the classifier.", at_least=0)
     pool_padding: Literal["same", "symmetric"] = option(
         "same", "Padding of the stem's max-pool: same as TensorFlow's, which is uneven, or symmetric as PyTorch's."
     )
@@ -267,9 +267,9 @@ class OptimizerConfig:
         False, "LARS with its polynomial schedule instead of momentum SGD; for batches of 8192 and more."
     )
     poly_rate: float = option(0.0, "Peak learning rate of LARS. Default 0: by train_batch_size.", at_least=0)
-    label_smoothing: float = option(0.0, "Share of the target spread evenly over all classes.", at_least=0)
+    label_smoothing: float = option(0.0, "Fraction of the target spread evenly over all classes.", at_least=0)
     mixup_alpha: float = option(
-        0.0, "Blend pairs of images and their labels, by a share drawn from Beta(alpha, alpha). 0: no.", at_least=0
+        0.0, "Blend pairs of images and their labels, by a fraction drawn from Beta(alpha, alpha). 0: no.", at_least=0
     )
     cutmix_alpha: float = option(
         0.0,

@@ -71,17 +71,17 @@ def read_run(path: str) -> Layer | None:
 
     Raises UserError for a file of them that is no JSON object.
     """
-    places = [storage.join(path, name) for name in ("config.json", _OF_CHECKPOINT)] if path else []
-    place = next(filter(storage.exists, places), None)
-    if place is None:
+    files = [storage.join(path, name) for name in ("config.json", _OF_CHECKPOINT)] if path else []
+    file = next(filter(storage.exists, files), None)
+    if file is None:
         return None
     try:
-        found = checked_json.parse(storage.read_text(place))
-        values = found["config"] if place.endswith(_OF_CHECKPOINT) else found
-        return Layer(place, {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)})
+        found = checked_json.parse(storage.read_text(file))
+        values = found["config"] if file.endswith(_OF_CHECKPOINT) else found
+        return Layer(file, {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)})
     except (ValueError, AttributeError, KeyError, TypeError):
         do = "Choose another model_dir or checkpoint, or delete this file."
-        raise UserError("Config of the run", place, "a JSON object", do) from None
+        raise UserError("Config of the run", file, "a JSON object", do) from None
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

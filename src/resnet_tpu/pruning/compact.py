@@ -151,7 +151,7 @@ def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, mu
 
     live = at(arrays["masks"], own)["conv"]["kernel"].any((0, 1, 2))
     weights = [arrays, *([arrays["ema"]] if "ema" in arrays else [])]
-    shares = [  # what the empty channels add at each tap: [h, w, out]
+    fractions = [  # what the empty channels add at each tap: [h, w, out]
         np.tensordot(
             at(one["params"], following)["conv"]["kernel"][:, :, ~live],
             _constants(at(one["params"], own)["norm"], at(one["batch_stats"], own)["norm"])[~live],
@@ -159,7 +159,7 @@ def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, mu
         )
         for one in weights
     ]
-    is_constant = not live.any() or any(share.any() for share in shares)
+    is_constant = not live.any() or any(fraction.any() for fraction in fractions)
     used = int(live.sum()) + int(is_constant)
     width = min(-(-used // multiple_of) * multiple_of, live.size)
     extra = width - int(live.sum())  # the first of them the constant, if there is one
@@ -174,12 +174,12 @@ def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, mu
         for name, value in added.items():
             norm[name] = np.append(norm[name][live], np.full(extra, value, np.float32))
 
-    for one, share in zip(weights, shares, strict=True):
+    for one, fraction in zip(weights, fractions, strict=True):
         cut(at(one["params"], own), 3)
         cut_norm(at(one["params"], own)["norm"], scale=0.0, bias=1.0)
         at(one["params"], own)["norm"]["bias"][used:] = 0
         cut_norm(at(one["batch_stats"], own)["norm"], mean=0.0, var=1.0)
-        cut(at(one["params"], following), 2, share)
+        cut(at(one["params"], following), 2, fraction)
     cut(at(arrays["momentum"], own), 3)
     cut_norm(at(arrays["momentum"], own)["norm"], scale=0.0, bias=0.0)
     cut(at(arrays["momentum"], following), 2)

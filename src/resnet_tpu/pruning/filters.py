@@ -11,12 +11,12 @@ import numpy as np
 
 from resnet_tpu.pruning.masks import Kernels, Masks
 
-Shares = Mapping[int, float]
-"""Share of the filters to remove from convolution J, by J."""
+Fractions = Mapping[int, float]
+"""Fraction of the filters to remove from convolution J, by J."""
 
 
-def remove_filters(kernels: Kernels, masks: Masks, shares: Shares, rounds: int) -> Masks:
-    """Removes 1 - (1 - share)^rounds of the live filters of each convolution in `shares`.
+def remove_filters(kernels: Kernels, masks: Masks, fractions: Fractions, rounds: int) -> Masks:
+    """Removes 1 - (1 - fraction)^rounds of the live filters of each convolution in `fractions`.
 
     What is left over of a whole filter is removed with that probability, by a generator that starts anew in every call,
     with a draw for each convolution in the order of the layers: the same masks each time, and the original's.
@@ -25,12 +25,12 @@ def remove_filters(kernels: Kernels, masks: Masks, shares: Shares, rounds: int) 
     found = dict(masks)
     for name in kernels:
         number = name.removeprefix("conv_")
-        if not number.isdecimal() or int(number) not in shares:
+        if not number.isdecimal() or int(number) not in fractions:
             continue
         kept = masks[name]
         norms = np.abs(kernels[name] * kept).sum((0, 1, 2))
         num_live = int(kept.any((0, 1, 2)).sum())
-        wanted = num_live * (1 - (1 - shares[int(number)]) ** rounds)
+        wanted = num_live * (1 - (1 - fractions[int(number)]) ** rounds)
         count = int(wanted) + (rng.random() < wanted - int(wanted))
         smallest = norms.argsort()[len(norms) - num_live :][:count]
         found[name] = kept.copy()
@@ -38,13 +38,13 @@ def remove_filters(kernels: Kernels, masks: Masks, shares: Shares, rounds: int) 
     return found
 
 
-def _each(numbers: Iterable[int], share: float, without: tuple[int, ...] = ()) -> dict[int, float]:
-    return {number: share for number in numbers if number not in without}
+def _each(numbers: Iterable[int], fraction: float, without: tuple[int, ...] = ()) -> dict[int, float]:
+    return {number: fraction for number in numbers if number not in without}
 
 
 _VGG16_A = _each(range(2, 8), 0.0) | _each((1, *range(8, 14)), 0.5)
 
-TABLES: Mapping[str, Shares] = {
+TABLES: Mapping[str, Fractions] = {
     "vgg16_A": _VGG16_A,
     "vgg16_nofc_A": _VGG16_A,
     "resnet56_A": _each(range(2, 55, 2), 0.1, without=(16, 20, 38, 54)),

@@ -20,10 +20,10 @@ def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
     """
     if not store.steps_in(storage.join(model_dir, store.FOLDER)):
         return
-    places = (storage.join(model_dir, f"former.{number}") for number in itertools.count(1))
-    place = next(place for place in places if not store.steps_in(storage.join(place, store.FOLDER)))
-    storage.make_dir(place)
+    folders = (storage.join(model_dir, f"former.{number}") for number in itertools.count(1))
+    folder = next(folder for folder in folders if not store.steps_in(storage.join(folder, store.FOLDER)))
+    storage.make_dir(folder)
     written = {name for name in storage.list_dir(model_dir) if name in {*_WRITTEN, *also} or name.startswith(_EVENTS)}
     for name in [*sorted(written), store.FOLDER]:  # the checkpoints last: where they are, there is more to move
-        storage.move(storage.join(model_dir, name), storage.join(place, name))
-    log.warning("The training that was in %s is in %s now.", model_dir, place)
+        storage.move(storage.join(model_dir, name), storage.join(folder, name))
+    log.warning("The training that was in %s is in %s now.", model_dir, folder)

@@ -32,7 +32,7 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float) -
 
     method: a whole name such as `prune_all_to_global_20` is one level. Without its number it is completed:
     by `density`, percentages such as `80,64`, each of the whole network (one-shot); or by `levels`, each of which
-    removes the share `rate` of what the one before left (iterative). A table of filters (`prune_resnet56_A`) has
+    removes the fraction `rate` of what the one before left (iterative). A table of filters (`prune_resnet56_A`) has
     `levels` of its own, each of the whole network.
     Raises UserError for an unknown method, a density outside (0, 100], a rate outside (0, 1), or numbers given twice.
     """

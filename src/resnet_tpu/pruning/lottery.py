@@ -114,15 +114,15 @@ def _named_start(model_dir: str) -> str | None:
     checkpoint is not there.
     """
     state = storage.join(model_dir, tf1.STATE)
-    place = tf1.read_state(state)
-    name = re.split(r"[/\\]", place or "")[-1]
-    if place is None or not name.startswith(_NAME):
+    path = tf1.read_state(state)
+    name = re.split(r"[/\\]", path or "")[-1]
+    if path is None or not name.startswith(_NAME):
         return None
     try:
         found = find_named(storage.join(model_dir, name))
     except UserError:
         do = f"Copy {name}* of the training before there too, or delete this file."
-        raise UserError(f"File {state}", place, f"the name of a checkpoint in {model_dir}", do) from None
+        raise UserError(f"File {state}", path, f"the name of a checkpoint in {model_dir}", do) from None
     own = store.steps_in(storage.join(model_dir, store.FOLDER))
     return None if own and found == store.find(model_dir) else found
 
@@ -246,9 +246,9 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         if name != "global_step" and array is not None
     }
     theirs = masks_by_layer(variables)
-    names = {place: name.removesuffix("/kernel") for name, (_, place) in tf_names(network).items()}
+    names = {key: name.removesuffix("/kernel") for name, (_, key) in tf_names(network).items()}
     masks = all_kept(kernels_of(arrays["params"], layers))
-    masks |= {name: theirs[names[place]].astype(bool) for name, place in layers.items() if names[place] in theirs}
+    masks |= {name: theirs[names[key]].astype(bool) for name, key in layers.items() if names[key] in theirs}
     return _Origin(arrays, masks, restored.global_step or 0)
 
 
@@ -265,10 +265,10 @@ def _forget_names(results_dir: str, model_dir: str) -> None:
     """Deletes the names of checkpoints that were in `model_dir`: they would mean those of the training to come."""
     own = storage.absolute(storage.join(model_dir, store.FOLDER)) + "/"
     for name in storage.list_dir(results_dir) if results_dir else []:
-        place = storage.join(results_dir, name)
+        path = storage.join(results_dir, name)
         is_name = name.startswith(_NAME) and "." not in name  # the files of the fork's own go on after a dot
-        if is_name and storage.read_text(place).startswith(own):
-            storage.remove(place)
+        if is_name and storage.read_text(path).startswith(own):
+            storage.remove(path)
 
 
 def _name_checkpoints(config: Config) -> None:

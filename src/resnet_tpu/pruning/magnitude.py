@@ -50,10 +50,10 @@ def remove_of_all(kernels: Kernels, masks: Masks, percent: float, parts: Collect
     return _cut(masks, scores, threshold)
 
 
-def keep_of_each(kernels: Kernels, masks: Masks, shares: Mapping[str, float]) -> Masks:
-    """Keeps the given share of each layer, of the largest weights."""
+def keep_of_each(kernels: Kernels, masks: Masks, fractions: Mapping[str, float]) -> Masks:
+    """Keeps the given fraction of each layer, of the largest weights."""
     return {
-        name: mask & (scores >= np.percentile(scores, (1 - shares[name]) * 100))
+        name: mask & (scores >= np.percentile(scores, (1 - fractions[name]) * 100))
         for name, mask in masks.items()
         for scores in [absolute(kernels[name]) * mask]
     }

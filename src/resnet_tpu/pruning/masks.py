@@ -21,6 +21,6 @@ def all_kept(kernels: Kernels) -> Masks:
 
 
 def density(masks: Iterable[np.ndarray]) -> float:
-    """The share of weights that is kept, of all together."""
+    """The fraction of weights that is kept, of all together."""
     masks = list(masks)
     return sum(int(mask.sum()) for mask in masks) / sum(mask.size for mask in masks)

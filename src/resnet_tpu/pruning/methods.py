@@ -37,7 +37,7 @@ HELP = {
     "prune_layerwise_P": "keep the P % largest of each layer",
     "prune_uniform_P": "keep P % of each layer, drawn at random",
     "prune_random_P": "keep P % of all weights, drawn at random",
-    "prune_amc_first": "keep the share of each layer of ResNet-50 that AMC found; also _second, _third, _fourth",
+    "prune_amc_first": "keep the fraction of each layer of ResNet-50 that AMC found; also _second, _third, _fourth",
     "prune_resnet34_A": "remove whole filters by table A (or B) of ResNet-34; also resnet56, resnet110, vgg16_A; "
     "with _2 ... _9 so many rounds at once",
 }
@@ -117,9 +117,9 @@ _BASELINES: Mapping[str, Callable[[Kernels, Masks, float], Masks]] = {
 def _amc(kernels: Kernels, masks: Masks, table: str) -> Masks:
     """Densities by layer of ResNet-50 that the agent of AMC found (arXiv:1802.03494)."""
     with (resources.files("resnet_tpu.pruning") / "amc_densities.csv").open() as file:
-        shares = {row["layer"]: float(row[table]) for row in csv.DictReader(file)}
-    _check_layers(f"prune_amc_{table}", shares, kernels)
-    return keep_of_each(kernels, masks, shares)
+        fractions = {row["layer"]: float(row[table]) for row in csv.DictReader(file)}
+    _check_layers(f"prune_amc_{table}", fractions, kernels)
+    return keep_of_each(kernels, masks, fractions)
 
 
 def _structured(kernels: Kernels, masks: Masks, name: str, table: str, rounds: int) -> Masks:

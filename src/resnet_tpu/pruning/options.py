@@ -21,7 +21,7 @@ class Experiment:
     levels: int | None = option(
         None, "Prune so many times, each time what the re-training before left: iterative pruning.", at_least=1
     )
-    rate: float = option(0.2, "Share of the weights left that each of the levels removes.", at_least=0)
+    rate: float = option(0.2, "Fraction of the weights left that each of the levels removes.", at_least=0)
     retrain: str = option("lr_rewinding", f"How to train again, one or several: {', '.join(RETRAININGS)}.")
     rewind_to: Length | None = option(
         None, "Step, or epochs as 9epochs, that re-training goes back to. Default: a tenth of the training.", at_least=0

@@ -71,9 +71,9 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
             do = "Give the output_dir of a `prune` that is done."
             raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
         for model_dir, seed, *names in _read_rows(path):
-            place = storage.absolute(model_dir)
-            if place not in found:
-                found[place] = read_outcome(model_dir, seed, *names)
+            folder = storage.absolute(model_dir)
+            if folder not in found:
+                found[folder] = read_outcome(model_dir, seed, *names)
     return list(found.values())
 
 

@@ -57,7 +57,7 @@ def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequ
         axes.set(title=retrain, ylabel="weights kept", yscale="log")
         axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
+        axes.yaxis.set_major_formatter(lambda fraction, _: f"{100 * fraction:g}%")
     every = max(1, len(layers) // 30)
     panels[-1].set_xticks(range(0, len(layers), every), layers[::every], rotation=90, fontsize=8)
     add_title(figure, "What is left of each layer, level by level")

@@ -37,7 +37,7 @@ class Size:
 
     @property
     def density(self) -> float:
-        """The share of the weights that is kept, of all layers that can be pruned."""
+        """The fraction of the weights that is kept, of all layers that can be pruned."""
         return sum(layer.kept for layer in self.layers) / sum(layer.weights for layer in self.layers)
 
 

@@ -45,11 +45,11 @@ def start_with(
 
 def _check_fit(params: Arrays, masks: Arrays, name: str = "") -> None:
     for key, mask in masks.items():
-        place = f"{name}/{key}".lstrip("/")
+        path = f"{name}/{key}".lstrip("/")
         if key not in params:
-            raise UserError(f"Mask of {place}", "no such kernel", "masks of the same network", "Give its own.")
+            raise UserError(f"Mask of {path}", "no such kernel", "masks of the same network", "Give its own.")
         if isinstance(mask, dict):
-            _check_fit(params[key], mask, place)
+            _check_fit(params[key], mask, path)
         elif mask.shape != params[key].shape:
             got, expected = f"shape {tuple(mask.shape)}", f"{tuple(params[key].shape)}, that of the kernel"
-            raise UserError(f"Mask of {place}", got, expected, "Give the masks of the same network.")
+            raise UserError(f"Mask of {path}", got, expected, "Give the masks of the same network.")

@@ -128,7 +128,7 @@ def _draw_loss(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     if len(values):
         axes.plot(steps, values, color=COLOURS[0], label="validation", **_dots(len(values)))
     # The first steps may be far above all the rest.
-    tops = [np.percentile(part, share) for part, share in ((train, 99), (values, 95)) if len(part)]
+    tops = [np.percentile(part, percent) for part, percent in ((train, 99), (values, 95)) if len(part)]
     lows = [part.min() for part in (train, values) if len(part)]
     if tops and max(tops) > min(lows):
         margin = 0.06 * (max(tops) - min(lows))

@@ -24,10 +24,10 @@ _TILE_PX = 224
 
 @mpl.rc_context(STYLE)
 def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Figure:
-    """The counts `matrix` [true, predicted], coloured by the share of the true class; for any number of classes.
+    """The counts `matrix` [true, predicted], coloured by the fraction of the true class; for any number of classes.
 
     Up to 25 classes with counts in the cells, up to 60 with names on the axes; beyond 25 the most frequent confusions
-    are listed beside it. From 300 on, neighbouring classes share a cell that shows the highest share among them.
+    are listed beside it. From 300 on, neighbouring classes share a cell that shows the highest fraction among them.
     """
     classes = len(class_names)
     is_small = classes <= _MAX_CELLS_WITH_COUNTS
@@ -38,18 +38,18 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Figure:
     else:
         axes, beside = figure.subplots(1, 2, width_ratios=(9, 4.5))
         _list_confusions(beside, matrix, class_names)
-    shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+    fractions = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     block = math.ceil(classes / _MAX_DRAWN_CLASSES)
     # Few errors among many images of many classes would be too pale on a straight scale.
     norm = PowerNorm(1.0 if is_small else 0.5, 0, 1)
     extent = (-0.5, classes - 0.5, classes - 0.5, -0.5)
-    image = axes.imshow(_pool(shares, block), cmap="Blues", norm=norm, extent=extent, interpolation="nearest")
+    image = axes.imshow(_pool(fractions, block), cmap="Blues", norm=norm, extent=extent, interpolation="nearest")
     bar = figure.colorbar(image, ax=axes, format=PercentFormatter(1, decimals=0), shrink=0.8, pad=0.02)
-    bar.set_label("share of the true class")
+    bar.set_label("fraction of the true class")
     bar.outline.set_visible(False)
     _label_classes(axes, class_names)
     if is_small:
-        _write_counts(axes, matrix, shares)
+        _write_counts(axes, matrix, fractions)
     total, right = int(matrix.sum()), int(np.trace(matrix))
     axes.set_title(f"{right:,} of {total:,} images right ({right / max(total, 1):.1%})")
     return figure
@@ -89,10 +89,10 @@ def draw_mistakes(
     return figure
 
 
-def _pool(shares: np.ndarray, block: int) -> np.ndarray:
+def _pool(fractions: np.ndarray, block: int) -> np.ndarray:
     """The highest of every `block` x `block` cells."""
-    starts = np.arange(0, len(shares), block)
-    return np.maximum.reduceat(np.maximum.reduceat(shares, starts, axis=0), starts, axis=1)
+    starts = np.arange(0, len(fractions), block)
+    return np.maximum.reduceat(np.maximum.reduceat(fractions, starts, axis=0), starts, axis=1)
 
 
 def _label_classes(axes: Axes, class_names: Sequence[str]) -> None:
@@ -117,13 +117,13 @@ def _label_classes(axes: Axes, class_names: Sequence[str]) -> None:
     axes.tick_params(length=0)
 
 
-def _write_counts(axes: Axes, matrix: np.ndarray, shares: np.ndarray) -> None:
+def _write_counts(axes: Axes, matrix: np.ndarray, fractions: np.ndarray) -> None:
     for i in range(1, len(matrix)):  # seams between the cells
         axes.axhline(i - 0.5, color="white", linewidth=1.5)
         axes.axvline(i - 0.5, color="white", linewidth=1.5)
     size = 10 if len(matrix) <= 12 else 8
     for true, predicted in np.argwhere(matrix).tolist():
-        colour = "white" if shares[true, predicted] > 0.55 else DARK
+        colour = "white" if fractions[true, predicted] > 0.55 else DARK
         text = f"{matrix[true, predicted]:,}"
         axes.text(predicted, true, text, ha="center", va="center", color=colour, fontsize=size)
 

@@ -112,8 +112,8 @@ def class_table(predictions: Predictions, *, limit: int = 50) -> Table:
     for name in ("images", "precision", "recall", "F1"):
         table.add_column(name, justify="right")
     for score in shown:
-        shares = (score.precision, score.recall, score.f1)
-        cells = ("-" if math.isnan(share) else f"{share:.1%}" for share in shares)
+        fractions = (score.precision, score.recall, score.f1)
+        cells = ("-" if math.isnan(fraction) else f"{fraction:.1%}" for fraction in fractions)
         table.add_row(escape(score.name), str(score.support), *cells)
     return table
 
@@ -128,7 +128,7 @@ def accuracy_text(predictions: Predictions) -> str:
 
 
 def class_csv(predictions: Predictions) -> str:
-    """One line per class: `class,support,predicted,precision,recall,f1`; empty where a share is undefined."""
+    """One line per class: `class,support,predicted,precision,recall,f1`; empty where a fraction is undefined."""
     rows = (["" if value != value else value for value in score] for score in class_scores(predictions))
     return to_csv(["class", "support", "predicted", "precision", "recall", "f1"], rows)
 

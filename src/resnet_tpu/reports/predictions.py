@@ -104,7 +104,7 @@ class Predictions:
 
 
 class Accuracy(NamedTuple):
-    """Shares of the labelled images, 0..1."""
+    """Fractions of the labelled images, 0..1."""
 
     top_1: float
     top_5: float
@@ -114,7 +114,7 @@ class Accuracy(NamedTuple):
 class ClassScore(NamedTuple):
     """How one class fared. support: images that are of it; predicted: images called it; nan where it has none of them.
 
-    precision: share right of those called it; recall: share found of those of it; f1: their harmonic mean.
+    precision: fraction right of those called it; recall: fraction found of those of it; f1: their harmonic mean.
     """
 
     name: str

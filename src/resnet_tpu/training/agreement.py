@@ -39,13 +39,13 @@ def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) ->
             storage.remove(mark)
 
 
-def _describe(split: str, source: Source, place: str) -> dict[str, object]:
+def _describe(split: str, source: Source, location: str) -> dict[str, object]:
     step = max(1, len(source) // _MOST_LOOKED_AT)
-    places = "\n".join(source.where(i).replace(place, "") for i in range(0, len(source), step))
+    where = "\n".join(source.where(i).replace(location, "") for i in range(0, len(source), step))
     names = source.class_names
     return {
         f"{split} examples": len(source),
-        f"{split} files (checksum)": _checksum(places),
+        f"{split} files (checksum)": _checksum(where),
         f"{split} classes": f"{source.num_classes} ({_checksum(str(names))})",
     }
 

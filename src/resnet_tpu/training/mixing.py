@@ -10,8 +10,8 @@ from resnet_tpu.parallel.distributed import DeviceBatch
 def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBatch:
     """The batch with every image mixed with the one as far from the end as it is from the start.
 
-    batch: `image` [n, s, s, 3], `label` int32 [n]. Adds `partner` int32 [n], the label of the other image, and `share`
-    float32 [n], how much of the target is the image's own label. One share is drawn for the batch, from
+    batch: `image` [n, s, s, 3], `label` int32 [n]. Adds `partner` int32 [n], the label of the other image, and
+    `fraction` float32 [n], how much of the target is the image's own label. One fraction is drawn for the batch, from
     Beta(alpha, alpha); with both mixup_alpha and cutmix_alpha a coin decides which of the two.
     Sources: mixup arXiv:1710.09412, equation 1; cutmix arXiv:1905.04899, equations 1 and 2.
     """
@@ -22,24 +22,24 @@ def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBa
         is_mixup = jax.random.bernoulli(coin)
     else:
         is_mixup = jnp.bool_(config.mixup_alpha > 0)
-    mixed, share = image, jnp.float32(1)
+    mixed, fraction = image, jnp.float32(1)
     if config.cutmix_alpha:
-        mixed, share = _paste(image, other, jax.random.beta(draw, config.cutmix_alpha, config.cutmix_alpha), centre)
+        mixed, fraction = _paste(image, other, jax.random.beta(draw, config.cutmix_alpha, config.cutmix_alpha), centre)
     if config.mixup_alpha:
         blend = jax.random.beta(draw, config.mixup_alpha, config.mixup_alpha)
         blended = blend * image.astype(jnp.float32) + (1 - blend) * other.astype(jnp.float32)
-        mixed, share = jnp.where(is_mixup, blended, mixed), jnp.where(is_mixup, blend, share)
+        mixed, fraction = jnp.where(is_mixup, blended, mixed), jnp.where(is_mixup, blend, fraction)
     label = batch["label"]
-    return batch | {"image": mixed, "partner": label[::-1], "share": jnp.broadcast_to(share, label.shape)}
+    return batch | {"image": mixed, "partner": label[::-1], "fraction": jnp.broadcast_to(fraction, label.shape)}
 
 
-def _paste(image: jax.Array, other: jax.Array, share: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(`image` with a rectangle of `other` of 1 - `share` of the area, the share of `image` that is left).
+def _paste(image: jax.Array, other: jax.Array, fraction: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(`image` with a rectangle of `other` of 1 - `fraction` of the area, the fraction of `image` that is left).
 
-    The rectangle's centre is anywhere; what sticks out of the image is cut off, which raises the share.
+    The rectangle's centre is anywhere; what sticks out of the image is cut off, which raises the fraction.
     """
     size = image.shape[1]
-    side = size * jnp.sqrt(1 - share)
+    side = size * jnp.sqrt(1 - fraction)
     low, high = (
         jnp.clip(jnp.round(jax.random.uniform(key, (2,)) * size + offset), 0, size) for offset in (-side / 2, side / 2)
     )

@@ -76,7 +76,7 @@ class Profiler:
 
 
 def publish(folder: str, model_dir: str) -> str:
-    """Moves the newest trace below the local `folder` into `model_dir`, which may be in a bucket; returns its place."""
+    """Moves the newest trace below the local `folder` into `model_dir`, which may be in a bucket; returns its path."""
     source = max((Path(folder) / FOLDER).iterdir())
     target = storage.join(model_dir, FOLDER, source.name)
     storage.make_dir(target)

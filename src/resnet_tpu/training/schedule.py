@@ -42,7 +42,7 @@ def make_schedule(config: Config) -> Schedule:
 
 def standard_boundaries(epochs: float) -> list[int]:
     """The original's boundaries for a training of so many epochs: floor(5/90, 30/90, 60/90, 80/90 * epochs)."""
-    return [int(share / 90 * epochs) for share in (5, 30, 60, 80)]
+    return [int(fraction / 90 * epochs) for fraction in (5, 30, 60, 80)]
 
 
 def step_decay(peak: float, boundaries: Sequence[float], *, steps_per_epoch: float) -> Schedule:

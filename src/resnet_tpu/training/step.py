@@ -113,7 +113,7 @@ def make_train_step(
 def _make_gradients(
     network: Network, config: OptimizerConfig, factors: Arrays, *, total_steps: int, num_devices: int
 ) -> Callable[[TrainState, DeviceBatch, jax.Array], Any]:
-    """(state, batch, key) -> ((loss, (batch statistics, share correct)), gradients) of the whole batch."""
+    """(state, batch, key) -> ((loss, (batch statistics, fraction correct)), gradients) of the whole batch."""
     gradient_of = jax.value_and_grad(_make_loss(network, config, factors), has_aux=True)
     num_parts = config.gradient_accumulation_steps
 
@@ -139,7 +139,7 @@ def _make_gradients(
 
 
 def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Callable[..., Any]:
-    """(params, batch statistics, batch, key, progress) -> (loss, (batch statistics, share correct))."""
+    """(params, batch statistics, batch, key, progress) -> (loss, (batch statistics, fraction correct))."""
     # LARS adds the decay itself
     weight_decay = 0.0 if config.enable_lars else config.weight_decay
 
@@ -156,10 +156,12 @@ def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Ca
         logits, batch_stats = network.apply(params, batch_stats, images, train=True, key=key, progress=progress)
         losses = cross_entropy(logits, batch["label"], config.label_smoothing)
         correct = logits.argmax(-1) == batch["label"]
-        if "share" in batch:
-            share = batch["share"]
-            losses = share * losses + (1 - share) * cross_entropy(logits, batch["partner"], config.label_smoothing)
-            correct = share * correct + (1 - share) * (logits.argmax(-1) == batch["partner"])
+        if "fraction" in batch:
+            fraction = batch["fraction"]
+            losses = fraction * losses + (1 - fraction) * cross_entropy(
+                logits, batch["partner"], config.label_smoothing
+            )
+            correct = fraction * correct + (1 - fraction) * (logits.argmax(-1) == batch["partner"])
         return losses.mean() + weight_decay * l2(params, norms=config.decay_batch_norm), (batch_stats, correct.mean())
 
     return loss_of

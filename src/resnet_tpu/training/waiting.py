@@ -12,7 +12,7 @@ class InputWait:
 
     The host runs ahead of the devices: while it is blocked for a batch they may still be busy with earlier steps, and
     that costs nothing. What counts of a wait is the part after the last step handed over had ended, which a thread
-    notes. So a loop whose input is slower than its step by a hundredth shows a share of a hundredth, though the host
+    notes. So a loop whose input is slower than its step by a hundredth shows a fraction of a hundredth, though the host
     spends nearly all of its time in waiting. Time in which a batch travels to the device belongs to the step.
     A context manager: leaving it ends the thread.
     """

@@ -8,8 +8,8 @@ import numpy as np
 _ATTEMPTS = 10
 _ASPECT_RATIOS = (3 / 4, 4 / 3)
 MIN_AREA = 0.1
-"""The smallest share of an image that a window of the original covers. It asks its sampler for 0.08, and refuses what
-covers less than 0.1; other bounds keep the proportion."""
+"""The smallest fraction of an image that a window of the original covers. It asks its sampler for 0.08, and refuses
+what covers less than 0.1; other bounds keep the proportion."""
 
 
 class Window(NamedTuple):
@@ -22,7 +22,7 @@ class Window(NamedTuple):
 
 
 CROP_PCT = 0.875
-"""The share of the shorter side that evaluation sees, in the original."""
+"""The fraction of the shorter side that evaluation sees, in the original."""
 
 
 def eval_window(height: int, width: int, image_size: int, crop_pct: float = CROP_PCT) -> Window:
@@ -31,8 +31,8 @@ def eval_window(height: int, width: int, image_size: int, crop_pct: float = CROP
     pad = round(image_size / crop_pct - image_size): 32 for 224. The product is taken in float32, as the original does.
     """
     pad = round(image_size * (1 / crop_pct - 1))
-    share = np.float32(image_size / (image_size + pad))
-    side = max(1, int(share * np.float32(min(height, width))))
+    fraction = np.float32(image_size / (image_size + pad))
+    side = max(1, int(fraction * np.float32(min(height, width))))
     return Window((height - side + 1) // 2, (width - side + 1) // 2, side, side)
 
 

@@ -110,23 +110,23 @@ def draw_arguments(
     return (strength,)
 
 
-def _factor(share: float, _: Reach) -> float:
-    return share * 1.8 + 0.1
+def _factor(fraction: float, _: Reach) -> float:
+    return fraction * 1.8 + 0.1
 
 
-def _shear(share: float, _: Reach) -> float:
-    return share * 0.3
+def _shear(fraction: float, _: Reach) -> float:
+    return fraction * 0.3
 
 
-def _translation(share: float, reach: Reach) -> int:
-    return round(share * reach.translate)
+def _translation(fraction: float, reach: Reach) -> int:
+    return round(fraction * reach.translate)
 
 
 _STRENGTHS: dict[str, Callable[[float, Reach], float]] = {
-    "Rotate": lambda share, _: share * 30,
-    "Posterize": lambda share, _: int(share * 4),
-    "Solarize": lambda share, _: int(share * 256),
-    "SolarizeAdd": lambda share, _: int(share * 110),
+    "Rotate": lambda fraction, _: fraction * 30,
+    "Posterize": lambda fraction, _: int(fraction * 4),
+    "Solarize": lambda fraction, _: int(fraction * 256),
+    "SolarizeAdd": lambda fraction, _: int(fraction * 110),
     "Color": _factor,
     "Contrast": _factor,
     "Brightness": _factor,
@@ -135,8 +135,8 @@ _STRENGTHS: dict[str, Callable[[float, Reach], float]] = {
     "ShearY": _shear,
     "TranslateX": _translation,
     "TranslateY": _translation,
-    "Cutout": lambda share, reach: int(share * reach.cutout),
+    "Cutout": lambda fraction, reach: int(fraction * reach.cutout),
 }
-"""The argument that a level, as a share of 10, means. What is not here has none."""
+"""The argument that a level, as a fraction of 10, means. What is not here has none."""
 
 _SIGNED = frozenset({"Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"})

@@ -37,7 +37,7 @@ class PrepareOptions:
 
     split: str = option(
         "0.8,0.1,0.1",
-        "Shares of train, validation and test (two: no test) within each class, where the folders do not tell.",
+        "Fractions of train, validation and test (two: no test) within each class, where the folders do not tell.",
     )
     seed: int = option(SPLIT_SEED, "Decides who is in which split, and the order of training images.", at_least=0)
     train_shards: int | None = option(None, "Files of training records. Default: of about 100 MB each.", at_least=1)
@@ -56,10 +56,13 @@ class PrepareOptions:
         at_least=1,
     )
     bounding_boxes: FilePath = option(
-        "", "Boxes to store with the images: a CSV FILE,xmin,ymin,xmax,ymax in shares, or a folder of ImageNet's XML."
+        "",
+        "Boxes to store with the images: a CSV FILE,xmin,ymin,xmax,ymax in fractions, or a folder of ImageNet's XML.",
     )
     max_bad_fraction: float = option(
-        0.01, "Share of images that may be unreadable and left out; one is always allowed unless this is 0.", at_least=0
+        0.01,
+        "Fraction of images that may be unreadable and left out; one is always allowed unless this is 0.",
+        at_least=0,
     )
     workers: int | None = option(None, "Processes. Default: one per CPU core.", at_least=1)
     overwrite: bool = option(False, "Replace the shards of an earlier run with other photos or options.")

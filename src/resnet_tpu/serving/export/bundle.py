@@ -144,15 +144,15 @@ def open_bundle(path: str) -> Bundle:
     read.
     """
     path = newest_bundle(expand_home(path)).rstrip("/")
-    place = storage.join(path, DESCRIPTION)
+    file = storage.join(path, DESCRIPTION)
     try:
-        found = checked_json.loads(storage.read_text(place))
+        found = checked_json.loads(storage.read_text(file))
         if (version := as_kind(int, found["format"], "format")) > FORMAT:
             do = f"Use resnet_tpu {found['description']['package_version']} or later."
             raise UserError(f"Bundle {path}", f"format {version}", f"at most {FORMAT}", do)
         bundle = _parse(path, found)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _damaged(place, f"a file that cannot be read ({first_line(error)})", "what was written") from None
+        raise _damaged(file, f"a file that cannot be read ({first_line(error)})", "what was written") from None
     for name, (size, _) in bundle.files.items():
         file = storage.join(path, name)
         if not storage.exists(file):
@@ -194,7 +194,7 @@ def write_bundle(
     description: the model card. forms: each with what makes its files, by path in the bundle.
     """
     if storage.is_remote(export_dir):  # no folder can be renamed there: its description makes it a bundle
-        folder = _free_place(export_dir)
+        folder = _free_path(export_dir)
         _write_files(folder, description, config, forms)
         return folder
     with storage.folder_aside(export_dir, "bundle") as folder:
@@ -212,9 +212,9 @@ def _write_files(
     written: list[Form] = []
 
     def write(name: str, content: bytes) -> None:
-        place = storage.join(folder, name)
-        storage.make_dir(place.rsplit("/", 1)[0])
-        with storage.write_whole(place) as file:
+        path = storage.join(folder, name)
+        storage.make_dir(path.rsplit("/", 1)[0])
+        with storage.write_whole(path) as file:
             file.write(content)
         files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
@@ -230,24 +230,24 @@ def _write_files(
     write(DESCRIPTION, checked_json.dumps(whole, indent=2, ensure_ascii=False).encode())
 
 
-def _free_place(export_dir: str) -> str:
+def _free_path(export_dir: str) -> str:
     seconds = int(time.time())
-    while storage.exists(place := storage.join(export_dir, str(seconds))):
+    while storage.exists(path := storage.join(export_dir, str(seconds))):
         seconds += 1
-    return place
+    return path
 
 
 def _publish(folder: str, export_dir: str) -> str:
     """Renames the folder to the time; another export of the same second keeps its name."""
     while True:
-        place = _free_place(export_dir)
+        path = _free_path(export_dir)
         try:
-            Path(folder).rename(place)
+            Path(folder).rename(path)
         except OSError:
-            if not storage.exists(place):
+            if not storage.exists(path):
                 raise
         else:
-            return place
+            return path
 
 
 def load_classifier(

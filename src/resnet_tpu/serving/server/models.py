@@ -49,9 +49,9 @@ class Version:
 class Model:
     """What is served under one name: the newest version of it that could be loaded."""
 
-    def __init__(self, name: str, place: str, current: Version) -> None:
-        """place: a bundle, or the folder that newer ones are exported to."""
-        self.name, self.place, self.current = name, place, current
+    def __init__(self, name: str, location: str, current: Version) -> None:
+        """location: a bundle, or the folder that newer ones are exported to."""
+        self.name, self.location, self.current = name, location, current
         self._refused = ""
 
     def card(self) -> dict[str, Any]:
@@ -65,9 +65,9 @@ class Model:
 
         Requests that are under way are answered by the version that took them.
         """
-        path = self.place
+        path = self.location
         try:
-            path = bundles.newest_bundle(self.place)
+            path = bundles.newest_bundle(self.location)
             if path in (self.current.bundle.path, self._refused):
                 return
             bundle = bundles.open_bundle(path)
@@ -120,19 +120,19 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
     """The models by name. given: `NAME=PATH`, or PATH for the bundle's own name. Raises UserError."""
     opened: dict[str, tuple[str, Bundle]] = {}
     for text in given:
-        name, equals, place = text.partition("=")
+        name, equals, location = text.partition("=")
         if not (equals and _NAME.fullmatch(name)) or (not storage.is_remote(text) and storage.exists(text)):
-            name, place = "", text
-        place = expand_home(place)
-        bundle = bundles.open_bundle(place)
+            name, location = "", text
+        location = expand_home(location)
+        bundle = bundles.open_bundle(location)
         name = name or bundle.name
         if not _NAME.fullmatch(name):
-            raise UserError("Name of a model", repr(name), "letters, digits, and any of ._-", f"Write NAME={place}.")
+            raise UserError("Name of a model", repr(name), "letters, digits, and any of ._-", f"Write NAME={location}.")
         if name in opened:
-            got = f"{name!r} for both {opened[name][0]} and {place}"
-            raise UserError("Names of models", got, "a name of its own for each", f"Write NAME={place}.")
-        opened[name] = place, bundle
-    models = {name: Model(name, place, loader.load(name, bundle)) for name, (place, bundle) in opened.items()}
+            got = f"{name!r} for both {opened[name][0]} and {location}"
+            raise UserError("Names of models", got, "a name of its own for each", f"Write NAME={location}.")
+        opened[name] = location, bundle
+    models = {name: Model(name, location, loader.load(name, bundle)) for name, (location, bundle) in opened.items()}
     for name, model in models.items():
         loader.metrics.watch(
             name,
