@@ -156,5 +156,14 @@ def test_models_lists_every_name(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows[1:]] == list(PRETRAINED)
     assert all(name in table and found.licence in table for name, found in PRETRAINED.items())
-    assert rows[0] == ["name", "network", "million parameters", "MB", "top-1 %", "licence", "source"]
-    assert next(row for row in rows if row[0] == "resnet50")[2:6] == ["25.6", "102", "80.9", "bsd-3-clause"]
+    assert rows[0] == [
+        "name",
+        "network",
+        "million parameters",
+        "MB",
+        "top-1 %",
+        "eval_preprocessing",
+        "licence",
+        "source",
+    ]
+    assert next(row for row in rows if row[0] == "resnet50")[2:6] == ["25.6", "102", "80.9", "pil"]

@@ -100,7 +100,7 @@ def test_photos_are_not_trained_on_as_imagenet(
     assert "No --recipe: as for 16 images on a CPU, flowers_cpu with train_batch_size=16\n" in logged
     config, recipe = config_of(run), find_recipe("flowers_cpu").flat()
     given = {"resnet_width", "image_size", "stem", "train_steps", "steps_per_eval", "num_cores", "train_batch_size"}
-    given |= {"data_dir", "model_dir", "num_label_classes", "num_train_images"}
+    given |= {"data_dir", "model_dir", "num_label_classes", "num_train_images", "data_order"}
     assert {name for name, value in recipe.items() if json.loads(json.dumps(value)) != config[name]} == given
 
     logged = trains(capsys, f"--model_dir={run}", "--train_steps=2")

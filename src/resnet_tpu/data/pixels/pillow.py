@@ -2,11 +2,13 @@
 
 import io
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
-from resnet_tpu.data.pixels.resize import Method
+if TYPE_CHECKING:  # it brings OpenCV, which `prepare` does without
+    from resnet_tpu.data.pixels.resize import Method
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
 """What Pillow may be given. Of the others, some start programs (EPS) or read what else lies around."""
@@ -40,7 +42,7 @@ def resized_size(height: int, width: int, image_size: int, crop_pct: float) -> t
     return shorter, int(shorter * width / height)
 
 
-def resized_center(image: np.ndarray, image_size: int, crop_pct: float, method: Method) -> np.ndarray:
+def resized_center(image: np.ndarray, image_size: int, crop_pct: float, method: "Method") -> np.ndarray:
     """What timm and torchvision evaluate of `image` uint8 [h, w, 3]: uint8 [image_size, image_size, 3], the same bits.
 
     The whole image is resized, antialiased, and then its centre cut out. Sizes and offsets are rounded as by
