@@ -96,6 +96,7 @@ def test_to_tf1_and_back_all_bits_are_the_same(options: dict[str, Any]) -> None:
     assert Path("back/labels.txt").read_text() == "0\n1\n2\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preprocessing", ["tf", "pil"])
 def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same(preprocessing: str) -> None:
     seen = {"image_size": 32, "crop_pct": 0.95, "resize_method": "bilinear", "eval_preprocessing": preprocessing}
@@ -137,6 +138,7 @@ def test_a_converted_checkpoint_predicts_the_same(capsys: pytest.CaptureFixture[
     assert "daisy" in str(printed[0])
 
 
+@pytest.mark.long
 def test_training_goes_on_from_a_converted_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"resnet_depth": 20, "stem": "auto"}
     make_run("run", **options)

@@ -180,6 +180,7 @@ def test_without_the_client_the_extra_is_named(asker: Asker) -> None:
     )
 
 
+@pytest.mark.long
 def test_convert_takes_a_name_and_keeps_what_came_with_it(asker: Asker) -> None:
     program = "import sys\nfrom resnet_tpu import cli\nsys.exit(cli.main(['convert', *sys.argv[1:]]))"
     done = asker.run(NAME, "run", program=program)

@@ -250,6 +250,7 @@ def test_a_whole_network_gives_the_same_by_both_kernels(
     assert distance(ours, plain) < 1e-4
 
 
+@pytest.mark.long
 @needs_bfloat16
 def test_a_network_in_bfloat16_is_as_near_to_float32_as_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []

@@ -157,6 +157,7 @@ def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
         prune_run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
 
 
+@pytest.mark.long
 def test_a_picture_that_a_kill_prevented_is_drawn(dense: Path, tmp_path: Path) -> None:
     once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
     picture = Path(curves_path(once[1].model_dir))
@@ -176,6 +177,7 @@ def test_other_seeds_train_their_own_network_first(dense: Path, tmp_path: Path) 
     assert_starts_from(arrays(tmp_path / "seed_1" / "weight_rewinding" / "level_01", EARLY), arrays(own, EARLY))
 
 
+@pytest.mark.long
 def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
     prune_run(str(dense), str(tmp_path), experiment(levels=1, rewind_optimizer="reset"))
     start = arrays(tmp_path / "seed_0" / "weight_rewinding" / "level_01", EARLY)

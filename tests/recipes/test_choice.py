@@ -174,6 +174,7 @@ def test_weights_that_are_not_there_are_told_before_a_device_is_used(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_of_data_that_are_given_the_images_are_counted_anew(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,7 @@ def test_parts_on_eight_devices_are_a_group_for_each_part_of_each() -> None:
     assert_same(one_step(parts=2, devices=8, groups=8), one_step(groups=16))
 
 
+@pytest.mark.long
 def test_with_frozen_batch_norm_parts_change_nothing() -> None:
     assert_same(one_step(parts=4, freeze_batch_norm=True), one_step(freeze_batch_norm=True))
 

@@ -55,6 +55,7 @@ def test_the_average_moves_by_the_formula() -> None:
         assert float(average["w"]) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.long
 def test_every_checkpoint_holds_the_average_of_those_before(averaged: Path) -> None:
     before, after = arrays_of(averaged, 4), arrays_of(averaged, 5)
     decay = min(0.6, 6 / 15)

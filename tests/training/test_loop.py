@@ -212,6 +212,7 @@ def test_a_run_starts_from_the_weights_of_another_with_a_new_head(
     assert "dense/kernel: [16, 4] there, [16, 3] here" in caplog.text
 
 
+@pytest.mark.long
 def test_bfloat16_trains_and_keeps_float32_parameters(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, precision="bfloat16", train_steps=2))
     trained = load_trained(str(tmp_path), jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",)))

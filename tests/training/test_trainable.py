@@ -91,6 +91,7 @@ def test_the_frozen_keep_their_bits_and_the_others_move(enable_lars: bool) -> No
         assert is_same == name.startswith(("stem/", "group1/")), name
 
 
+@pytest.mark.long
 def test_freezing_leaves_the_others_steps_as_they_are() -> None:
     state = moving_state()
     free, held = (named(step_from(state, **options).params) for options in ({}, {"freeze": "stem,group1/block1"}))

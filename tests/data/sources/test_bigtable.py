@@ -184,6 +184,7 @@ def test_rows_in_the_cache_are_not_asked_for_again(server: Any, records: Path) -
     assert len(asked) == before
 
 
+@pytest.mark.long
 def test_training_from_a_table_is_training_from_the_records(server: Any, records: Path, tmp_path: Path) -> None:
     copy(records)
     server.failures["ReadRows"].extend([(0, UNAVAILABLE, "gone"), (3, UNAVAILABLE, "gone"), (1, UNAVAILABLE, "gone")])

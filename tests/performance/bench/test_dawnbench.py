@@ -83,6 +83,7 @@ def test_hours_are_those_of_the_checkpoint_since_the_start(job: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_run_again_it_changes_nothing(job: Path) -> None:
     names = ("results.tsv", "START", "dawnbench.json", "labels.txt")
     before = [(job / name).read_bytes() for name in names]

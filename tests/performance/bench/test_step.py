@@ -74,6 +74,7 @@ def test_a_peer_for_gpus_is_none_of_a_cpu(monkeypatch: pytest.MonkeyPatch, capsy
         assert f"got {other}, expected some of torch, " in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_alone_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "step.json"
     options = ["--quick", "--peers=none", "--precisions=float32", "--format=csv", f"--output={output}"]

@@ -66,6 +66,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert open_bundle(str(moved)).version >= before
 
 
+@pytest.mark.long
 def test_a_bundle_in_a_bucket(trained: Trained, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     exports = "memory://bucket/exports"

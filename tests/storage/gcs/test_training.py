@@ -195,6 +195,7 @@ raise SystemExit(exit_code(work))
 """
 
 
+@pytest.mark.long
 def test_compiled_programs_are_found_again_in_a_bucket(bucket: Bucket) -> None:
     def compile_at(folder: str) -> "subprocess.CompletedProcess[str]":
         cache = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
