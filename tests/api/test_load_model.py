@@ -77,7 +77,7 @@ def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatc
     own = tmp_path / "own.pth"
     save_zip(own, {name: tensor(name, array) for name, array in weights.items()}, weights)
     name = f"tiny-{hashlib.sha256(own.read_bytes()).hexdigest()[:8]}.pth"
-    tiny = dataclasses.replace(pretrained.PRETRAINED["resnet18"], place=f"https://hub.invalid/{name}")
+    tiny = dataclasses.replace(pretrained.PRETRAINED["resnet18"], location=f"https://hub.invalid/{name}")
     monkeypatch.setitem(pretrained.PRETRAINED, "tiny", tiny)
     with pytest.raises(rt.UserError, match="HF_HUB_OFFLINE, and no copy on this machine"):
         rt.load_model("tiny")
