@@ -176,7 +176,7 @@ def test_torchvision_s_prediction_of_a_photo(
     """Of the weights that have a short name, which are random here."""
     model, file = _undecided(f"torchvision/{name}"), tmp_path / "w.pth"
     torch.save(model.state_dict(), file)
-    monkeypatch.setitem(PRETRAINED, name, dataclasses.replace(PRETRAINED[name], place=str(file)))
+    monkeypatch.setitem(PRETRAINED, name, dataclasses.replace(PRETRAINED[name], location=str(file)))
     transform = _torchvision().models.get_model_weights(name)[weights_name].transforms()
     found = rt.load_model(name).predict(_photos()).probabilities
     np.testing.assert_allclose(found, _probabilities(model, transform), rtol=0, atol=_SAME)
