@@ -42,7 +42,7 @@ from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.profiler import Profiler
-from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, settle_order
+from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, resolve_order
 from resnet_tpu.training.start import find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of
 from resnet_tpu.training.tune import describe, resolve_kernels, step_of
@@ -109,7 +109,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
 
 def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None) -> Summary:
     config, source, validation, mesh = open_run(config)
-    config = settle_order(config, source)
+    config = resolve_order(config, source)
     agree_on(config, train=source, validation=validation)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(

@@ -33,7 +33,7 @@ def resolve(config: Config, source: Source) -> Config:
     )
 
 
-def settle_order(config: Config, source: Source) -> Config:
+def resolve_order(config: Config, source: Source) -> Config:
     """The options with `data_order` decided for all processes and starts: the run's own, else as process 0 chooses.
 
     Every process must call it.
