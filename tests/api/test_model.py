@@ -101,6 +101,7 @@ def test_every_step_is_told_and_is_in_the_history(run: tuple[rt.Config, list[tup
     np.testing.assert_allclose(history["loss"], [metrics["loss"] for _, metrics in said], rtol=1e-6)
     assert set(rt.history(config.run.model_dir)["split"]) == {"train", "eval"}
     assert "<th>loss</th>" in history._repr_html_() and "loss" in repr(history)
+    assert history.draw()._repr_png_().startswith(b"\x89PNG")  # without pyplot
     with pytest.raises(rt.UserError, match="Did you mean loss"):
         history["los"]
 

@@ -278,9 +278,10 @@ def test_weights_without_a_classifier_are_for_training_only(capsys: pytest.Captu
 
 
 def test_what_the_original_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    make_run("run", pool_padding="symmetric")
+    make_run("run", pool_padding="symmetric", eval_preprocessing="pil")
     convert("run", "tf1", "--to=tf1")
     assert "The original has no pool_padding=symmetric, only same" in (said := capsys.readouterr().err)
+    assert "The original has no eval_preprocessing=pil, only tf" in said
     assert "resnetd_shortcut" not in said
     make_run("pooled", resnet_depth=18, resnetd_shortcut=True)
     convert("pooled", "pooled_tf1", "--to=tf1")

@@ -22,7 +22,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.options.checks import check
-from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import evaluation_at
 
 log = logging.getLogger(__name__)
@@ -197,14 +197,17 @@ def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: li
 
 
 def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) -> None:
-    defaults, names = ModelConfig(), [*TRAVELLING]
+    names = [*TRAVELLING, "crop_pct", "resize_method", "eval_preprocessing"]
     if not network.architecture.bottleneck:
         names.append("resnetd_shortcut")
+    own, theirs = config.flat(), Config().flat()
     for name in names:
-        theirs, own = getattr(defaults, name), getattr(config.model, name)
-        if theirs != own:
+        if own[name] != theirs[name]:
             log.warning(
-                "The original has no %s=%s, only %s: it will compute other values with these weights", name, own, theirs
+                "The original has no %s=%s, only %s: it will compute other values with these weights",
+                name,
+                own[name],
+                theirs[name],
             )
     with _new_folder(target) as folder:
         tf1.write_checkpoint(folder, network, arrays, lars=config.optimizer.enable_lars)

@@ -7,18 +7,17 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.results import Result, best_results
-from resnet_tpu.reports.style import COLOURS, STYLE, add_title, count_axis, shorten
+from resnet_tpu.reports.style import COLOURS, STYLE, Picture, add_title, count_axis, shorten
 
 _MAX_POINTS = 1500  # of a curve; more are averaged, for they would be fewer than a pixel apart
 
 
 @mpl.rc_context(STYLE)
-def draw_training(rows: Sequence[dict[str, Any]], *, title: str = "Training") -> Figure:
+def draw_training(rows: Sequence[dict[str, Any]], *, title: str = "Training") -> Picture:
     """Accuracy, loss and learning rate by step, from the rows of `read_metrics`; what they lack is left out.
 
     Raises UserError when they hold none of these.
@@ -30,7 +29,7 @@ def draw_training(rows: Sequence[dict[str, Any]], *, title: str = "Training") ->
     if not panels:
         raise UserError("Training curves", "no accuracy, loss or learning rate", "a run that measured", "Train first.")
     heights = [2 if drawer is _draw_learning_rate else 3 for drawer in panels]
-    figure = Figure(figsize=(9, sum(heights) + 0.6), layout="constrained")
+    figure = Picture(figsize=(9, sum(heights) + 0.6), layout="constrained")
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axes, drawer in zip(grid, panels, strict=True):
         drawer(axes, rows)
@@ -42,11 +41,11 @@ def draw_training(rows: Sequence[dict[str, Any]], *, title: str = "Training") ->
 
 
 @mpl.rc_context(STYLE)
-def draw_results(rows: Sequence[Result], metric: str) -> Figure:
+def draw_results(rows: Sequence[Result], metric: str) -> Picture:
     """One line per model_dir of `metric` by step, its best value starred and named in the legend."""
     best = best_results(rows, metric)
     model_dirs = list(dict.fromkeys(row.model_dir for row in rows))
-    figure = Figure(figsize=(9, 4.6 + 0.22 * len(model_dirs)), layout="constrained")
+    figure = Picture(figsize=(9, 4.6 + 0.22 * len(model_dirs)), layout="constrained")
     axes = figure.subplots()
     for i, model_dir in enumerate(model_dirs):
         own = [row for row in rows if row.model_dir == model_dir]

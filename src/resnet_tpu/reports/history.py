@@ -13,7 +13,7 @@ from resnet_tpu.reports import columns
 from resnet_tpu.reports.metrics import Split, read_metrics
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from resnet_tpu.reports.style import Picture
 
 
 class History:
@@ -46,7 +46,7 @@ class History:
         """A `pandas.DataFrame` of the columns. Raises UserError where pandas is not installed."""
         return columns.to_dataframe({name: self[name] for name in self.columns})
 
-    def draw(self) -> "Figure":
+    def draw(self) -> "Picture":
         """Accuracy, loss and learning rate by step. Raises UserError where none was measured."""
         from resnet_tpu.reports.curves import draw_training  # matplotlib takes a while to load
 

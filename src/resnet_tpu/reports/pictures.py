@@ -8,12 +8,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from resnet_tpu.data.pixels.decode import DecodeError, decode
 from resnet_tpu.reports.predictions import Mistake
-from resnet_tpu.reports.style import COLOURS, DARK, GREY, LIGHT, STYLE, count_axis, shorten
+from resnet_tpu.reports.style import COLOURS, DARK, GREY, LIGHT, STYLE, Picture, count_axis, shorten
 
 _WRONG = "#b3261e"
 _MAX_CELLS_WITH_COUNTS = 25
@@ -23,7 +22,7 @@ _TILE_PX = 224
 
 
 @mpl.rc_context(STYLE)
-def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Figure:
+def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Picture:
     """The counts `matrix` [true, predicted], coloured by the fraction of the true class; for any number of classes.
 
     Up to 25 classes with counts in the cells, up to 60 with names on the axes; beyond 25 the most frequent confusions
@@ -32,7 +31,7 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Figure:
     classes = len(class_names)
     is_small = classes <= _MAX_CELLS_WITH_COUNTS
     side = min(max(0.55 * classes, 2.4), 9) + 2.2 if is_small else 8.0
-    figure = Figure(figsize=(side + 0.8, side) if is_small else (14.5, 8), layout="constrained")
+    figure = Picture(figsize=(side + 0.8, side) if is_small else (14.5, 8), layout="constrained")
     if is_small:
         axes = figure.subplots()
     else:
@@ -58,7 +57,7 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Figure:
 @mpl.rc_context(STYLE)
 def draw_mistakes(
     mistakes: Sequence[Mistake], images: Sequence[bytes | np.ndarray], *, num_wrong: int, honour_exif: bool = False
-) -> Figure:
+) -> Picture:
     """A sheet of wrongly classified images with true class, predicted class and its probability.
 
     images: one per mistake, uint8 [h, w, 3] or encoded, then turned upright by its EXIF orientation if `honour_exif`;
@@ -67,7 +66,7 @@ def draw_mistakes(
     columns = min(max(len(mistakes), 3), 5)
     rows = math.ceil(len(mistakes) / columns)
     width, height, header = 2.15, 2.65, 0.65  # inches
-    figure = Figure(figsize=(columns * width + 0.15, rows * height + header))
+    figure = Picture(figsize=(columns * width + 0.15, rows * height + header))
     figure_width, figure_height = figure.get_size_inches()
     title = f"{len(mistakes)} of {num_wrong:,} mistakes, the surest first" if mistakes else "No mistakes"
     figure.text(0.15 / figure_width, 1 - 0.3 / figure_height, title, fontsize=13, fontweight="bold")

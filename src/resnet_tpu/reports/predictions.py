@@ -10,7 +10,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.reports import columns
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from resnet_tpu.reports.style import Picture
 
 UNKNOWN = -1
 """The label of an image whose class is not known; it counts in no accuracy."""
@@ -84,7 +84,7 @@ class Predictions:
         every = {name: self.probabilities[:, i] for i, name in enumerate(names)}
         return columns.to_dataframe({**self._columns(), **every})
 
-    def draw_confusion(self) -> "Figure":
+    def draw_confusion(self) -> "Picture":
         """How many labelled images of each class were taken for which."""
         from resnet_tpu.reports.pictures import draw_confusion  # matplotlib takes a while to load
 

@@ -43,16 +43,29 @@ STYLE: dict[Any, Any] = {
 }
 
 
+class Picture(Figure):
+    """A figure that a notebook shows, also one that has not imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return to_png(self)
+
+
 @mpl.rc_context(STYLE)
-def write_png(figure: Figure, path: str) -> None:
-    """Writes `figure` as PNG, whole or not at all, into a folder that is made where it does not exist."""
+def to_png(figure: Figure) -> bytes:
+    """`figure` as a PNG file."""
     png = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
         figure.savefig(png, format="png", dpi=figure.dpi)
+    return png.getvalue()
+
+
+def write_png(figure: Figure, path: str) -> None:
+    """Writes `figure` as PNG, whole or not at all, into a folder that is made where it does not exist."""
+    png = to_png(figure)
     storage.make_dir(os.path.dirname(path) or ".")  # noqa: PTH120  # the path may be in a bucket
     with storage.write_whole(path) as file:
-        file.write(png.getvalue())
+        file.write(png)
 
 
 def add_title(figure: Figure, title: str) -> None:
