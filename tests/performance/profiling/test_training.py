@@ -87,7 +87,7 @@ def test_a_run_that_is_there_gives_its_options_and_is_not_touched(
 @pytest.mark.peer("xprof")
 def test_tensorboards_profile_plugin_shows_the_same(traced: Path, tmp_path: Path) -> None:
     convert = importlib.import_module("xprof.convert.raw_to_tool_data")
-    trace = read_trace(path := shutil.copy(find_trace(str(traced)), tmp_path))  # it writes beside what it reads
+    trace = read_trace(path := str(shutil.copy(find_trace(str(traced)), tmp_path)))  # it writes beside what it reads
 
     def page(tool: str, **parameters: Any) -> Any:
         return convert.xspace_to_tool_data([path], tool, parameters)[0]

@@ -110,7 +110,7 @@ def test_onnx_runtime_needs_nothing_else(trained: Trained, tmp_path: Path) -> No
     np.save(tmp_path / "images.npy", images)
     (site := tmp_path / "site").mkdir()
     for module in (np, onnxruntime):
-        (site / module.__name__).symlink_to(Path(module.__file__).parent)
+        (site / module.__name__).symlink_to(module.__path__[0])
     arguments = [str(site), f"{bundle.path}/model.onnx", str(tmp_path / "images.npy")]
     done = subprocess.run([sys.executable, "-ISc", ALONE, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

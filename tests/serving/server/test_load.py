@@ -51,7 +51,7 @@ def load(request: pytest.FixtureRequest, program: str, *arguments: str) -> str:
     """What the program, which may be missing here, says of its load; the summary gets its version and the rate."""
     if not (path := shutil.which(program)):
         pytest.skip(f"{program} is not installed")
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     shown = subprocess.run([path, VERSION[program]], capture_output=True, text=True, check=False)
     version = re.search(r"\d+\.[\d.]*\d", shown.stdout)
@@ -70,7 +70,7 @@ def test_wrk_gets_right_answers(
         SCRIPT.format(body=body_of(images[0]), label=int(expected[0].argmax()))
     )
     before = answered(client)
-    options = ["--threads=2", f"--connections={CONNECTIONS}", "--duration=2s", f"--script={script}"]
+    options = ["--threads=2", f"--connections={CONNECTIONS}", "--duration=2s", "--timeout=60s", f"--script={script}"]
     said = load(request, "wrk", *options, f"{client.base_url}{PREDICT}")
     assert "Socket errors" not in said, said
     found = re.search(r"^wrong: (\d+), of (\d+)$", said, re.MULTILINE)
@@ -86,7 +86,7 @@ def test_ab_gets_answers_in_http_1_0(
 ) -> None:
     (body := tmp_path / "body.json").write_text(body_of(images[0]))
     before = answered(client)
-    options = ["-n", "200", "-c", str(CONNECTIONS), "-l", "-p", str(body), "-T", "application/json"]
+    options = ["-n", "200", "-c", str(CONNECTIONS), "-s", "60", "-l", "-p", str(body), "-T", "application/json"]
     said = load(request, "ab", *options, f"{client.base_url}{PREDICT}")
     assert re.search(r"^Complete requests: +200$", said, re.MULTILINE), said
     assert re.search(r"^Failed requests: +0$", said, re.MULTILINE), said
