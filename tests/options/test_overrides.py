@@ -134,15 +134,16 @@ def test_errors_name_the_layer() -> None:
         merge(Config(), [Layer("mine.yaml", {"trian_steps": 1})])
 
 
-def test_options_of_an_earlier_run(tmp_path: Path) -> None:
+def test_options_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_run(str(tmp_path)) is None
-    assert read_run("") is None
     config = Config().replace(image_size=64, train_steps="3epochs")
     (tmp_path / "config.json").write_text(json.dumps({"version": "0.0.1", **config.flat()}))
     found = read_run(str(tmp_path))
     assert found is not None
     assert found.origin == str(tmp_path / "config.json")
     assert merge(Config(), [found])[0] == config
+    monkeypatch.chdir(tmp_path)
+    assert read_run("") is None
 
 
 def test_options_that_a_checkpoint_holds(tmp_path: Path) -> None:

@@ -62,8 +62,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """The options that are not at their defaults as text that `read_yaml` reads; those of one start are left out."""
-    values = {name: value for name, value in config.changed().items() if name not in OF_ONE_START}
-    return plain_yaml.dump({name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
+    return plain_yaml.dump({name: value for name, value in config.changed().items() if name not in OF_ONE_START})
 
 
 def read_run(path: str) -> Layer | None:
