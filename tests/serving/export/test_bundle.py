@@ -161,6 +161,19 @@ def test_a_changed_byte_is_found_by_whoever_reads_it(tmp_path: Path) -> None:
         bundle.read("deep/er")
 
 
+def test_a_bundle_for_tensorflow_alone(tmp_path: Path) -> None:
+    write_bundle(str(tmp_path), CARD, Config(), [("savedmodel", lambda: {"saved_model.pb": b"graph"})])
+    bundle = open_bundle(str(tmp_path))
+    with pytest.raises(UserError, match=r"got savedmodel, expected a form that takes pixels\. Export it with --forms="):
+        load_classifier(bundle)
+    with pytest.raises(UserError, match=r"got savedmodel, expected one that takes pixels.*Serve it with TensorFlow S"):
+        load_classifier(bundle, "savedmodel")
+    with pytest.raises(
+        UserError, match=r"Form: got onnx, expected one that .* has: savedmodel\..*--forms=savedmodel,o"
+    ):
+        load_classifier(bundle, "onnx")
+
+
 def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path) -> None:
     def fail() -> dict[str, bytes]:
         raise UserError("Form", "a fault", "none", "Fix it.")

@@ -1,0 +1,54 @@
+"""What `prune` does, level by level, from few words; and what re-training starts from."""
+
+import re
+
+import numpy as np
+import pytest
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.pruning.levels import Level, plan_levels
+from resnet_tpu.pruning.start import start_with
+
+
+def test_a_density_is_reached_at_once_whatever_the_method_counts() -> None:
+    methods = {"prune_all_to_global": "80", "prune_to_global": "20", "prune_global": "20"}
+    for method, number in methods.items():
+        (level,) = plan_levels(method, density="80", levels=None, rate=0.2)
+        assert level == Level("density_80", f"{method}_{number}", None)
+
+
+def test_levels_follow_each_other() -> None:
+    first, second = plan_levels("prune_all_to_global", density="", levels=2, rate=0.2)
+    assert first == Level("level_01", "prune_all_to_global_80", None)
+    assert second == Level("level_02", "prune_all_to_global_64", first)
+
+
+def test_levels_of_a_table_do_not_follow_each_other() -> None:
+    found = plan_levels("prune_resnet56_A", density="", levels=2, rate=0.2)
+    assert found == [Level(f"level_0{number}", f"prune_resnet56_A_{number}", None) for number in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("method", "density", "message"),
+    [
+        ("prune_all_to_global", "many", "density: got many, expected percent of the weights, above 0 and at most 100."),
+        ("prune_all_to_global_80", "50", "method: got prune_all_to_global_80, expected one that takes a density."),
+        ("prune_resnet56_A", "50", "method: got prune_resnet56_A, expected one that takes a density."),
+    ],
+)
+def test_densities_that_are_none(method: str, density: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        plan_levels(method, density=density, levels=None, rate=0.2)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (("block", "kernel"), r"^Mask of block/kernel: got shape \(2,\), expected \(3,\), that of the kernel\."),
+        (("dense", "kernel"), r"^Mask of dense: got no such kernel, expected masks of the same network\."),
+    ],
+)
+def test_masks_of_another_network(path: tuple[str, ...], message: str) -> None:
+    arrays = {"params": {"block": {"kernel": np.ones(3)}}, "momentum": {"block": {"kernel": np.ones(3)}}}
+    with pytest.raises(UserError, match=message):
+        start_with(arrays, {"a": np.ones(2, bool)}, {"a": path}, step=0, rewind_optimizer="reset")
