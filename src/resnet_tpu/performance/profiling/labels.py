@@ -15,6 +15,7 @@ from resnet_tpu.storage import checked_json
 
 _FILE = "operations.json"
 _GUESSES = (
+    ("library call", ("ffi_call",)),
     ("convolution", ("conv",)),
     ("matrix product", ("dot", "gemm", "matmul")),
     ("pooling", ("reduce-window", "reduce_window", "select-and-scatter", "select_and_scatter")),
