@@ -92,7 +92,9 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             {"resnet_depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
             marks=pytest.mark.long,
         ),
-        {"resnet_depth": 50, "pre_activation": True, "norm_act_layer": "evonorm_b0"},
+        pytest.param(
+            {"resnet_depth": 50, "pre_activation": True, "norm_act_layer": "evonorm_b0"}, marks=pytest.mark.long
+        ),
         pytest.param({"resnet_depth": 20, "stem": "auto"}, marks=pytest.mark.long),
     ],
     ids=["plain", "averages", "lars", "resnet-d-se", "pre-activation", "cifar"],
@@ -110,7 +112,7 @@ def test_to_tf1_and_back_all_bits_are_the_same(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("preprocessing", ["tf", "pil"])
+@pytest.mark.parametrize("preprocessing", [pytest.param("tf", marks=pytest.mark.long), "pil"])
 def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same(preprocessing: str) -> None:
     seen = {"image_size": 32, "crop_pct": 0.95, "resize_method": "bilinear", "eval_preprocessing": preprocessing}
     arrays = make_run("run", **TORCH_SHAPED, mean_rgb=(0.5, 0.4, 0.3), **seen)

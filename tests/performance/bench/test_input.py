@@ -41,6 +41,7 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]
     return list(csv.reader(capsys.readouterr().out.splitlines()))
 
 
+@pytest.mark.long
 def test_ours_beside_grain(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, picture = tmp_path / "input.json", tmp_path / "input.png"
     files = [f"--output={output}", f"--picture={picture}"]
