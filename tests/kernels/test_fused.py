@@ -27,6 +27,7 @@ FEATURES = 24
 BLOCKS = {"block": (32, 1, 2), "first block": (8, 1, 1), "halving block": (8, 2, 1)}
 """(channels in, group, number in it)."""
 KINDS = ["expanding", "strided", "stem", *BLOCKS]
+LONG_KINDS = ("first block", "halving block")
 
 
 @pytest.fixture(autouse=True)
@@ -118,11 +119,7 @@ def root_mean_squares(actual: Any, expected: Any) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.long] if kind in ("first block", "halving block") else [])
-        for kind in KINDS
-    ],
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind in LONG_KINDS else []) for kind in KINDS]
 )
 def test_in_bfloat16_they_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
     xs = [images(kind, jnp.bfloat16, seed=seed) for seed in range(32)]
