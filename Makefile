@@ -41,8 +41,9 @@ else
 		$(addprefix tests/,models kernels training recipes checkpoints serving)
 endif
 
-test-peers: $(VENV)/peers/installed  ## what others made, read and written by ours: TensorFlow, emulators, types of services; and hosts on a network
+test-peers: $(VENV)/peers/installed $(VENV)/beam/installed  ## what others made, read and written by ours: TensorFlow, emulators, types of services; and hosts on a network
 	PYTHONPATH=src $(VENV)/peers/bin/python -m pytest -m 'peer or network' $(PARALLEL) --durations=10 $(ARGS)
+	PYTHONPATH=src $(VENV)/beam/bin/python -m pytest -m peer --durations=10 $(ARGS) tests/data/prepare/test_beam.py || [ $$? = 5 ]
 
 test-slow: $(VENV)/installed  ## the slow ones
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
@@ -122,6 +123,12 @@ $(VENV)/peers/installed: $(VENV)/installed pyproject.toml
 	$(layer)
 	$(call install_group,peers,--constraint requirements.lock)
 	$(call install_group,peers-alone,--no-deps)
+	touch $@
+
+$(VENV)/beam/installed: $(VENV)/installed pyproject.toml
+	$(layer)
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["beam"], sep="\n")' \
+		| $(@D)/bin/python -m pip install --quiet --requirement /dev/stdin
 	touch $@
 
 $(NEWEST)/installed: pyproject.toml hatch_build.py $(NATIVE)

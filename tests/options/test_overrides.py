@@ -8,7 +8,9 @@ import pytest
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml, to_yaml
+
+MAPPING = "expected one mapping `name: value`."
 
 
 @pytest.mark.parametrize(
@@ -54,10 +56,19 @@ def test_override_may_be_the_path_of_a_yaml_file(tmp_path: Path) -> None:
     assert parse_overrides(str(tmp_path / "some.yaml")) == {"train_steps": 3}
 
 
-@pytest.mark.parametrize("text", ["s=3,4", "nowhere.yaml", "a", "a=[1,2", "a=1 b=2,c", "a=[x: y: z]"])
+@pytest.mark.parametrize("text", ["s=3,4", "nowhere.yaml", "a", "a=[1,2", "a=1 b=2,c"])
 def test_override_that_is_nothing_of_the_kind(text: str) -> None:
-    with pytest.raises(UserError):
+    with pytest.raises(UserError) as caught:
         parse_overrides(text)
+    expected = "a=1,b=2 or a mapping or a YAML file. Quote values that hold commas."
+    assert str(caught.value) == f"Override: got {text!r}, expected {expected}"
+
+
+def test_override_with_a_bad_list() -> None:
+    with pytest.raises(UserError) as caught:
+        parse_overrides("a=[x: y: z]")
+    problem = "expected ',' or ']', but got ':' in line 1"
+    assert str(caught.value) == f"Override: got text that is not YAML of options: {problem}, {MAPPING} Correct it."
 
 
 def test_numbers_in_yaml_that_yaml_takes_for_text(tmp_path: Path) -> None:
@@ -73,18 +84,40 @@ def test_the_options_of_a_run_may_be_those_of_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"- a\n- b\n", "one mapping"), (b"a: [1", "not YAML"), (b"\xff\xfe\xff", "not text")]
+    ("content", "message"),
+    [
+        (b"- a\n- b\n", f"{{}}: got ['a', 'b'], {MAPPING} Write one option per line."),
+        (b"a: 1\nb: *c", f"{{}}: got text that is not YAML of options: an alias in line 2, {MAPPING} Correct it."),
+        (b"# " + 400_000 * "ü".encode(), f"{{}}: got more than 100000 characters, {MAPPING} Correct it."),
+        (b"\xff\xfe\xff", "YAML file: got {}, which is not text, expected UTF-8 text. Check the path."),
+        (None, "YAML file: got {}, expected an existing file. Check the path."),
+    ],
+    ids=range(5),
 )
-def test_bad_yaml_files(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "bad.yaml").write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        read_yaml(str(tmp_path / "bad.yaml"))
+def test_bad_yaml_files(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_yaml(str(path))
+    assert str(caught.value) == message.format(path)
 
 
-def test_missing_yaml_file_and_folder(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(UserError, match="expected an existing file"):
-            read_yaml(str(path))
+def test_the_longest_yaml_file(tmp_path: Path) -> None:
+    (tmp_path / "long.yaml").write_text("train_steps: 7 #" + "ü" * (100_000 - 16))
+    assert read_yaml(str(tmp_path / "long.yaml")) == {"train_steps": 7}
+
+
+def test_a_folder_is_no_yaml_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected an existing file"):
+        read_yaml(str(tmp_path))
+
+
+def test_a_config_is_read_as_it_was_written_but_for_the_options_of_one_start(tmp_path: Path) -> None:
+    config = Config().replace(train_steps="3epochs", mean_rgb=(1.0, 2.5, 3.0))
+    (tmp_path / "a.yaml").write_text(to_yaml(config.replace(num_processes=2, process_id=1)))
+    assert read_yaml(str(tmp_path / "a.yaml")) == {"mean_rgb": [1.0, 2.5, 3.0], "train_steps": "3epochs"}
+    assert merge(Config(), [Layer("a.yaml", read_yaml(str(tmp_path / "a.yaml")))])[0] == config
 
 
 def test_later_layers_win_and_are_the_origin() -> None:
@@ -101,21 +134,31 @@ def test_errors_name_the_layer() -> None:
         merge(Config(), [Layer("mine.yaml", {"trian_steps": 1})])
 
 
-def test_options_of_an_earlier_run(tmp_path: Path) -> None:
+def test_options_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_run(str(tmp_path)) is None
-    assert read_run("") is None
     config = Config().replace(image_size=64, train_steps="3epochs")
     (tmp_path / "config.json").write_text(json.dumps({"version": "0.0.1", **config.flat()}))
     found = read_run(str(tmp_path))
     assert found is not None
+    assert found.origin == str(tmp_path / "config.json")
     assert merge(Config(), [found])[0] == config
+    monkeypatch.chdir(tmp_path)
+    assert read_run("") is None
+
+
+def test_options_that_a_checkpoint_holds(tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "data.json").write_text(json.dumps({"config": {"train_steps": 3}, "labels": ["a"]}))
+    assert read_run(str(tmp_path)) == Layer(str(tmp_path / "meta" / "data.json"), {"train_steps": 3})
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", ""])
 def test_damaged_description_of_a_run(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(UserError, match="Config of the run"):
+    (file := tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError) as caught:
         read_run(str(tmp_path))
+    do = "Choose another model_dir or checkpoint, or delete this file."
+    assert str(caught.value) == f"Config of the run: got {file}, expected a JSON object. {do}"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.pruning.magnitude import standardised
 from resnet_tpu.pruning.masks import Masks, all_kept, density
 from resnet_tpu.pruning.methods import HELP, find_method
 
@@ -107,6 +108,12 @@ def test_projections_and_classifier_stay_out_of_prune_global() -> None:
     masks = find_method("prune_global_50")(weights, all_kept(weights))
     assert masks["proj_2_2"].all() and masks["dense"].all()
     assert 0.4 < density([masks["conv_1"], masks["conv_2"]]) < 0.6
+
+
+@pytest.mark.parametrize(("sizes", "score"), [([0.5, 0.5], np.nan), ([1e-30, 2e-30], np.inf), ([1, 3], 1)])
+def test_scores_of_weights_that_hardly_differ(sizes: list[float], score: float) -> None:
+    kernel = np.array(sizes, np.float32) * np.array([1, -1], np.float32)
+    np.testing.assert_array_equal(standardised(kernel.reshape(1, 1, 1, 2)).ravel(), [score, score])
 
 
 @pytest.mark.parametrize("percent", [80, 33.3, 0])

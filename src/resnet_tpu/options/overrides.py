@@ -1,6 +1,7 @@
 """Options out of YAML files, override strings and earlier runs, and their merging, layer over layer."""
 
 import contextlib
+import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -52,9 +53,8 @@ def read_yaml(path: str) -> dict[str, Any]:
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("YAML file", path, "an existing file", "Check the path.")
     try:
-        with storage.open_read(path) as file:
-            text = file.read(4 * plain_yaml.MAX_CHARACTERS + 1).decode()  # of UTF-8, which has up to 4 bytes for one
-        options = _parse_mapping(text, path)
+        with storage.open_read(path) as file, io.TextIOWrapper(file, "utf-8") as text:
+            options = _parse_mapping(text.read(plain_yaml.MAX_CHARACTERS + 1), path)
     except UnicodeDecodeError:
         raise UserError("YAML file", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
     return {name: value for name, value in options.items() if name != "version"}
@@ -62,8 +62,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """The options that are not at their defaults as text that `read_yaml` reads; those of one start are left out."""
-    values = {name: value for name, value in config.changed().items() if name not in OF_ONE_START}
-    return plain_yaml.dump({name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
+    return plain_yaml.dump({name: value for name, value in config.changed().items() if name not in OF_ONE_START})
 
 
 def read_run(path: str) -> Layer | None:

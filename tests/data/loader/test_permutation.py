@@ -31,3 +31,9 @@ def test_where_grains_is_no_permutation() -> None:
     assert index_shuffle(0, num_records - 1, 5, 4) == index_shuffle(num_records - 1, num_records - 1, 5, 4)
     found = [record_at(i, num_records=num_records, seed=5) for i in range(num_records)]
     assert sorted(found) == list(range(num_records))
+
+
+def test_one_record_fewer_than_are_enciphered() -> None:
+    num_records = 65_535
+    found = [record_at(i, num_records=num_records, seed=5) for i in range(num_records)]
+    assert found == [index_shuffle(i, num_records - 1, 5, 4) for i in range(num_records)]

@@ -85,12 +85,12 @@ def test_options_of_beam_without_beam_are_refused() -> None:
         prepare_verb(["raw", "out", "--", "--runner=DirectRunner"])
 
 
-# What follows needs Beam itself, which asks for older packages than the tests are pinned to: docs/beam.md.
+# What follows needs Beam itself, which asks for older packages than the tests are pinned to: `make test-peers`.
 
 
+@pytest.mark.peer("apache-beam")
 @pytest.mark.parametrize("workers", [1, 4])
 def test_beam_gives_the_local_output(odd_folders: Path, tmp_path: Path, run, contents, workers: int) -> None:
-    pytest.importorskip("apache_beam")
     options = {"train_shards": 5, "max_side": 100}
     manifest = run(odd_folders, tmp_path / "local", **options)
     words = [f"--{name}={value}" for name, value in {**options, "workers": workers}.items()]
@@ -106,8 +106,8 @@ def test_beam_gives_the_local_output(odd_folders: Path, tmp_path: Path, run, con
     )
 
 
+@pytest.mark.peer("apache-beam")
 def test_an_interrupted_pipeline_is_continued(odd_folders: Path, tmp_path: Path, run, contents) -> None:
-    pytest.importorskip("apache_beam")
     out, options = tmp_path / "out", PrepareOptions(train_shards=5, workers=1)
     run(odd_folders, out, train_shards=5)
     before = contents(out)
@@ -121,8 +121,8 @@ def test_an_interrupted_pipeline_is_continued(odd_folders: Path, tmp_path: Path,
     assert changed == {"validation-00000-of-00001"}
 
 
+@pytest.mark.peer("apache-beam")
 def test_what_a_worker_cannot_write_is_named(class_folders: Path, tmp_path: Path, run, contents) -> None:
-    pytest.importorskip("apache_beam")
     out = tmp_path / "out"
     code = (
         "import resource, sys\nfrom resnet_tpu.data.prepare.prepare import PrepareOptions, prepare\n"
@@ -143,6 +143,7 @@ def test_what_a_worker_cannot_write_is_named(class_folders: Path, tmp_path: Path
     assert contents(out) == contents(tmp_path / "fresh")
 
 
+@pytest.mark.peer("apache-beam")
 @pytest.mark.parametrize(
     ("arguments", "raw", "workers", "message"),
     [
@@ -159,12 +160,12 @@ def test_what_a_worker_cannot_write_is_named(class_folders: Path, tmp_path: Path
     ],
 )
 def test_what_beam_or_a_runner_cannot_do(arguments: list[str], raw: str, workers: int | None, message: str) -> None:
-    pytest.importorskip("apache_beam")
     with pytest.raises(UserError) as caught:
         make_pipeline(arguments, raw, "out", workers=workers, most_workers=1)
     assert message in str(caught.value)
 
 
+@pytest.mark.peer("apache-beam")
 def test_options_reach_beam_and_dataflow() -> None:
     options = pytest.importorskip("apache_beam.options.pipeline_options")
     found = parse_options([*DATAFLOW, "--max_num_workers=50", "--sdk_container_image=image", "--experiments=fast"])
@@ -176,8 +177,8 @@ def test_options_reach_beam_and_dataflow() -> None:
     assert found.view_as(options.DebugOptions).experiments == ["fast"]
 
 
+@pytest.mark.peer("apache-beam")
 def test_options_in_the_docs_are_known() -> None:
-    pytest.importorskip("apache_beam")
     page = (Path(__file__).parents[3] / "docs" / "beam.md").read_text()
     commands = re.findall(r"^resnet-tpu .* --beam -- (.*)$", page.replace("\\\n", " "), re.MULTILINE)
     assert commands
@@ -186,6 +187,7 @@ def test_options_in_the_docs_are_known() -> None:
         assert options.get_all_options(retain_unknown_options=True) == options.get_all_options()
 
 
+@pytest.mark.peer("apache-beam")
 @pytest.mark.parametrize(
     ("arguments", "workers", "expected"),
     [

@@ -1,12 +1,15 @@
 """`profile train`: a real training, traced, read back and summed up."""
 
+import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from resnet_tpu import cli
@@ -80,6 +83,35 @@ def test_a_run_that_is_there_gives_its_options_and_is_not_touched(
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert {path: after[path] for path in before} == before
     assert {path.relative_to(tmp_path).parts[0] for path in after.keys() - before.keys()} == {"plugins"}
+
+
+@pytest.mark.peer("xprof")
+def test_tensorboards_profile_plugin_shows_the_same(traced: Path, tmp_path: Path) -> None:
+    convert = importlib.import_module("xprof.convert.raw_to_tool_data")
+    trace = read_trace(path := str(shutil.copy(find_trace(str(traced)), tmp_path)))  # it writes beside what it reads
+
+    def page(tool: str, **parameters: Any) -> Any:
+        return convert.xspace_to_tool_data([path], tool, parameters)[0]
+
+    shown = [event for event in json.loads(page("trace_viewer"))["traceEvents"] if event.get("ph") == "X"]
+    for name, spans in (("train", trace.steps), ("input_wait", trace.input_waits), ("device_wait", trace.device_waits)):
+        bars = sorted((event["ts"], event["dur"]) for event in shown if event["name"].partition(" ")[0] == name)
+        expected = [(1e6 * span.start, 1e6 * (span.end - span.start)) for span in spans]
+        np.testing.assert_allclose(bars, expected, rtol=0, atol=0.01)  # in µs
+    operations = sorted(event["name"] for event in shown if "hlo_op" in event.get("args", {}))
+    assert operations == sorted(event.name for lanes in trace.devices.values() for lane in lanes for event in lane)
+
+    shown = [row["c"][-1]["v"] for row in json.loads(page("overview_page"))[1]["rows"]]
+    times = [1e3 * (span.end - span.start) for span in trace.steps]
+    assert len(shown) >= STEPS - 2  # it leaves out the first and the last of many, which may be cut off
+    assert np.abs(np.subtract.outer(shown, times)).min(1) == pytest.approx(0, abs=1e-5)  # in ms
+
+    assert {"overview_page", "trace_viewer@", "op_profile"} <= {*convert.xspace_to_tool_names([path])}
+    (module,) = (found.name.removesuffix(".hlo_proto.pb") for found in tmp_path.glob("jit_train_step*"))
+    graph = page("graph_viewer", graph_viewer_options={"module_name": module, "type": "short_txt"})
+    assert b"HloModule jit_train_step" in graph
+    assert json.loads(page("memory_viewer", module_name=module))["totalBufferAllocationMib"] > 0
+    assert read_trace(find_trace(str(tmp_path))) == trace
 
 
 @pytest.mark.tpu

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from resnet_tpu.data.sources.data_dir import open_source
@@ -88,6 +91,36 @@ def test_onnx_says_what_it_is(drawn: Callable[..., Trained], tmp_path: Path) -> 
     }  # fmt: skip
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "n"
     assert "BatchNormalization" not in {node.op_type for node in model.graph.node}
+
+
+ALONE = """
+import json, sys
+sys.path.append(sys.argv[1])  # there is nothing beside Python's own library before
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[2], providers=["CPUExecutionProvider"])
+about = session.get_modelmeta().custom_metadata_map
+logits, probabilities = session.run(["logits", "probabilities"], {"images": numpy.load(sys.argv[3])})
+names = json.loads(about["class_names"])
+print(json.dumps([logits.tolist(), probabilities.tolist(), [names[k] for k in logits.argmax(1)]]))
+"""
+
+
+@pytest.mark.peer("onnxruntime", "numpy")
+def test_onnx_runtime_needs_nothing_else(trained: Trained, tmp_path: Path) -> None:
+    bundle = make(trained, tmp_path / "exported", "onnx")
+    images = images_of(bundle)
+    np.save(tmp_path / "images.npy", images)
+    (site := tmp_path / "site").mkdir()
+    for module in (np, onnxruntime):
+        (site / module.__name__).symlink_to(module.__path__[0])
+    arguments = [str(site), f"{bundle.path}/model.onnx", str(tmp_path / "images.npy")]
+    done = subprocess.run([sys.executable, "-ISc", ALONE, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    logits, probabilities, names = json.loads(done.stdout)
+    expected = live_logits(trained, images)
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(probabilities, jax.nn.softmax(expected), rtol=0, atol=1e-6)
+    assert names == [trained.class_names[label] for label in expected.argmax(1)]
 
 
 def test_a_pruned_network_is_exported_with_its_zeros(drawn: Callable[..., Trained], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The SavedModel answers as the original's does: encoded images in, classes out."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,21 +83,22 @@ def test_the_original_signature(name: str, tf: Any, drawn: Callable[..., Trained
     np.testing.assert_allclose(powers / powers.sum(1, keepdims=True), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.peer("tensorflow-cpu")
+@pytest.mark.peer("tensorflow-cpu", "tensorflow-serving-api")
 @pytest.mark.filterwarnings("ignore")
-def test_serving_reads_the_warm_up_requests(tf: Any, drawn: Callable[..., Trained], tmp_path: Path) -> None:
-    logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+def test_the_model_answers_its_warm_up_requests(tf: Any, drawn: Callable[..., Trained], tmp_path: Path) -> None:
+    logs = importlib.import_module("tensorflow_serving.apis.prediction_log_pb2")
     options = {"add_warmup_requests": True, "inference_batch_sizes": "1,3", "model_name": "flowers"}
     bundle = make(drawn(resnet_depth=20), tmp_path, **options)
     loaded = tf.saved_model.load(bundle.path)
-    requests = [
-        logs.PredictionLog.FromString(record).predict_log.request
-        for record in read_records(str(Path(bundle.path) / REQUESTS))
-    ]
-    assert [request.inputs["input"].tensor_shape.dim[0].size for request in requests] == [1] * 8 + [3] * 8
-    for request in requests[7:9]:
-        assert (request.model_spec.name, request.model_spec.signature_name) == ("flowers", "serving_default")
-        images = tf.make_ndarray(request.inputs["input"])
+    found = [logs.PredictionLog.FromString(record) for record in read_records(f"{bundle.path}/{REQUESTS}")]
+    assert [log.predict_log.request.inputs["input"].tensor_shape.dim[0].size for log in found] == [1] * 8 + [3] * 8
+    for log in found:
+        images = tf.make_ndarray(log.predict_log.request.inputs["input"])
+        expected = logs.PredictionLog()
+        request = expected.predict_log.request
+        request.model_spec.name, request.model_spec.signature_name = "flowers", "serving_default"
+        request.inputs["input"].CopyFrom(tf.make_tensor_proto(images))
+        assert log == expected
         answer = loaded.signatures["serving_default"](input=tf.constant(images))
         assert answer["probabilities"].shape == (len(images), 5)
 
