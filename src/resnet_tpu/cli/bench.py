@@ -54,6 +54,7 @@ def bench_input(given: Given) -> None:
         "resnet-tpu bench wait",
         "resnet-tpu bench wait photos --cache=decoded --picture=wait.png",
         "resnet-tpu bench wait data --device_ms=50",
+        "resnet-tpu bench wait --stubbed --batch_size=1024 --device_ms=50 --input_workers=processes",
     ),
     arguments=(Argument("where", "DATA", "Photos to train on.", is_required=False),),
     groups=[
