@@ -101,6 +101,10 @@ def train_image(
         _shift(out, rng, crop_padding)
 
 
+TrainImage = Callable[..., None]
+"""What is called as `train_image`."""
+
+
 def _shift(image: np.ndarray, rng: np.random.Generator, padding: int) -> None:
     """Puts a random window of its own size, out of `image` [s, s, 3] with a black border of `padding`, in its place.
 
