@@ -65,7 +65,7 @@ class _Chunking:
         """Chunks in all batches."""
         return self.num_batches * self.parts
 
-    def place(self, chunk: int) -> tuple[int, int, range]:
+    def locate(self, chunk: int) -> tuple[int, int, range]:
         """Number `chunk` of all: its batch, its first row there, and the positions it holds."""
         batch, part = divmod(chunk, self.parts)
         first = self.start + batch * self.batch_size + self.host_index * self.per_host
@@ -84,7 +84,7 @@ class _Maker:
 
     def make(self, chunk: int) -> list[str]:
         """Fills the rows of number `chunk`; the messages of skipped examples."""
-        batch, first_row, positions = self._chunking.place(chunk)
+        batch, first_row, positions = self._chunking.locate(chunk)
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
         fetched = self.ahead.take(chunk, self.records_in(chunk)) if self.ahead else None
@@ -92,7 +92,7 @@ class _Maker:
 
     def records_in(self, chunk: int) -> dict[int, int]:
         """The records of a chunk's rows by position, where there are any."""
-        found = ((position, self._filling.record_at(position)) for position in self._chunking.place(chunk)[2])
+        found = ((position, self._filling.record_at(position)) for position in self._chunking.locate(chunk)[2])
         return {position: record for position, record in found if record is not None}
 
     def take(self, batch: int) -> Slot:
@@ -131,7 +131,7 @@ class Batches(Iterator[Batch]):
             ahead = None
             if source := distant(filling.source):
                 if filling.order:
-                    requests = by_runs(chunking.num_chunks, lambda chunk: chunking.place(chunk)[2], filling.order)
+                    requests = by_runs(chunking.num_chunks, lambda chunk: chunking.locate(chunk)[2], filling.order)
                 else:
                     requests = by_chunks(chunking.num_chunks, self._maker.records_in)
                 ahead = ReadAhead(source, filling.cache, requests)

@@ -48,9 +48,9 @@ class DecodeError(UserError):
         """The error for bytes that are `got` instead of an image."""
         return cls("Image", got, _FORMATS, _DO)
 
-    def at(self, place: str) -> "DecodeError":
+    def at(self, name: str) -> "DecodeError":
         """The same error, naming where the image is."""
-        return type(self)(f"Image {place}", self.got, self.expected, self.do)
+        return type(self)(f"Image {name}", self.got, self.expected, self.do)
 
 
 class TooLargeError(DecodeError):
