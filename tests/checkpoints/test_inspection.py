@@ -37,9 +37,9 @@ def test_every_array_is_there_once_in_the_order_of_the_layers(kind: Kind, three_
     assert {entry.name: entry.dtype for entry in found.entries} == {
         name: str(array.dtype) for name, array in weights.variables.items()
     }
-    places = [entry.place for entry in found.entries if entry.place]
-    assert places == ["/".join(path) for _, path in tf_names(three_kinds.network).values()]
-    assert [entry.place for entry in found.entries[: len(places)]] == places
+    names = [entry.leaf for entry in found.entries if entry.leaf]
+    assert names == ["/".join(path) for _, path in tf_names(three_kinds.network).values()]
+    assert [entry.leaf for entry in found.entries[: len(names)]] == names
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(three_kinds.arrays["params"]))
     assert found.summary == SUMMARIES[kind].format(f"{num_parameters:,}") + "."
 
@@ -93,8 +93,8 @@ def test_the_pruning_programs_names_have_their_places(three_kinds: Any, tmp_path
     kernel = variables.pop("conv2d/kernel")
     tf1_bundle.write_bundle(str(tmp_path / "model.ckpt-3"), {"conv_1_w": kernel, "conv_1_m": kernel * 0, **variables})
     found = {entry.name: entry for entry in inspect(str(tmp_path)).entries}
-    assert found["conv_1_w"].place == "stem/conv/kernel"
-    assert found["conv_1_m"].place == ""
+    assert found["conv_1_w"].leaf == "stem/conv/kernel"
+    assert found["conv_1_m"].leaf == ""
 
 
 @pytest.mark.parametrize("kind", ["tf1", "torch"])

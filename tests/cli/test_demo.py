@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from PIL import Image
 from resnet_tpu import cli
 from resnet_tpu.data.prepare.digits import write_digits
 
-pytest.importorskip("sklearn", reason="the demo's digits come with the extra [demo]")
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="the demo's digits come with the extra [demo]")
 
 
 @pytest.mark.long

@@ -2,16 +2,18 @@
 
 import io
 from pathlib import Path
+from typing import get_args
 
 import cv2
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from resnet_tpu.data.findings import Kind
-from resnet_tpu.data.images import BadImageError, Limits, clean_image
+from resnet_tpu.data.images import BadImageError, Limits, Subsampling, clean_image
 
 
 def pixels(encoded: bytes) -> np.ndarray:
@@ -127,6 +129,47 @@ def test_quality_is_of_what_is_encoded_again(tmp_path: Path, draw) -> None:
     assert sizes[2] == len(clean_image(data, "a.png").encoded)
 
 
+@pytest.mark.parametrize("size", [(300, 200), (90, 60)])
+def test_recompressed_the_picture_stays_and_the_file_shrinks(tmp_path: Path, draw, size: tuple[int, int]) -> None:
+    data = draw(tmp_path / "a.jpg", size=size, quality=100, subsampling="4:4:4").read_bytes()
+    image = clean_image(data, "a.jpg", Limits(recompress=True))
+    assert [kind for kind, _ in image.notes] == [Kind.RECOMPRESSED]
+    assert (image.width, image.height) == size
+    assert len(image.encoded) < len(data)
+    difference = pixels(image.encoded) - pixels(data)
+    assert 10 * np.log10(255**2 / (difference**2).mean()) > 36  # dB
+    assert simplejpeg.decode_jpeg_header(image.encoded)[3] == ("420" if min(size) >= 128 else "444")
+
+
+def test_how_it_is_recompressed(tmp_path: Path, draw) -> None:
+    data = draw(tmp_path / "a.jpg", size=(300, 200), quality=100, subsampling="4:4:4").read_bytes()
+    found = [clean_image(data, "a.jpg", Limits(recompress=True, quality=quality)).encoded for quality in (95, 90, 50)]
+    assert found[0] == clean_image(data, "a.jpg", Limits(recompress=True)).encoded
+    assert len(found[0]) > len(found[1]) > len(found[2])
+    for name in get_args(Subsampling):
+        encoded = clean_image(data, "a.jpg", Limits(recompress=True, subsampling=name)).encoded
+        assert simplejpeg.decode_jpeg_header(encoded)[3] == name.replace(":", "")
+    small = clean_image(data, "a.jpg", Limits(short_side=150, subsampling="4:4:4"))
+    assert simplejpeg.decode_jpeg_header(small.encoded)[3] == "444"
+    assert small == clean_image(data, "a.jpg", Limits(short_side=150, subsampling="4:4:4", recompress=True))
+
+
+def test_what_would_not_shrink_keeps_its_bytes(tmp_path: Path, draw) -> None:
+    data = draw(tmp_path / "a.jpg", size=(300, 200), quality=60).read_bytes()
+    assert clean_image(data, "a.jpg", Limits(recompress=True)) == (data, 200, 300, [])
+    once = clean_image(data, "a.jpg", Limits(recompress=True, quality=40)).encoded
+    assert len(once) < len(data)
+    again = clean_image(once, "a.jpg", Limits(recompress=True, quality=40)).encoded
+    assert len(again) <= len(once)
+
+
+def test_conversions_are_no_larger_than_what_is_recompressed(tmp_path: Path, draw) -> None:
+    data = draw(tmp_path / "a.png", size=(200, 200)).read_bytes()
+    image = clean_image(data, "a.png", Limits(recompress=True))
+    assert image == clean_image(data, "a.png", Limits(quality=95))
+    assert [kind for kind, _ in image.notes] == [Kind.CONVERTED]
+
+
 @pytest.mark.parametrize(
     ("data", "name", "kind"),
     [
@@ -143,7 +186,7 @@ def test_what_is_no_image(data: bytes, name: str, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("progressive", [False, True])
-@pytest.mark.parametrize("limits", [Limits(), Limits(max_side=20)])
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_side=20), Limits(recompress=True)])
 def test_every_truncation_of_a_jpeg_is_noticed(tmp_path: Path, draw, progressive: bool, limits: Limits) -> None:
     data = draw(tmp_path / "a.jpg", size=(64, 48), progressive=progressive).read_bytes()
     for size in range(1, len(data) - 1):

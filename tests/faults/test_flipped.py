@@ -155,6 +155,7 @@ KINDS: dict[str, Callable[[Path], Subject]] = {
     "safetensors": weights,
     "bundle": bundle,
 }
+LONG_KINDS = ("pruned checkpoint", "safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +223,7 @@ def check_flips(subject: Subject, count: int) -> Counter[str]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves tasks behind
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind == "pruned checkpoint" else []) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind in LONG_KINDS else []) for kind in KINDS]
 )
 def test_a_flipped_byte_is_noticed_or_harmless(kind: str, subject: Callable[[str], Subject]) -> None:
     assert check_flips(subject(kind), SHORT_FLIPS)["noticed"] >= 1

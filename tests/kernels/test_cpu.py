@@ -237,7 +237,12 @@ SLOW_VARIANTS: list[dict[str, Any]] = [
 
 @needs_library
 @pytest.mark.parametrize(
-    "options", [*VARIANTS, *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW_VARIANTS)]
+    "options",
+    [
+        VARIANTS[0],
+        *(pytest.param(options, marks=pytest.mark.long) for options in VARIANTS[1:]),
+        *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW_VARIANTS),
+    ],
 )
 def test_a_whole_network_gives_the_same_by_both_kernels(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

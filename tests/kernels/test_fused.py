@@ -27,6 +27,7 @@ FEATURES = 24
 BLOCKS = {"block": (32, 1, 2), "first block": (8, 1, 1), "halving block": (8, 2, 1)}
 """(channels in, group, number in it)."""
 KINDS = ["expanding", "strided", "stem", *BLOCKS]
+LONG_KINDS = ("first block", "halving block")
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +118,9 @@ def root_mean_squares(actual: Any, expected: Any) -> list[float]:
     return jax.tree.leaves(jax.tree.map(of, actual, expected))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind in LONG_KINDS else []) for kind in KINDS]
+)
 def test_in_bfloat16_they_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
     xs = [images(kind, jnp.bfloat16, seed=seed) for seed in range(32)]
     exact = run(make(kind, groups=2), [x.astype(jnp.float32) for x in xs], PLAIN)
@@ -173,7 +176,7 @@ def gradients_of(network: Network) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("kernels", "options"),
     [
-        (block_kernels(1), {}),
+        pytest.param(block_kernels(1), {}, marks=pytest.mark.long),
         (FUSED, {}),
         pytest.param(
             FUSED,

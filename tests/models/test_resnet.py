@@ -198,11 +198,11 @@ def test_every_random_place_of_a_network_draws_its_own() -> None:
     asked = []
 
     class Recording(Training):
-        def key_of(self, place: int) -> jax.Array:
-            asked.append(place)
-            return jax.random.key(place)
+        def key_of(self, site: int) -> jax.Array:
+            asked.append(site)
+            return jax.random.key(site)
 
     x = random(2, 32, 32, 3)
     jax.eval_shape(lambda x: Part(lambda net, x: resnet(net, x, 5), settings, x)(x, Recording()), x)
-    # five places in each of six blocks, in groups 1 and 2 drop connect's alone, and one of dropout
+    # five sites in each of six blocks, in groups 1 and 2 drop connect's alone, and one of dropout
     assert asked == [4, 9, 14, *range(15, 31)]

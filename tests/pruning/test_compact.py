@@ -87,9 +87,10 @@ def channels(config: Config) -> list[int]:
     [
         ({}, EVERY_OTHER | {8: 1.0}),
         ({"resnet_depth": 18, "image_size": 40, "stem": "imagenet", "pre_activation": True}, {2: 0.5, 6: 0.5, 12: 0.3}),
-        (
+        pytest.param(
             {"resnet_depth": 50, "resnetd_shortcut": True, "se_ratio": 0.25},
             {number: 0.5 for number in range(2, 50) if number % 3 != 1},
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -218,6 +218,7 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which needs none
 
 
+@pytest.mark.long
 def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out"
     words = ["prune", str(dense), "--density=50", "--rewind_to=2", f"--output_dir={output}"]

@@ -145,6 +145,7 @@ def test_what_is_said_stays(photos: Path, weights: Path, tmp_path: Path, capsys:
     assert (config["crop_pct"], config["image_size"], config["resize_method"]) == (0.7, 32, "bilinear")
 
 
+@pytest.mark.long
 def test_made_up_images_and_files_of_options_choose_nothing(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

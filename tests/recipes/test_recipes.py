@@ -88,7 +88,7 @@ def photos_of_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "name",
     [
         pytest.param("v3-128", marks=pytest.mark.long),
-        "v5e-8",
+        pytest.param("v5e-8", marks=pytest.mark.long),
         pytest.param("randaugment-8", marks=pytest.mark.long),
         "cifar",
         pytest.param("resnetrs200_i256", marks=pytest.mark.slow),

@@ -64,7 +64,8 @@ def test_every_checkpoint_holds_the_average_of_those_before(averaged: Path) -> N
         np.testing.assert_allclose(after[f"ema/{name}"], expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("stopped_at", [1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("stopped_at", [1, 4])
 def test_a_run_resumed_is_the_run_that_never_stopped(
     tiny: Tiny, averaged: Path, tmp_path: Path, stopped_at: int
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_signal_saves_first(tmp_path: Path, number: signal.Signals, code: int)
     assert steps_in(tmp_path)[-1] == max(row["step"] for row in read_metrics(str(tmp_path))) + 1
 
 
+@pytest.mark.long
 def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path) -> None:
     process = start(tmp_path, 1_000_000)
     while not steps_in(tmp_path):  # written beside the training, whose steps take no time here

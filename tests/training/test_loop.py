@@ -219,6 +219,7 @@ def test_bfloat16_trains_and_keeps_float32_parameters(tiny: Tiny, tmp_path: Path
     assert {leaf.dtype.name for leaf in jax.tree.leaves((trained.params, trained.batch_stats))} == {"float32"}
 
 
+@pytest.mark.long
 def test_a_profile_is_captured_for_tensorboard(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, profile_every_n_steps=1, tpu_profile_duration=50, mode="train"))
     assert list((tmp_path / "plugins" / "profile").rglob("*.xplane.pb"))

@@ -90,6 +90,7 @@ def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_what_weights_need_travels_with_them_and_stays(
     tiny: Tiny, torchvision_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -165,6 +165,7 @@ def test_plain_is_taken_unless_another_gains() -> None:
         fastest([Trial(plain, left_out="no memory"), Trial(other, left_out="no")])
 
 
+@pytest.mark.long
 def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     kernels: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +184,7 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert "resnet_depth: got 19" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_choice_survives_the_journey_through_a_checkpoint() -> None:
     for choice in (Choice("fused"), Choice("block", tuned_compiler=False)):
         assert tune._as_choice(json.loads(json.dumps(dataclasses.asdict(choice)))) == choice

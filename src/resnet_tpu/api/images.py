@@ -33,26 +33,26 @@ class ImageSource:
         """Raises UserError for what is no image, a path that is not there, and where there are no images at all."""
         self.class_names = list(class_names)
         self.num_classes = len(class_names)
-        self._places = [place for image in _each(images) for place in self._places_of(image)]
-        if not self._places:
+        self._origins = [origin for image in _each(images) for origin in self._origins_of(image)]
+        if not self._origins:
             raise UserError("Images", "none", "at least one", "Give a path, a picture or an array.")
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._origins)
 
     def __getitem__(self, i: int) -> Sample:
-        place, number = self._places[i]
-        if isinstance(place, FileSource):
-            return place[number]
-        name = getattr(place, "filename", "") or f"image {i}"
-        return Sample(_encode(place), UNKNOWN_LABEL, os.fspath(name))
+        origin, number = self._origins[i]
+        if isinstance(origin, FileSource):
+            return origin[number]
+        name = getattr(origin, "filename", "") or f"image {i}"
+        return Sample(_encode(origin), UNKNOWN_LABEL, os.fspath(name))
 
     def where(self, i: int) -> str:
         """What image `i` is called."""
-        place, number = self._places[i]
-        return place.where(number) if isinstance(place, FileSource) else f"image {i}"
+        origin, number = self._origins[i]
+        return origin.where(number) if isinstance(origin, FileSource) else f"image {i}"
 
-    def _places_of(self, image: Any) -> Iterator[tuple[Any, int]]:
+    def _origins_of(self, image: Any) -> Iterator[tuple[Any, int]]:
         if isinstance(image, str | os.PathLike):
             files = FileSource([expand_home(os.fspath(image))], self.class_names)
             return ((files, number) for number in range(len(files)))

@@ -112,7 +112,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
         return _load_bundle(bundle)
     distributed.start(use_tpu=True)
     if (found := locate(path)).kind == "ours":
-        return _load_checkpoint(path, found.place, precision)
+        return _load_checkpoint(path, found.path, precision)
     config, arrays, class_names = open_network(path)
     config = config.replace(precision=precision or "float32")
     network = network_of(config)

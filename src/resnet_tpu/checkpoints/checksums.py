@@ -32,9 +32,9 @@ def check(path: str, part: str) -> None:
 
     Nothing is known of a checkpoint without checksums: an old one, or one whose writer was killed just then.
     """
-    if storage.is_remote(path) or not storage.exists(place := storage.join(path, FILE)):
+    if storage.is_remote(path) or not storage.exists(manifest := storage.join(path, FILE)):
         return
-    written = checked_json.as_kind(dict[str, list[int]], checked_json.parse(storage.read_text(place)), FILE)
+    written = checked_json.as_kind(dict[str, list[int]], checked_json.parse(storage.read_text(manifest)), FILE)
     files = dict(_files(path, part))
     with ThreadPoolExecutor() as pool:
         found = dict(zip(files, pool.map(_describe, files.values()), strict=True))

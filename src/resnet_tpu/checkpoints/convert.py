@@ -94,9 +94,9 @@ def convert(
 
 def _check_fit(to: Form, **options: Any) -> None:
     """Raises UserError for an option that what is written has no place for."""
-    places = {"labels": ("model_dir", "safetensors", "timm"), "image_size": ("model_dir",)}
+    forms = {"labels": ("model_dir", "safetensors", "timm"), "image_size": ("model_dir",)}
     for name, value in options.items():
-        if value and to not in places[name]:
+        if value and to not in forms[name]:
             raise UserError(name, value, f"no {name} with --to={to}, which has no place for it", "Leave it out.")
 
 
@@ -237,7 +237,7 @@ def _new_folder(target: str) -> Iterator[str]:
     if storage.is_remote(target):
         yield target
         return
-    place = Path(storage.absolute(target))
-    with storage.folder_aside(str(place.parent), place.name) as aside:
+    path = Path(storage.absolute(target))
+    with storage.folder_aside(str(path.parent), path.name) as aside:
         yield aside
-        Path(aside).rename(place)
+        Path(aside).rename(path)

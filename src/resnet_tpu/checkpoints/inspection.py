@@ -43,10 +43,10 @@ _WRITERS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """An array of a file. `place`: its name in a network here, as in --freeze; '' for what is no part of one."""
+    """An array of a file. `leaf`: its name in a network here, as in --freeze; '' for what is no part of one."""
 
     name: str
-    place: str
+    leaf: str
     shape: tuple[int, ...]
     dtype: str
     num_bytes: int
@@ -68,15 +68,15 @@ def inspect(path: str) -> Inspection:
     try:
         weights = describe(found, arrays)
         network = network_of(Config().replace(**weights.options))
-        summary, places = f"{summarize(weights, network)}.", _places(weights, network, arrays)
+        summary, names = f"{summarize(weights, network)}.", _names_of_leaves(weights, network, arrays)
     except UserError as error:
-        summary, places = f"Arrays of {_WRITERS[found.kind]}, but of no network that there is here: {error}", {}
-    order = {name: number for number, name in enumerate(places)}
+        summary, names = f"Arrays of {_WRITERS[found.kind]}, but of no network that there is here: {error}", {}
+    order = {name: number for number, name in enumerate(names)}
     entries = [
-        Entry(name, places.get(name, ""), array.shape, str(array.dtype), array.size * array.dtype.itemsize)
+        Entry(name, names.get(name, ""), array.shape, str(array.dtype), array.size * array.dtype.itemsize)
         for name, array in sorted(arrays.items(), key=lambda pair: (order.get(pair[0], len(order)), _natural(pair[0])))
     ]
-    return Inspection(found.place, entries, summary)
+    return Inspection(found.path, entries, summary)
 
 
 def summarize(weights: Weights, network: Network) -> str:
@@ -84,10 +84,10 @@ def summarize(weights: Weights, network: Network) -> str:
     model, options = network.model, weights.options
     name = f"ResNet-{model.resnet_depth}" + (f" of width {model.resnet_width}" if model.resnet_width else "")
     variant = [_in_words(option, options[option]) for option in _VARIANT if _is_special(option, options)]
-    places = weights.names_in(network).items()
+    names = weights.names_in(network).items()
     num_parameters = sum(
         weights.variables[name].size
-        for name, (collection, _) in places
+        for name, (collection, _) in names
         if collection == "params" and name in weights.variables
     )
     return ", ".join(
@@ -130,7 +130,7 @@ def _kept(weights: Weights) -> list[str]:
     return [momentum, "moving averages" if averaged else "no averages"]
 
 
-def _places(weights: Weights, network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+def _names_of_leaves(weights: Weights, network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Name in `network` of each array that has one, by its name in the file, in the order of the layers."""
     # the pruning fork has its own names for what the original calls otherwise
     in_file = rename({name: name for name in arrays}) if weights.kind == "tf1" else {name: name for name in arrays}
@@ -151,7 +151,7 @@ def render(inspection: Inspection) -> RenderableType:
     table.columns[4].justify = "right"
     for entry in inspection.entries:
         shape = "×".join(map(str, entry.shape))
-        table.add_row(escape(entry.name), entry.place, shape, entry.dtype, f"{entry.num_bytes:,}")
+        table.add_row(escape(entry.name), entry.leaf, shape, entry.dtype, f"{entry.num_bytes:,}")
     table.add_section()
     total = sum(entry.num_bytes for entry in inspection.entries)
     table.add_row(f"{len(inspection.entries)} arrays", "", "", "", f"{total:,}")

@@ -41,10 +41,10 @@ def config_of(meta: Mapping[str, Any]) -> Config:
 def changed_options(before: Config, now: Config) -> list[str]:
     """`name old -> new` for each option that is not as it was."""
     old, new = before.flat(), now.flat()
-    places = {"model_dir", "mode", "export_dir", "cache_folder", "export_forms", "model_name"}
+    paths = {"model_dir", "mode", "export_dir", "cache_folder", "export_forms", "model_name"}
     hosts = {*OF_ONE_START, "coordinator_timeout", "heartbeat_timeout"}
     serving = {"inference_batch_sizes", "add_warmup_requests"}
-    aside = places | hosts | serving  # which say nothing of the training itself
+    aside = paths | hosts | serving  # which say nothing of the training itself
     return [f"{name} {old[name]} -> {new[name]}" for name in new if name not in aside and old[name] != new[name]]
 
 

@@ -32,11 +32,11 @@ def pack(arrays: Arrays) -> tuple[Arrays, dict[str, list[int]]]:
         shapes["/".join((_MASKS, *path))] = list(mask.shape)
         put(packed, (_MASKS, *path), np.packbits(mask))
         for collection in _MASKED:
-            place = (*collection, *path)
-            values = _find(arrays, place)
+            full_path = (*collection, *path)
+            values = _find(arrays, full_path)
             if values is not None and not np.asarray(values).view(np.uint32)[~mask].any():
-                shapes["/".join(place)] = list(mask.shape)
-                put(packed, place, np.asarray(values)[mask] if mask.any() else np.zeros(1, np.float32))
+                shapes["/".join(full_path)] = list(mask.shape)
+                put(packed, full_path, np.asarray(values)[mask] if mask.any() else np.zeros(1, np.float32))
     return packed, shapes
 
 
@@ -49,9 +49,9 @@ def described(stored: Arrays, shapes: Shapes) -> Arrays:
     """Descriptions of the arrays as they are when unpacked."""
     found = jax.tree.map(lambda leaf: leaf, stored)
     for name, shape in shapes.items():
-        place = tuple(name.split("/"))
-        dtype = np.bool_ if place[0] == _MASKS else _find(stored, place).dtype
-        put(found, place, jax.ShapeDtypeStruct(tuple(shape), dtype))
+        full_path = tuple(name.split("/"))
+        dtype = np.bool_ if full_path[0] == _MASKS else _find(stored, full_path).dtype
+        put(found, full_path, jax.ShapeDtypeStruct(tuple(shape), dtype))
     return found
 
 
@@ -59,9 +59,9 @@ def to_load(wanted: Arrays, stored: Arrays, shapes: Shapes) -> Arrays:
     """What to load from disk to make `wanted`: of packed arrays the stored form, and their masks."""
     found = jax.tree.map(lambda leaf: leaf, wanted)
     for name in shapes:
-        place = tuple(name.split("/"))
-        if _find(wanted, place) is not None:
-            for one in (place, _mask_of(place)):
+        full_path = tuple(name.split("/"))
+        if _find(wanted, full_path) is not None:
+            for one in (full_path, _mask_of(full_path)):
                 leaf = _find(stored, one)
                 put(found, one, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()))
     return found
@@ -74,13 +74,13 @@ def unpack(loaded: Arrays, wanted: Arrays, shapes: Shapes) -> Arrays:
     """
 
     def whole(path: Any, leaf: jax.ShapeDtypeStruct) -> Any:
-        place = tuple(key.key for key in path)
-        values = _find(loaded, place)
-        if "/".join(place) not in shapes:
+        full_path = tuple(key.key for key in path)
+        values = _find(loaded, full_path)
+        if "/".join(full_path) not in shapes:
             return values
-        bits = np.asarray(_find(loaded, _mask_of(place)))
+        bits = np.asarray(_find(loaded, _mask_of(full_path)))
         array = np.unpackbits(bits, count=int(np.prod(leaf.shape))).view(np.bool_).reshape(leaf.shape)
-        if place[0] != _MASKS:
+        if full_path[0] != _MASKS:
             mask, array = array, np.zeros(leaf.shape, leaf.dtype)
             if np.size(values) != max(np.count_nonzero(mask), 1):
                 raise ValueError(f"{np.size(values)} values for a mask of {np.count_nonzero(mask)}")
@@ -94,15 +94,17 @@ def _here() -> jax.sharding.Sharding:
     return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
-def _mask_of(place: Path) -> Path:
-    """Where the mask of the array at `place` is."""
-    inside = next((place[len(collection) :] for collection in _MASKED if place[: len(collection)] == collection), None)
-    return place if inside is None else (_MASKS, *inside)
+def _mask_of(full_path: Path) -> Path:
+    """Where the mask of the array at `full_path` is."""
+    inside = next(
+        (full_path[len(collection) :] for collection in _MASKED if full_path[: len(collection)] == collection), None
+    )
+    return full_path if inside is None else (_MASKS, *inside)
 
 
-def _find(tree: Arrays, place: Path) -> Any:
-    """The array at `place`; None where there is none."""
+def _find(tree: Arrays, full_path: Path) -> Any:
+    """The array at `full_path`; None where there is none."""
     try:
-        return functools.reduce(operator.getitem, place, tree)
+        return functools.reduce(operator.getitem, full_path, tree)
     except KeyError:
         return None

@@ -35,9 +35,9 @@ def find_checkpoint(path: str) -> str | None:
     names = storage.list_dir(path)
     if STATE in names and (latest := read_state(storage.join(path, STATE))):
         moved = storage.join(path, re.split(r"[/\\]", latest)[-1])  # the state file may name the folder of old
-        for place in (moved, latest if storage.is_remote(latest) else storage.join(path, latest)):
-            if storage.exists(f"{place}.index"):
-                return place
+        for prefix in (moved, latest if storage.is_remote(latest) else storage.join(path, latest)):
+            if storage.exists(f"{prefix}.index"):
+                return prefix
     found = [name.removesuffix(".index") for name in names if name.endswith(".index")]
     return storage.join(path, max(found, key=_step_of)) if found else None
 
@@ -89,7 +89,7 @@ def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Restored:
     variables = apply_masks(variables)
     _check_depth(network, variables)
     names = tf_names(network)
-    trainable = {name: place for name, place in names.items() if place[0] == "params"}
+    trainable = {name: leaf for name, leaf in names.items() if leaf[0] == "params"}
     weights = _fill(network, names, variables, "")
     found = contents(variables)
     momentum = _fill(network, trainable, variables, f"/{found.optimizer}")["params"] if found.optimizer else None
@@ -140,12 +140,12 @@ def write_checkpoint(folder: str, network: Network, arrays: Arrays, *, lars: boo
     names = tf_names(network)
     step = int(arrays["step"])
     variables: dict[str, Any] = {STEP: np.array(step, np.int64)}
-    for name, place in names.items():
-        variables[name] = leaf_at(arrays, place)
-        if arrays.get("momentum") is not None and place[0] == "params":
-            variables[f"{name}{LARS if lars else MOMENTUM}"] = leaf_at({"params": arrays["momentum"]}, place)
+    for name, leaf in names.items():
+        variables[name] = leaf_at(arrays, leaf)
+        if arrays.get("momentum") is not None and leaf[0] == "params":
+            variables[f"{name}{LARS if lars else MOMENTUM}"] = leaf_at({"params": arrays["momentum"]}, leaf)
         if arrays.get("ema") is not None:
-            variables[f"{name}{AVERAGE}"] = leaf_at(arrays["ema"], place)
+            variables[f"{name}{AVERAGE}"] = leaf_at(arrays["ema"], leaf)
     storage.make_dir(folder)
     name = f"model.ckpt-{step}"
     prefix = storage.join(folder, name)

@@ -164,7 +164,7 @@ def _difference(options: Mapping[str, Any], shapes: Shapes) -> str | None:
         return error.expected
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
-    expected = {name: leaf_at(trees, place).shape for name, place in tf_names(network).items()}
+    expected = {name: leaf_at(trees, leaf).shape for name, leaf in tf_names(network).items()}
     for name in [*expected, *shapes]:
         if expected.get(name) != shapes.get(name):
             return f"{name} of shape {list(expected[name])}" if name in expected else f"no {name}"

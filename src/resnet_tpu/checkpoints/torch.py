@@ -254,8 +254,8 @@ def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], 
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
     expected = {
-        name: leaf_at(trees, place).shape
-        for name, place in torch_names(network).items()
+        name: leaf_at(trees, leaf).shape
+        for name, leaf in torch_names(network).items()
         if "num_label_classes" in options or not name.startswith("fc.")
     }
     found = {name: to_ours(array).shape for name, array in arrays.items()}
@@ -288,8 +288,8 @@ def write_safetensors(
     model = network.model
     trees = {"params": params, "batch_stats": batch_stats}
     arrays = {
-        name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(trees, place), np.float32)))
-        for name, place in torch_names(network).items()
+        name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(trees, leaf), np.float32)))
+        for name, leaf in torch_names(network).items()
     }
     if model.pool_padding == "same" and not model.replace_stem_max_pool:
         log.warning(

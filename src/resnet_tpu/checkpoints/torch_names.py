@@ -45,12 +45,12 @@ def _module_name(path: tuple[str, ...], *, pools_shortcut: bool) -> str:
     if path in _MODULES:
         return _MODULES[path]
     group, block, module, part = path
-    place = f"layer{group.removeprefix('group')}.{int(block.removeprefix('block')) - 1}"
+    prefix = f"layer{group.removeprefix('group')}.{int(block.removeprefix('block')) - 1}"
     if module == "projection":  # after the pooling, which is there even where it has stride 1 and does nothing
-        return f"{place}.downsample.{pools_shortcut + (part == 'norm')}"
+        return f"{prefix}.downsample.{pools_shortcut + (part == 'norm')}"
     if module == "squeeze_excite":
-        return f"{place}.{_SQUEEZE_EXCITE[part]}"
-    return f"{place}.{'conv' if part == 'conv' else 'bn'}{module.removeprefix('conv')}"
+        return f"{prefix}.{_SQUEEZE_EXCITE[part]}"
+    return f"{prefix}.{'conv' if part == 'conv' else 'bn'}{module.removeprefix('conv')}"
 
 
 def to_ours(array: np.ndarray) -> np.ndarray:

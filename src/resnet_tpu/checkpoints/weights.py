@@ -85,7 +85,7 @@ class Found:
     """
 
     kind: Kind
-    place: str
+    path: str
     told: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ def open_weights(path: str) -> Weights:
     """
     found = locate(path)
     read = {"ours": store.load_named, "tf1": tf1.read_checkpoint, "torch": torch.read_state_dict}[found.kind]
-    return describe(found, read(found.place))
+    return describe(found, read(found.path))
 
 
 def told_options(path: str) -> Mapping[str, Any]:
@@ -173,30 +173,30 @@ def describe(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
 
     Raises UserError when they are of no network there is here.
     """
-    kind, place = found.kind, found.place
+    kind, path = found.kind, found.path
     if kind == "ours":
-        meta = store.read_meta(place)
+        meta = store.read_meta(path)
         options = config_of(meta).flat()
-        return Weights(place, kind, variables, options, meta["class_names"], store.step_of(place))
+        return Weights(path, kind, variables, options, meta["class_names"], store.step_of(path))
     if kind == "tf1":
         step = int(variables[STEP]) if STEP in variables else None
         options = {**tf1_describe.describe(variables), **found.told}
-        return Weights(place, kind, apply_masks(variables), options, step=step)
-    options = {**torch.describe(variables, place), **found.told}
+        return Weights(path, kind, apply_masks(variables), options, step=step)
+    options = {**torch.describe(variables, path), **found.told}
     ours = {name: torch.to_ours(array) for name, array in variables.items()}
-    return Weights(place, kind, ours, options, torch.read_class_names(place))
+    return Weights(path, kind, ours, options, torch.read_class_names(path))
 
 
 def outline(found: Found) -> dict[str, np.ndarray]:
     """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
-    kind, place = found.kind, found.place
+    kind, path = found.kind, found.path
     if kind == "ours":
-        return {name: _stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(store.stored_shapes(place))}
+        return {name: _stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(store.stored_shapes(path))}
     if kind == "tf1":
-        index = tf1_bundle.read_index(place)
+        index = tf1_bundle.read_index(path)
         arrays = {name: _stand_in(variable.shape, variable.dtype) for name, variable in index.items()}
-        return arrays | tf1_bundle.read_bundle(place, [STEP])
-    return torch.read_outline(place)
+        return arrays | tf1_bundle.read_bundle(path, [STEP])
+    return torch.read_outline(path)
 
 
 def _stand_in(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -38,7 +38,7 @@ def _named(*names: str) -> Mapping[str, Option]:
     ],
 )
 def bench_input(given: Given) -> None:
-    """Images per second of the input pipeline, beside tf.data, PyTorch's DataLoader and Grain."""
+    """Images per second of the input pipeline, beside tf.data, PyTorch's DataLoader, Grain and SPDL."""
     from resnet_tpu.performance.bench.ceiling import bench_ceiling
     from resnet_tpu.performance.bench.input import InputBenchOptions
     from resnet_tpu.performance.bench.input import bench_input as measure
@@ -54,6 +54,7 @@ def bench_input(given: Given) -> None:
         "resnet-tpu bench wait",
         "resnet-tpu bench wait photos --cache=decoded --picture=wait.png",
         "resnet-tpu bench wait data --device_ms=50",
+        "resnet-tpu bench wait --stubbed --batch_size=1024 --device_ms=50 --input_workers=processes",
     ),
     arguments=(Argument("where", "DATA", "Photos to train on.", is_required=False),),
     groups=[

@@ -29,6 +29,12 @@ class PlanOptions:
     price_per_chip_hour: str = option(
         "", "What a chip costs in an hour, for the cost of the run: 1.20; or by generation: v5e=1.20,v3=2.20."
     )
+    host_images_per_sec: float | None = option(
+        None,
+        "Images/s that the loader gives on each host: the time that devices wait for them is then counted. Measure "
+        "there, with `resnet-tpu bench input`. Default: as many as the devices take.",
+        at_least=1,
+    )
     largest_batch: bool = option(
         False, "Also look for the largest train_batch_size that fits: two or three short compilations."
     )
@@ -50,6 +56,7 @@ class PlanOptions:
         "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",
         "resnet-tpu plan --recipe=resnetrs50_i160 --topology=v3:8x8 --mode=train --picture=plan.png",
         "resnet-tpu plan --topology=v5e:2x2 --resnet_depth=152 --largest_batch",
+        "resnet-tpu plan --recipe=v5e-8 --host_images_per_sec=15000",
         "resnet-tpu plan --topology=h200:8,a100:8 --train_batch_size=2048 --mode=train --kernels=gpu",
     ),
     groups=[Group("what to plan", PlanOptions), *options_of_trainings()],
@@ -80,8 +87,9 @@ def plan(given: Given) -> None:
         warn_of_another()
     plans = [
         plan_run(
-            config, found, price_per_chip_hour=price_of(prices, found.generation.name), search=options.largest_batch,
-            fast=options.fast, notice=_notice,
+            config, found, price_per_chip_hour=price_of(prices, found.generation.name),
+            host_images_per_sec=options.host_images_per_sec, search=options.largest_batch, fast=options.fast,
+            notice=_notice,
         )
         for found in slices
     ]  # fmt: skip

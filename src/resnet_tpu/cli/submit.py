@@ -90,7 +90,7 @@ def _read(given: Given, owner: type[Any]) -> _Asked:
     return _Asked(given.fill(JobOptions), given.fill(owner), config, given.rest, asked.get("recipe", ""))
 
 
-def _make_job(asked: _Asked, place: str | None = None, *, names_hosts: bool = True) -> Any:
+def _make_job(asked: _Asked, location: str | None = None, *, names_hosts: bool = True) -> Any:
     """The job, checked against the zone or region that it is for; None: where it runs, a cluster says.
 
     names_hosts: see `cloud.job.make_job`.
@@ -101,10 +101,10 @@ def _make_job(asked: _Asked, place: str | None = None, *, names_hosts: bool = Tr
     from resnet_tpu.storage.gcp import project_of
 
     rented = find_slice(asked.job.tpu_type or slice_for(asked.recipe, asked.config.run.num_cores) or "")
-    if place is None:
+    if location is None:
         return make_job(asked.job, asked.config, asked.arguments, rented, asked.job.gcp_project)
-    if asked.job.check_zone or not place:
-        rented.check_zone(place)
+    if asked.job.check_zone or not location:
+        rented.check_zone(location)
     project = project_of(asked.job.gcp_project)
     return make_job(asked.job, asked.config, asked.arguments, rented, project, names_hosts=names_hosts)
 

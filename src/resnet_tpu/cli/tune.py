@@ -55,10 +55,10 @@ def _print(best: "Choice", trials: Sequence["Trial"], batch_size: int) -> None:
 
     table = Table("kernels", "ms a step", "images/s", "", title="What computes a training step", title_style="bold")
 
-    def place(trial: "Trial") -> float:
+    def order(trial: "Trial") -> float:
         return trial.milliseconds or float("inf")
 
-    for trial in sorted(trials, key=place):
+    for trial in sorted(trials, key=order):
         rate = "" if trial.milliseconds is None else f"{1000 * batch_size / trial.milliseconds:.0f}"
         time = "" if trial.milliseconds is None else f"{trial.milliseconds:.1f}"
         table.add_row(str(trial.choice), time, rate, "taken from now on" if trial.choice == best else trial.left_out)

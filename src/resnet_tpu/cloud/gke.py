@@ -110,9 +110,9 @@ def submit(job: Job, options: GkeOptions) -> None:
         do = "Check the cluster: `gcloud container clusters get-credentials CLUSTER` makes it kubectl's."
         raise UserError("kubectl apply", words, "the cluster to take the job", do)
     log.info("%s", done.stdout.strip())
-    place = " ".join([*context, f"--namespace={options.namespace}"])
-    log.info("Its log: kubectl %s logs --follow job/%s", place, job.name)
-    log.info("Delete it with: kubectl %s delete job,service %s", place, job.name)
+    flags = " ".join([*context, f"--namespace={options.namespace}"])
+    log.info("Its log: kubectl %s logs --follow job/%s", flags, job.name)
+    log.info("Delete it with: kubectl %s delete job,service %s", flags, job.name)
 
 
 def _current_context(kubectl: str) -> str:

@@ -17,12 +17,11 @@ class _Rented:
     runtime: str  # software of a TPU VM
     gke: str  # label of a node with these chips; empty: not on GKE
     vertex: str  # family of machine types on Vertex AI; empty: not there
-    most_on_a_host: int  # chips of the largest slice with a single host
     single: tuple[str, ...]  # zones of slices with a single host
     several: tuple[str, ...]  # zones of larger ones
 
 
-_V2_V3 = ("tpu-ubuntu2204-base", "", "cloud-tpu", 4)
+_V2_V3 = ("tpu-ubuntu2204-base", "", "cloud-tpu")
 _V5E = ("us-central1-a", "us-south1-a", "us-west1-c", "us-west4-a", "europe-west4-b")
 _V5P = ("us-central1-a", "us-east5-a", "europe-west4-b")
 _V6E = (
@@ -34,17 +33,15 @@ _RENTED = {
     "v2": _Rented("v2", 2, *_V2_V3, ("us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
                   ("us-central1-a", "europe-west4-a")),
     "v3": _Rented("v3", 2, *_V2_V3, ("us-central1-a", "us-central1-b", "europe-west4-a"), ("europe-west4-a",)),
-    "v4": _Rented("v4", 2, "tpu-ubuntu2204-base", "tpu-v4-podslice", "", 4, ("us-central2-b",), ("us-central2-b",)),
-    "v5e": _Rented("v5litepod", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu", 8, _V5E, _V5E),
-    "v5p": _Rented("v5p", 2, "v2-alpha-tpuv5", "tpu-v5p-slice", "", 4, _V5P, _V5P),
-    "v6e": _Rented("v6e", 1, "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard", 8, _V6E, _V6E),
+    "v4": _Rented("v4", 2, "tpu-ubuntu2204-base", "tpu-v4-podslice", "", ("us-central2-b",), ("us-central2-b",)),
+    "v5e": _Rented("v5litepod", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu", _V5E, _V5E),
+    "v5p": _Rented("v5p", 2, "v2-alpha-tpuv5", "tpu-v5p-slice", "", _V5P, _V5P),
+    "v6e": _Rented("v6e", 1, "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard", _V6E, _V6E),
 }  # fmt: skip
 """Sources, as of 2026: Cloud TPU's documentation, "TPU regions and zones" and "TPU software versions", for
 asia-northeast1-b "Request Cloud TPUs using Flex-start"; Google Kubernetes Engine's, "Plan TPUs in GKE"; Vertex AI's,
 "Configure compute resources". Zones that Google keeps for single customers are left out. Two zones are here without a
 source that could be read: europe-west4-b for v5e, and southamerica-west1-a for v6e."""
-
-_CHIPS_ON_A_HOST = 4  # of slices with several
 
 
 @dataclass(frozen=True)
@@ -66,13 +63,12 @@ class Slice:
     @property
     def hosts(self) -> int:
         """How many machines it has; the training runs on each."""
-        return max(1, self.topology.chips // self.chips_per_host)
+        return self.topology.hosts
 
     @property
     def chips_per_host(self) -> int:
         """Chips of each machine."""
-        is_single = self.topology.chips <= self._rented.most_on_a_host
-        return self.topology.chips if is_single else _CHIPS_ON_A_HOST
+        return self.topology.chips // self.topology.hosts
 
     @property
     def runtime(self) -> str:

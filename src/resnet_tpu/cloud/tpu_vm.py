@@ -125,8 +125,8 @@ def _end(client: Any, name: str, job: Job, options: TpuVmOptions) -> None:
 
 
 def _delete_command(job: Job, options: TpuVmOptions) -> str:
-    place = f"--project={job.project} --zone={options.zone}"
-    return f"gcloud compute tpus queued-resources delete {job.name} {place} --force"
+    flags = f"--project={job.project} --zone={options.zone}"
+    return f"gcloud compute tpus queued-resources delete {job.name} {flags} --force"
 
 
 def _as_message(asked: dict[str, Any]) -> Any:

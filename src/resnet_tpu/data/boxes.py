@@ -34,11 +34,11 @@ def read_boxes(path: str) -> Boxes:
     """
     if not path:
         return {}
-    place = Path(path)
-    if place.is_dir():
-        found = {file.stem: _read_xml(file) for file in sorted(place.rglob("*.xml"))}
-    elif place.is_file():
-        found = _read_csv(place)
+    given = Path(path)
+    if given.is_dir():
+        found = {file.stem: _read_xml(file) for file in sorted(given.rglob("*.xml"))}
+    elif given.is_file():
+        found = _read_csv(given)
     else:
         raise UserError("bounding_boxes", path, "a CSV file or a folder of XML files", "Check the path.")
     if not found:

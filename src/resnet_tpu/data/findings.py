@@ -19,6 +19,7 @@ class Kind(Enum):
     ANIMATED = "several frames", "first one used"
     CONVERTED = "other format than JPEG", "converted to JPEG"
     SCALED = "larger than asked for", "made smaller"
+    RECOMPRESSED = "JPEG of more bytes than needed", "compressed again"
     DUPLICATE = "same image in two splits", "kept"
     AMBIGUOUS = "same image in two classes", "kept"
     LISTED_TWICE = "listed twice", "used once"
@@ -47,7 +48,7 @@ class Kind(Enum):
     @property
     def is_listed(self) -> bool:
         """Whether paths are kept; not for what may be true of every photo and was asked for."""
-        return self not in (Kind.CONVERTED, Kind.SCALED)
+        return self not in (Kind.CONVERTED, Kind.SCALED, Kind.RECOMPRESSED)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -24,8 +24,11 @@ _SUFFIXES = {
 IMAGE_SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 """How the names of image files end, in lower case."""
 
+Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
+"""How much colour a JPEG keeps: all of it, half of the columns, half of the columns and rows."""
+
 _CONVERTED_QUALITY = 100  # the original's, where it re-encodes what it cannot store
-_CHANGED_QUALITY = 95  # for photos turned or made smaller: at 100 they would grow
+_CHANGED_QUALITY = 95  # for photos turned, made smaller or recompressed: at 100 they would grow
 _SMALL_PX = 128  # below this side, colour at half resolution would show
 
 
@@ -42,7 +45,9 @@ class Limits(NamedTuple):
 
     max_side: int | None = None  # pixels that the longer side is brought down to; never up
     short_side: int | None = None  # the same of the shorter side
-    quality: int | None = None  # of re-encoded JPEGs; None: 100 for conversions, 95 for photos turned or made smaller
+    quality: int | None = None  # of re-encoded JPEGs; None: 100 for mere conversions, else 95
+    subsampling: Subsampling | None = None  # of re-encoded JPEGs; None: 4:2:0, of small ones 4:4:4
+    recompress: bool = False  # JPEGs that could be kept are re-encoded too, and kept where that saves no bytes
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         """The (width, height) that an image of this size is brought to."""
@@ -66,6 +71,7 @@ class CleanImage(NamedTuple):
 def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage:  # noqa: B008  # immutable
     """The image file `data` as a JPEG: its own bytes where it is one, upright, RGB or grey, and small enough.
 
+    With `limits.recompress` they give way to fewer bytes of the same pixels but for the losses of JPEG.
     Raises BadImageError when it cannot be decoded as a whole.
     """
     if not data:
@@ -116,7 +122,8 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
         notes.append((Kind.CMYK, ""))
     if upright.mode == "F":
         raise BadImageError(Kind.UNSUPPORTED, "pixels are floats")
-    return _encode(to_rgb(upright), upright.size, notes, limits, _CONVERTED_QUALITY)
+    quality = _CHANGED_QUALITY if limits.recompress else _CONVERTED_QUALITY
+    return _encode(to_rgb(upright), upright.size, notes, limits, quality)
 
 
 def _clean_jpeg(
@@ -126,9 +133,10 @@ def _clean_jpeg(
     width, height = image.size
     full = (width, height) if orientation < 5 else (height, width)
     size = limits.size(*full)
-    if orientation == UPRIGHT and size == full:
-        if not header.is_whole:  # which training refuses, decodable or not
-            raise BadImageError(Kind.TRUNCATED, "no end marker")
+    is_fit = orientation == UPRIGHT and size == full
+    if is_fit and not header.is_whole:  # which training refuses, decodable or not
+        raise BadImageError(Kind.TRUNCATED, "no end marker")
+    if is_fit and not limits.recompress:
         _decode_jpeg(data, notes, 1, 1)  # at 1/8: reads every byte, skips most of the arithmetic
         return CleanImage(data, full[1], full[0], notes)
     width, height = size if orientation < 5 else size[::-1]
@@ -136,7 +144,13 @@ def _clean_jpeg(
     pixels = _decode_jpeg(data, notes, 2 * height, 2 * width) if size != full else _decode_jpeg(data, notes, 0, 0)
     if orientation != UPRIGHT:
         notes.append((Kind.TURNED, f"orientation {orientation}"))
-    return _encode(Image.fromarray(turn(pixels, orientation)), full, notes, limits, _CHANGED_QUALITY)
+    again = _encode(Image.fromarray(turn(pixels, orientation)), full, notes, limits, _CHANGED_QUALITY)
+    if not is_fit:
+        return again
+    if len(again.encoded) >= len(data):
+        return again._replace(encoded=data)
+    notes.append((Kind.RECOMPRESSED, ""))
+    return again
 
 
 def _decode_jpeg(data: bytes, notes: list[tuple[Kind, str]], min_height: int, min_width: int) -> np.ndarray:
@@ -160,6 +174,6 @@ def _encode(
     if size != image.size:
         image = image.resize(size, Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    subsampling = "4:4:4" if min(size) < _SMALL_PX else "4:2:0"
+    subsampling = limits.subsampling or ("4:4:4" if min(size) < _SMALL_PX else "4:2:0")
     image.save(file, "JPEG", quality=limits.quality or quality, subsampling=subsampling)
     return CleanImage(file.getvalue(), size[1], size[0], notes)

@@ -198,15 +198,15 @@ def _pool(x: jax.Array, norm: Norm, before: int) -> jax.Array:
 def _pool_forward(x: jax.Array, norm: Norm, before: int) -> tuple[jax.Array, Any]:
     n, height, width, features = x.shape
     shape = (n, -(-height // 2), -(-width // 2), features)
-    y, places = native.call("pool_forward", [(shape, x.dtype), (shape, jnp.uint8)], x, *norm, settings=[before])
-    return y, (x, norm, places)
+    y, positions = native.call("pool_forward", [(shape, x.dtype), (shape, jnp.uint8)], x, *norm, settings=[before])
+    return y, (x, norm, positions)
 
 
 def _pool_backward(before: int, residuals: Any, dy: jax.Array) -> tuple[jax.Array, Norm]:
-    x, norm, places = residuals
+    x, norm, positions = residuals
     sums = [((x.shape[-1],), jnp.float32)] * 2
     dx, d_slope, d_bias = native.call(
-        "pool_backward", [(x.shape, x.dtype), *sums], x, *norm, dy, places, settings=[before]
+        "pool_backward", [(x.shape, x.dtype), *sums], x, *norm, dy, positions, settings=[before]
     )
     return dx, _norm_gradient(norm, d_slope, d_bias, True)
 

@@ -120,16 +120,16 @@ def max_pool(x: jax.Array, padding: PoolPadding) -> jax.Array:
     """`layers.max_pool`, the same numbers, with a gradient that is sums of what lies in memory and no scatter."""
     windows = _windows(x, padding)
     largest, at = windows[0], jnp.zeros(windows[0].shape, jnp.int8)
-    for place, window in enumerate(windows[1:], start=1):
-        at = jnp.where(window > largest, jnp.int8(place), at)  # the first of equal ones, as the plain gradient
+    for index, window in enumerate(windows[1:], start=1):
+        at = jnp.where(window > largest, jnp.int8(index), at)  # the first of equal ones, as the plain gradient
         largest = jnp.maximum(largest, window)
     at = jax.lax.stop_gradient(at)
-    picked = (jnp.where(at == place, window, 0) for place, window in enumerate(windows))
+    picked = (jnp.where(at == index, window, 0) for index, window in enumerate(windows))
     return functools.reduce(operator.add, picked)
 
 
 def _windows(x: jax.Array, padding: PoolPadding) -> list[jax.Array]:
-    """Each place of the windows by itself, [n, ceil(h/2), ceil(w/2), c], outside of the map the least number."""
+    """Each position of the windows by itself, [n, ceil(h/2), ceil(w/2), c], outside of the map the least number."""
     sides = [(1, 1)] * 2
     if padding == "same":
         sides = jax.lax.padtype_to_pads(x.shape[1:3], (_SIZE,) * 2, (_STRIDE,) * 2, "SAME")

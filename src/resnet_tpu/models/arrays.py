@@ -20,9 +20,9 @@ Leaf = tuple[str, Path]
 """Where an array of a network is: 'params' or 'batch_stats', and the keys down to it."""
 
 
-def leaf_at(trees: Mapping[str, Arrays], place: Leaf) -> Any:
-    """The array at `place` in `trees`: {"params": ..., "batch_stats": ...}."""
-    collection, path = place
+def leaf_at(trees: Mapping[str, Arrays], leaf: Leaf) -> Any:
+    """The array at `leaf` in `trees`: {"params": ..., "batch_stats": ...}."""
+    collection, path = leaf
     return functools.reduce(operator.getitem, path, trees[collection])
 
 

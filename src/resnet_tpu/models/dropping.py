@@ -39,8 +39,8 @@ def dropblock(
     if height != width:
         raise ValueError(f"DropBlock: got a map of {height} x {width}, expected a square one")
     block = min(size, width)
-    places = (width - block + 1) ** 2  # where a whole square lies on the map
-    rate = jnp.asarray(progress, jnp.float32) * (fraction * width**2 / block**2 / places)
+    positions = (width - block + 1) ** 2  # where a whole square lies on the map
+    rate = jnp.asarray(progress, jnp.float32) * (fraction * width**2 / block**2 / positions)
     seeds = jax.random.bernoulli(key, rate, x.shape)
     kept = 1 - _squares(seeds, block, x.dtype)
     grouped = kept.reshape(num_groups, n // num_groups, width, width, channels)

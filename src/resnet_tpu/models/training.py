@@ -16,8 +16,8 @@ class Training:
     key: jax.Array | None = None
     progress: jax.Array | float = 0.0
 
-    def key_of(self, place: int) -> jax.Array:
-        """The key of one random place of the network, by its number: no two draw the same."""
+    def key_of(self, site: int) -> jax.Array:
+        """The key of one random site of the network, by its number: no two draw the same."""
         if self.key is None:
             raise ValueError("key: got None, expected a key, for this network draws random numbers in training")
-        return jax.random.fold_in(self.key, place)
+        return jax.random.fold_in(self.key, site)

@@ -117,7 +117,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
         do = "Prune whole filters first: resnet-tpu prune MODEL_DIR --method=prune_resnet56_A, or another table."
         raise UserError("Network to compact", "no masks", "one that was pruned by whole filters", do)
     arrays = jax.tree.map(np.asarray, checkpoint.arrays)  # new dicts, to be changed
-    widths = [_narrow(arrays, *place, multiple_of) for place in _inner(architecture)]
+    widths = [_narrow(arrays, *one, multiple_of) for one in _inner(architecture)]
     before = [width for group, block in _blocks(architecture) for width in architecture.inner(group, block)]
     if widths == before:
         do = "Masks of single weights make a network no smaller: choose a method that removes filters."

@@ -43,14 +43,14 @@ class Size:
 
 def size_of(config: Config, masks: Arrays | None) -> Size:
     """The size of the network of a training whose options are resolved, with the masks of its checkpoint if any."""
-    places, shapes, work = _describe(config.model, config.data.num_label_classes or 0, config.data.image_size)
+    paths, shapes, work = _describe(config.model, config.data.num_label_classes or 0, config.data.image_size)
     layers = []
-    for name, path in places.items():
+    for name, path in paths.items():
         total = math.prod(shapes[path])
         kept = total if masks is None else int(np.count_nonzero(leaf_at({"masks": masks}, ("masks", path))))
         layers.append(LayerSize(name, total, kept, kept / total, round(work[path] * kept / total)))
     removed = sum(layer.weights - layer.kept for layer in layers)
-    saved = sum(work[path] for path in places.values()) - sum(layer.multiply_adds for layer in layers)
+    saved = sum(work[path] for path in paths.values()) - sum(layer.multiply_adds for layer in layers)
     return Size(tuple(layers), sum(map(math.prod, shapes.values())) - removed, sum(work.values()) - saved)
 
 

@@ -84,25 +84,25 @@ def _finite(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=_finite)
 
 
-def as_kind(kind: Any, value: Any, place: str) -> Any:
+def as_kind(kind: Any, value: Any, where: str) -> Any:
     """A parsed value as `kind`: a plain type, a list, a dict by text, one of these or None, a dataclass of such fields.
 
-    Raises ValueError, naming the place in it, where the value is of another kind, or has a key too many or too few.
+    Raises ValueError, which begins with `where`, when the value is of another kind, or has a key too many or too few.
     """
     outer, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or type(value) is kind or (kind is float and type(value) is int):
         return value
     if outer is types.UnionType:
-        return None if value is None else as_kind(inner[0], value, place)
+        return None if value is None else as_kind(inner[0], value, where)
     if outer is list and isinstance(value, list):
-        return [as_kind(inner[0], one, f"{place}[{number}]") for number, one in enumerate(value)]
+        return [as_kind(inner[0], one, f"{where}[{number}]") for number, one in enumerate(value)]
     if outer is dict and isinstance(value, dict):
-        return {name: as_kind(inner[1], one, f"{place}.{name}") for name, one in value.items()}
+        return {name: as_kind(inner[1], one, f"{where}.{name}") for name, one in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         kinds = typing.get_type_hints(kind)
         if odd := kinds.keys() ^ value.keys():
-            raise ValueError(f"{place} {'without' if min(odd) in kinds else 'with'} {min(odd)!r}")
+            raise ValueError(f"{where} {'without' if min(odd) in kinds else 'with'} {min(odd)!r}")
         return typing.cast("type", kind)(
-            **{name: as_kind(kinds[name], value[name], f"{place}.{name}") for name in kinds}
+            **{name: as_kind(kinds[name], value[name], f"{where}.{name}") for name in kinds}
         )
-    raise ValueError(f"{place} {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")
+    raise ValueError(f"{where} {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")

@@ -38,11 +38,11 @@ def check_writable(path: str) -> None:
     Because it is a file or below one, because we must not, or because there is no such bucket.
     """
     if not is_remote(path):
-        place = Path(path).absolute()
+        absolute = Path(path).absolute()
         try:
-            there = next(folder for folder in (place, *place.parents) if folder.exists() or folder.is_symlink())
+            there = next(folder for folder in (absolute, *absolute.parents) if folder.exists() or folder.is_symlink())
             if not there.is_dir():
-                got = "a file" if there == place else f"a folder below the file {there}"
+                got = "a file" if there == absolute else f"a folder below the file {there}"
                 raise UserError(f"Writing to {path}", got, "a folder", "Choose another place, or remove the file.")
             is_refused = not os.access(there, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE_IDS)
         except PermissionError:  # of a folder above it
@@ -131,8 +131,8 @@ def folder_aside(parent: str, name: str) -> Iterator[str]:
 @contextlib.contextmanager
 def _made(folder: str) -> Iterator[None]:
     """Makes a local folder and its parents; when the block raises, those that were missing and are empty go again."""
-    place = Path(folder).absolute()
-    missing = [path for path in (place, *place.parents) if not path.exists()]
+    absolute = Path(folder).absolute()
+    missing = [path for path in (absolute, *absolute.parents) if not path.exists()]
     make_dir(folder)
     try:
         yield

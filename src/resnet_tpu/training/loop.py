@@ -25,6 +25,7 @@ from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.weights import Weights
 from resnet_tpu.data.loader.batches import Batches, train_batches
+from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import NonFiniteError
@@ -66,7 +67,13 @@ class Summary:
     evaluation: dict[str, float] | None
 
 
-def train(config: Config, *, on_step: OnStep | None = None, train_step: TrainStep | None = None) -> Summary:
+def train(
+    config: Config,
+    *,
+    on_step: OnStep | None = None,
+    train_step: TrainStep | None = None,
+    train_image: TrainImage = train_image,
+) -> Summary:
     """Trains to `train_steps` and, in mode train_and_eval, evaluates every `steps_per_eval` steps and at the end.
 
     Goes on from the newest checkpoint in `model_dir`. Ctrl-C, SIGTERM and SIGHUP save first. Raises UserError for
@@ -74,14 +81,14 @@ def train(config: Config, *, on_step: OnStep | None = None, train_step: TrainSte
     not finite.
     on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
     every step, in order, once it has ended on the devices; what it raises ends the training.
-    train_step: takes the place of the network's own, to measure what is around it.
+    train_step, train_image: take the places of the network's and the decoder's own, to measure what is around them.
     """
     config.run.require_model_dir()
     check(config)
     storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
-        return _train(config, on_step, train_step)
+        return _train(config, on_step, train_step, train_image)
 
 
 def check_training(config: Config) -> None:
@@ -107,7 +114,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     return resolve(config, source), source, validation, mesh
 
 
-def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None) -> Summary:
+def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None, train_image: TrainImage) -> Summary:
     config, source, validation, mesh = open_run(config)
     config = resolve_order(config, source)
     agree_on(config, train=source, validation=validation)
@@ -120,7 +127,7 @@ def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None)
             )
         )
         config, weights = resolve_initial_weights(config, checkpoints)
-        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, on_step, train_step)
+        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, on_step, train_step, train_image)
         summary = trainer.run(stack)
     if hosts.is_first():
         draw_report(config.run.model_dir)
@@ -162,8 +169,9 @@ class Trainer:
         weights: Weights | None,
         on_step: OnStep | None,
         train_step: TrainStep | None,
+        train_image: TrainImage,
     ) -> None:
-        """config: resolved. weights: what a new training starts from; None: random ones. The last two: see `train`.
+        """config: resolved. weights: what a new training starts from; None: random ones. The last three: see `train`.
 
         Raises UserError when the checkpoint to go on from is of another network or other classes.
         """
@@ -178,6 +186,7 @@ class Trainer:
         self.input_wait = InputWait()
         self._flight = StepsInFlight()
         self._on_step = on_step
+        self._train_image = train_image
         start = find_start(config, network, optimizer, checkpoints, source.class_names, weights, mesh)
         self.state, self.step, self.position, self.class_names = (
             start.state,
@@ -265,6 +274,7 @@ class Trainer:
             start_position=self.position,
             host_index=jax.process_index(),
             num_hosts=jax.process_count(),
+            train_image=self._train_image,
         )
 
     def _next_boundary(self) -> int:

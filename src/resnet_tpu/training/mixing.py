@@ -43,7 +43,7 @@ def _paste(image: jax.Array, other: jax.Array, fraction: jax.Array, key: jax.Arr
     low, high = (
         jnp.clip(jnp.round(jax.random.uniform(key, (2,)) * size + offset), 0, size) for offset in (-side / 2, side / 2)
     )
-    place = jnp.arange(size)
-    rows, columns = ((place >= low[axis]) & (place < high[axis]) for axis in (0, 1))
+    index = jnp.arange(size)
+    rows, columns = ((index >= low[axis]) & (index < high[axis]) for axis in (0, 1))
     pasted = jnp.where((rows[:, None] & columns)[..., None], other, image)
     return pasted, 1 - (high - low).prod() / size**2

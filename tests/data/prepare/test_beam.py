@@ -17,7 +17,7 @@ from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.folders import Photo, find_photos
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.prepare.assignment import assign
-from resnet_tpu.data.prepare.beam import Place, describe_shards, described_shard, make_pipeline, parse_options
+from resnet_tpu.data.prepare.beam import Span, describe_shards, described_shard, make_pipeline, parse_options
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.prepare.reservation import reserve
 from resnet_tpu.data.prepare.shards import Shard, write_shard
@@ -36,7 +36,7 @@ def odd_folders(class_folders: Path, draw) -> Path:
     return class_folders
 
 
-def write(place: Place, out: str, limits: Limits) -> None:
+def write(place: Span, out: str, limits: Limits) -> None:
     """The unit of work, in a process of its own."""
     write_shard(described_shard(place), out, limits, lambda: None)
 

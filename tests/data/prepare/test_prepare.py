@@ -295,6 +295,7 @@ def test_places_that_cannot_be(class_folders: Path, tmp_path: Path, run) -> None
         ({"split": "0.5,0.4"}, "split: got '0.5,0.4'"),
         ({"train_shards": 0}, "train_shards: got 0, expected at least 1"),
         ({"quality": 101}, "quality: got 101, expected at most 100"),
+        ({"subsampling": "4:1:1"}, "subsampling: got '4:1:1', expected one of 4:4:4, 4:2:2, 4:2:0"),
         ({"max_bad_fraction": 1.5}, "max_bad_fraction: got 1.5, expected at most 1"),
         ({"max_bad_fraction": -0.1}, "max_bad_fraction: got -0.1, expected at least 0"),
         ({"workers": 0}, "workers: got 0, expected at least 1"),
@@ -304,6 +305,34 @@ def test_options_out_of_range(options: dict, message: str) -> None:
     with pytest.raises(UserError) as caught:
         PrepareOptions(**options)
     assert message in str(caught.value)
+
+
+def test_recompressed_photos_are_counted_and_the_manifest_says_how(tmp_path: Path, draw, run) -> None:
+    raw = tmp_path / "raw"
+    for i in range(4):
+        draw(raw / f"train/{'ab'[i % 2]}/{i}.jpg", i, size=(150, 140), quality=(100 if i else 30), subsampling="4:4:4")
+    before = {path.name: path.read_bytes() for path in raw.rglob("*.jpg")}
+    whole, manifest = run(raw, tmp_path / "whole"), run(raw, tmp_path / "out", recompress=True, quality=90)
+    assert noticed(manifest) == {"JPEG of more bytes than needed": (3, [])}
+    assert (manifest.options["recompress"], manifest.options["quality"]) == (True, 90)
+    assert manifest.image_bytes.max < whole.image_bytes.max
+    assert (manifest.image_height, manifest.image_width) == (whole.image_height, whole.image_width)
+    assert {path.name: path.read_bytes() for path in raw.rglob("*.jpg")} == before
+    stored = {record["image/filename"][0].decode(): record for record in features(tmp_path / "out", "train")}
+    assert stored["0.jpg"]["image/encoded"] == [before["0.jpg"]]
+    assert all(len(stored[name]["image/encoded"][0]) < len(before[name]) for name in before if name != "0.jpg")
+
+
+def test_an_option_that_is_off_is_no_change(class_folders: Path, tmp_path: Path, run) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out)
+    state = json.loads((out / "_prepare" / "prepare.json").read_text())
+    state["options"] = {name: value for name, value in state["options"].items() if name != "subsampling"}
+    assert "recompress" not in state["options"]
+    (out / "_prepare" / "prepare.json").write_text(json.dumps(state))  # as before these options were there
+    run(class_folders, out)
+    with pytest.raises(UserError, match="recompress was None, is True"):
+        run(class_folders, out, recompress=True)
 
 
 def test_more_shards_than_images(class_folders: Path, tmp_path: Path, run) -> None:

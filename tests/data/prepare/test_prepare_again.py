@@ -139,6 +139,7 @@ def test_interrupted_by_the_user(much_work: Path, tmp_path: Path, wait_until) ->
     assert read_manifest(str(out)) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", [pytest.param("starting", marks=pytest.mark.long), "working"])
 def test_a_worker_that_dies(much_work: Path, tmp_path: Path, run, contents, when: str, wait_until) -> None:
     out = tmp_path / "out"

@@ -198,6 +198,7 @@ def by_two(started: Started, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return folder / "run", run(started, folder, arguments, 2)
 
 
+@pytest.mark.long
 def test_two_processes_train_as_one_with_two_devices(by_two: tuple[Path, list[str]], tmp_path: Path) -> None:
     model_dir, said = by_two
     alone(tmp_path, 2, train_steps=TOTAL, steps_per_eval=3, save_checkpoints_steps=2)

@@ -3,22 +3,22 @@
 import csv
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.data.loader import batches
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels import native
+from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import DataConfig
-from resnet_tpu.performance.bench import ceiling
 from resnet_tpu.performance.bench.ceiling import Run, tabulate
 from resnet_tpu.performance.bench.photos import draw_photos, find_photos, write_records
-from resnet_tpu.performance.bench.undecoded import STUB, Undecoded
+from resnet_tpu.performance.bench.undecoded import undecoded
 
-needs_library = pytest.mark.skipif(STUB is None, reason="without the library in C there is no stub")
+needs_library = pytest.mark.skipif(native.load() is None, reason="without the library in C there is no stub")
 
 
 def test_what_is_reckoned() -> None:
@@ -37,17 +37,31 @@ def test_what_is_reckoned() -> None:
 
 
 @needs_library
-def test_all_is_done_but_to_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_all_is_done_but_to_decode(workers: Literal["threads", "processes"], tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos", 4, height=40, width=40)
     write_records(find_photos(str(tmp_path / "photos")), tmp_path / "records", 8)
-    data = DataConfig(data_dir=str(tmp_path / "records"), image_size=32, num_label_classes=2, num_parallel_calls=1)
-    monkeypatch.setattr(native, "load", native.load)  # to be put back
-    monkeypatch.setattr(batches, "Filling", Undecoded)
-    with train_batches(open_source(data, "train"), data, batch_size=8, seed=0) as made:
+    data = DataConfig(
+        data_dir=str(tmp_path / "records"), image_size=32, num_label_classes=2, num_parallel_calls=1,
+        input_workers=workers,
+    )  # fmt: skip
+    with train_batches(open_source(data, "train"), data, batch_size=8, seed=0, train_image=undecoded) as made:
         batch = next(made)
     assert not batch["image"].any()
     np.testing.assert_array_equal(batch["label"], 0)
     np.testing.assert_array_equal(batch["weight"], 1)
+
+
+@needs_library
+def test_what_is_left_out_draws_the_same_numbers(tmp_path: Path) -> None:
+    draw_photos(tmp_path, 1, height=40, width=60)
+    (photo,) = find_photos(str(tmp_path))
+    out, (one, other) = np.zeros((32, 32, 3), np.uint8), (np.random.default_rng(5) for _ in range(2))
+    undecoded(photo(), 32, one, out)
+    assert not out.any()
+    train_image(photo(), 32, other, out)
+    assert out.any()
+    assert one.bit_generator.state == other.bit_generator.state
 
 
 @needs_library
@@ -83,6 +97,6 @@ def test_nobody_else_takes_part(other: str, capsys: pytest.CaptureFixture[str]) 
 def test_without_the_library_nothing_can_be_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ceiling, "STUB", None)
+    monkeypatch.setattr(native, "load", lambda: None)
     assert cli.main(["bench", "input", "--ceiling"]) == 2
     assert "ceiling: got an installation without the library in C, expected one with it." in capsys.readouterr().err

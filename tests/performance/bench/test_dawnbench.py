@@ -64,6 +64,7 @@ def job(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_dir
 
 
+@pytest.mark.long
 def test_a_row_per_epoch(job: Path) -> None:
     rows = table(job)
     assert [row[0] for row in rows] == [1, 2, 3]

@@ -13,6 +13,7 @@ import pytest
 import simplejpeg
 
 from resnet_tpu import cli
+from resnet_tpu.data.images import Limits
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig
@@ -24,7 +25,7 @@ from resnet_tpu.performance.bench.peers import PEERS
 from resnet_tpu.performance.bench.photos import draw_photos, find_photos, write_records
 from resnet_tpu.performance.bench.task import Task, measure
 
-HEADER = ["pipeline", "images/s", "times Grain, OpenCV", "range", "CPU ms/image"]
+HEADER = ["pipeline", "images/s", "times Grain, OpenCV", "range", "CPU ms/image", "kB/image"]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,7 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]
     return list(csv.reader(capsys.readouterr().out.splitlines()))
 
 
+@pytest.mark.long
 def test_ours_beside_grain(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, picture = tmp_path / "input.json", tmp_path / "input.png"
     files = [f"--output={output}", f"--picture={picture}"]
@@ -52,6 +54,7 @@ def test_ours_beside_grain(photos: Path, tmp_path: Path, capsys: pytest.CaptureF
     record = json.loads(output.read_text())
     assert record["command"].startswith(f"resnet-tpu bench input {photos} --peers=grain")
     assert record["figures"]["task"]["resize_method"] == "bilinear"
+    assert {f"{size / 1000:.1f}" for size in record["figures"]["bytes_per_image"].values()} == {rows[1][5]}
     runs = record["figures"]["runs"]
     assert all(run["images_per_sec"] > 0 and run["cpu_ms_per_image"] > 0 for name in runs for run in runs[name])
 
@@ -60,9 +63,11 @@ def test_ours_beside_grain(photos: Path, tmp_path: Path, capsys: pytest.CaptureF
 def test_every_variant_and_every_peer_that_is_installed(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = bench(capsys, str(photos), "--variants")
     ours = [row[0] for row in rows[1:] if row[0].startswith(OURS)]
-    assert len(ours) == 5
+    assert len(ours) == 7
+    kilobytes = {row[0].removeprefix(OURS): float(row[5]) for row in rows[1:]}
+    assert kilobytes[", prepare --short_side=37"] < kilobytes[""] == kilobytes[", cache=decoded"]
     others = [row[0] for row in rows[1:] if not row[0].startswith(OURS)]
-    assert others[-1] == "Grain, OpenCV"
+    assert "Grain, OpenCV" in others
     if importlib.util.find_spec("tensorflow"):
         assert others[:2] == ["tf.data, optimized", "tf.data, basic"]
         assert rows[0][2] == "times tf.data, optimized"
@@ -97,7 +102,7 @@ def test_a_peer_that_is_missing_is_left_out_or_an_error(
     monkeypatch: pytest.MonkeyPatch, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def find(name: str) -> object:
-        return None if name in ("tensorflow", "torchvision", "grain") else object()
+        return None if name in {peer.module for peer in PEERS.values()} else object()
 
     monkeypatch.setattr("importlib.util.find_spec", find)
     assert cli.main(["bench", "input", "--peers=torch"]) == 2
@@ -114,7 +119,7 @@ def test_records_hold_the_photos_in_turn_shrunk_as_prepare_does(photos: Path, tm
     write_records([lambda photo=photo: photo for photo in whole], tmp_path / "all", 13)
     found = [photo() for photo in find_photos(str(tmp_path / "all"))]
     assert sorted(found) == sorted(itertools.islice(itertools.cycle(whole), 13))
-    write_records(find_photos(str(tmp_path / "all")), tmp_path / "short", 13, short_side=30)
+    write_records(find_photos(str(tmp_path / "all")), tmp_path / "short", 13, Limits(short_side=30))
     source = open_source(DataConfig(data_dir=str(tmp_path / "short")), "train")
     headers = [simplejpeg.decode_jpeg_header(bytes(source[i].encoded)) for i in range(len(source))]
     assert {header[:2] for header in headers} == {(30, 40)}
@@ -127,10 +132,11 @@ def test_measuring_leaves_the_first_epoch_out(tmp_path: Path) -> None:
     assert next(batches) == 10 // 4 + 2 + 1
 
 
-def test_grain_gives_whole_batches_of_different_crops(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("peer", ["grain", pytest.param("spdl", marks=pytest.mark.peer("spdl-core"))])
+def test_peers_give_whole_batches_of_different_crops(peer: str, photos: Path, tmp_path: Path) -> None:
     write_records(find_photos(str(photos)), tmp_path / "records", 8)
     task = Task(str(tmp_path / "records"), 8, 32, "bilinear", 2, 4, 1.0, {})
-    batches = PEERS["grain"].open(task)
+    batches = PEERS[peer].open(task)
     first, second = np.asarray(next(batches)), np.asarray(next(batches))
     assert first.shape == second.shape == (4, 32, 32, 3)
     assert first.dtype == np.uint8

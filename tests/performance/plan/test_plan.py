@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.metadata
 import importlib.util
 
@@ -6,6 +7,7 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
+from resnet_tpu.performance.plan.advice import advise
 from resnet_tpu.performance.plan.plan import settle
 from resnet_tpu.performance.plan.prices import price_of, read_prices
 from resnet_tpu.recipes import find_recipe
@@ -27,6 +29,19 @@ def test_without_a_price_no_cost_and_without_an_evaluation_its_time_is_left_out(
     assert plan.train and plan.train.time
     assert plan.cost is None
     assert plan.hours == pytest.approx(1000 * plan.train.time.total / 3600)
+
+
+def test_devices_wait_where_hosts_give_fewer_images_than_they_take() -> None:
+    plan = make_plan("v5e:4x4")  # of 4 hosts
+    assert plan.train and plan.train.time and plan.train.images_per_second and plan.hours
+    wanted = plan.train.images_per_second / 4
+    for name, host, wait in (("all", 2 * wanted, 0.0), ("enough", wanted, 0.0), ("half", wanted / 2, 0.5)):
+        slow = dataclasses.replace(plan, host_images_per_sec=host)
+        assert slow.input_wait == pytest.approx(wait), name
+        assert slow.hours == pytest.approx(plan.hours / (1 - wait)), name
+        assert any("Make the input faster" in text for text in advise(slow)) == (wait > 0), name
+    assert plan.input_wait is None
+    assert make_plan(fits=False, host_images_per_sec=1.0).input_wait is None
 
 
 def test_what_does_not_fit_has_no_time() -> None:

@@ -26,6 +26,7 @@ def test_a_compiled_program_says_what_its_operations_are() -> None:
         ("convolution.5", "convolution"),
         ("cudnn-conv-bw-filter.2", "convolution"),
         ("dot.1", "matrix product"),
+        ("ffi_call.256", "library call"),
         ("select-and-scatter.1", "pooling"),
         ("all-reduce-start.3", "all-reduce"),
         ("multiply_reduce_fusion.14", "reduction"),

@@ -1,5 +1,6 @@
 """The parts of a step: they add up, whatever the kind of device that left the trace."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -8,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.performance.profiling.labels import Label
+from resnet_tpu.performance.profiling.labels import Label, read_labels
 from resnet_tpu.performance.profiling.summary import intersect, own_times, summarise, union
 from resnet_tpu.performance.profiling.trace import Event, Span, Trace, find_trace, read_trace
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples" / "traces"
+PAGE = " ".join((ROOT / "docs" / "profile.md").read_text().split())
 
 HOST = """planes { id: 1 name: "/host:CPU"
   lines { id: 1 name: "python" timestamp_ns: 0
@@ -84,6 +89,14 @@ def test_waits_under_a_busy_device_cost_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, HOST % STEPS + TPU % event(1, 0, 30))
     found = summarise(read_trace(path), {})
     assert (found.input_wait_share, found.compute_ms) == (0, pytest.approx(10))
+
+
+@pytest.mark.parametrize("pipeline", ["basic", "optimized"])
+def test_the_examples_show_what_the_docs_say(pipeline: str) -> None:
+    path = find_trace(str(EXAMPLES / pipeline))
+    found = summarise(read_trace(path), read_labels(str(Path(path).parent)))
+    assert {"stem", "group4/block2"} < {operation.label.layer for operation in found.operations}
+    assert re.search(rf"`(input_pipeline=)?{pipeline}`[^`]* {100 * found.input_wait_share:.1f} %", PAGE)
 
 
 def test_what_is_no_trace_of_a_training_is_refused(tmp_path: Path) -> None:

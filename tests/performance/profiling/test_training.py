@@ -67,6 +67,7 @@ def test_the_operations_are_named_by_what_they_do(profile: dict[str, Any]) -> No
     assert sum(item["share"] for item in known) > 0.9  # the program's labels were found beside the trace
 
 
+@pytest.mark.long
 def test_a_run_that_is_there_gives_its_options_and_is_not_touched(
     records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

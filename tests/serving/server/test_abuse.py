@@ -333,6 +333,7 @@ def test_clients_that_go_away_leave_nothing_behind(server: "Server", steady: Non
     pytest.fail("images of clients that are gone still wait")
 
 
+@pytest.mark.long
 def test_slow_clients_keep_nobody_waiting_and_are_dropped(
     server: "Server", steady: None, images: list[bytes], expected: np.ndarray
 ) -> None:

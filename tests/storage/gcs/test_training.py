@@ -135,6 +135,7 @@ def test_a_bucket_that_vanishes_is_named_and_the_run_goes_on_when_it_is_back(
     assert store.steps_in(f"{far}/run/checkpoints") == store.steps_in(f"{near}/run/checkpoints")
 
 
+@pytest.mark.long
 def test_a_run_that_keeps_nothing_is_that_on_the_disk_in_its_order(near: str, far: str, tmp_path: Path) -> None:
     shutil.copytree(f"{near}/data", f"{tmp_path}/data")
     for path in sorted(Path(near, "data").rglob("*")):

@@ -53,14 +53,14 @@ def by_chunks(num_chunks: int, records: Callable[[int], Mapping[int, int]]) -> I
     """The examples of a few chunks at a time. `records`: those of a chunk, by position."""
     for first in range(0, num_chunks, CHUNKS_PER_REQUEST):
         chunks = range(first, min(first + CHUNKS_PER_REQUEST, num_chunks))
-        yield Request(first, {place: number for chunk in chunks for place, number in records(chunk).items()})
+        yield Request(first, {position: number for chunk in chunks for position, number in records(chunk).items()})
 
 
 def by_runs(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
     """Whole runs, a few at a time, in the order in which chunks need them. `positions`: those of a chunk."""
     runs = _runs(num_chunks, positions, order)
     while some := list(itertools.islice(runs, _RUNS_PER_REQUEST)):
-        yield Request(some[0].chunk, {place: number for run in some for place, number in run.records.items()})
+        yield Request(some[0].chunk, {position: number for run in some for position, number in run.records.items()})
 
 
 def _runs(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:

@@ -21,6 +21,7 @@ from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesse
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
 from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
+from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.tfrecords import RecordSource
@@ -64,7 +65,7 @@ class _Chunking:
         """Chunks in all batches."""
         return self.num_batches * self.parts
 
-    def place(self, chunk: int) -> tuple[int, int, range]:
+    def locate(self, chunk: int) -> tuple[int, int, range]:
         """Number `chunk` of all: its batch, its first row there, and the positions it holds."""
         batch, part = divmod(chunk, self.parts)
         first = self.start + batch * self.batch_size + self.host_index * self.per_host
@@ -83,7 +84,7 @@ class _Maker:
 
     def make(self, chunk: int) -> list[str]:
         """Fills the rows of number `chunk`; the messages of skipped examples."""
-        batch, first_row, positions = self._chunking.place(chunk)
+        batch, first_row, positions = self._chunking.locate(chunk)
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
         fetched = self.ahead.take(chunk, self.records_in(chunk)) if self.ahead else None
@@ -91,7 +92,7 @@ class _Maker:
 
     def records_in(self, chunk: int) -> dict[int, int]:
         """The records of a chunk's rows by position, where there are any."""
-        found = ((position, self._filling.record_at(position)) for position in self._chunking.place(chunk)[2])
+        found = ((position, self._filling.record_at(position)) for position in self._chunking.locate(chunk)[2])
         return {position: record for position, record in found if record is not None}
 
     def take(self, batch: int) -> Slot:
@@ -130,7 +131,7 @@ class Batches(Iterator[Batch]):
             ahead = None
             if source := distant(filling.source):
                 if filling.order:
-                    requests = by_runs(chunking.num_chunks, lambda chunk: chunking.place(chunk)[2], filling.order)
+                    requests = by_runs(chunking.num_chunks, lambda chunk: chunking.locate(chunk)[2], filling.order)
                 else:
                     requests = by_chunks(chunking.num_chunks, self._maker.records_in)
                 ahead = ReadAhead(source, filling.cache, requests)
@@ -180,6 +181,7 @@ def train_batches(
     start_position: int = 0,
     host_index: int = 0,
     num_hosts: int = 1,
+    train_image: TrainImage = train_image,
 ) -> Batches:
     """Endless training batches: shuffled anew every epoch, randomly cropped, mirrored and augmented.
 
@@ -188,6 +190,7 @@ def train_batches(
     `data.input_workers`, `input_pipeline` and `num_parallel_calls`, none changes a batch. With `data.data_order` pieces
     the order is that of `piece_order`, which batch_size decides too; see `order_choice` for `auto`.
     With `data.skip_bad_records`, the next good record takes the place of a damaged one.
+    train_image: takes the place of the decoder's, to measure what is around it; importable, for worker processes.
     Raises UserError when the hosts cannot share batch_size; next() raises RecordError and DecodeError, and UserError
     when a worker process dies.
     """
@@ -198,7 +201,8 @@ def train_batches(
     if choose_order(source, data, rows=chunking.per_host) == "pieces":
         order = piece_order(source, data, batch_size=batch_size, seed=seed)
     cache = open_cache(data, len(source))
-    return Batches(Filling(source, data, seed=seed, order=order, cache=cache), chunking, workers)
+    filling = Filling(source, data, seed=seed, order=order, cache=cache, train_image=train_image)
+    return Batches(filling, chunking, workers)
 
 
 def eval_batches(

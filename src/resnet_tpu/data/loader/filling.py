@@ -18,7 +18,7 @@ from resnet_tpu.data.loader.order import place_at, random_at
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.loader.slots import Layout, Rows, Slot, Slots, map_slot
 from resnet_tpu.data.pixels.augment import augment
-from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, TrainImage, decode, eval_image, train_image
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
@@ -46,6 +46,7 @@ class Filling:
     order: PieceOrder | None = None  # of training; None: a permutation of all records
     num_images: int = 0  # to evaluate, the first of the source
     cache: ImageCache | None = None
+    train_image: TrainImage = train_image  # another one, to measure what is around it
 
     def record_at(self, position: int) -> int | None:
         """The number of the record at a position of the stream; None where there is none."""
@@ -116,7 +117,7 @@ class Filling:
             )
         else:
             rng = random_at(position, seed=self.seed)
-            train_image(
+            self.train_image(
                 image,
                 data.image_size,
                 rng,

@@ -48,9 +48,9 @@ class DecodeError(UserError):
         """The error for bytes that are `got` instead of an image."""
         return cls("Image", got, _FORMATS, _DO)
 
-    def at(self, place: str) -> "DecodeError":
+    def at(self, name: str) -> "DecodeError":
         """The same error, naming where the image is."""
-        return type(self)(f"Image {place}", self.got, self.expected, self.do)
+        return type(self)(f"Image {name}", self.got, self.expected, self.do)
 
 
 class TooLargeError(DecodeError):
@@ -99,6 +99,10 @@ def train_image(
     _fill(encoded, choose, out, honour_exif=honour_exif, mirrored=mirrored, method=resize_method)
     if crop_padding is not None:
         _shift(out, rng, crop_padding)
+
+
+TrainImage = Callable[..., None]
+"""What is called as `train_image`."""
 
 
 def _shift(image: np.ndarray, rng: np.random.Generator, padding: int) -> None:

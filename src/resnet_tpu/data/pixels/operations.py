@@ -189,8 +189,8 @@ def _smooth(image: np.ndarray) -> np.ndarray:
         own = near[first : first + count] * np.float32(5 / 13)
         near *= np.float32(1 / 13)
         total = np.zeros(count, np.float32)
-        for place in (y * row + 3 * x for y in range(3) for x in range(3)):
-            total += own if place == first else near[place : place + count]
+        for offset in (y * row + 3 * x for y in range(3) for x in range(3)):
+            total += own if offset == first else near[offset : offset + count]
         flat_smoothed[part.start + first : part.stop + first] = total.astype(np.uint8)
     smoothed[:, [0, -1]] = image[:, [0, -1]]
     return smoothed

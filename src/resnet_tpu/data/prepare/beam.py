@@ -34,7 +34,7 @@ _AGAIN = "Run the same command again: finished shards are kept."
 _USER_ERROR = re.compile(r"UserError: (.+?): got (.+), expected (.+?)\. (.+?)(?: \[while running .*)?$", re.MULTILINE)
 
 
-class Place(NamedTuple):
+class Span(NamedTuple):
     """Where a shard is described: the bytes [start, stop) of a file."""
 
     path: str
@@ -128,8 +128,8 @@ def write_shards(
     """
     import apache_beam
 
-    places = describe_shards(shards, storage.join(out_dir, STATE_FOLDER, _DESCRIPTIONS))
-    wanted = [places[shard.name] for shard in missing]
+    spans = describe_shards(shards, storage.join(out_dir, STATE_FOLDER, _DESCRIPTIONS))
+    wanted = [spans[shard.name] for shard in missing]
     _ = (
         pipeline
         | "shards" >> apache_beam.Create(wanted)
@@ -145,26 +145,26 @@ def write_shards(
     return results
 
 
-def _write(place: Place, out_dir: str, limits: Limits) -> None:
+def _write(span: Span, out_dir: str, limits: Limits) -> None:
     """Writes a shard, on whatever machine."""
     from apache_beam.metrics import Metrics
 
-    shard = described_shard(place)
+    shard = described_shard(span)
     if not finished_shard(shard, out_dir):  # by an attempt that was thought lost
         write_shard(shard, out_dir, limits, Metrics.counter("resnet_tpu", "images").inc)
 
 
-def describe_shards(shards: Sequence[Shard], path: str) -> dict[str, Place]:
+def describe_shards(shards: Sequence[Shard], path: str) -> dict[str, Span]:
     """Writes a line for each shard to the file `path`. It is the same for every run that continues another."""
-    places: dict[str, Place] = {}
+    spans: dict[str, Span] = {}
     start = 0
     with storage.write_whole(path) as file:
         for shard in shards:
             line = json.dumps([*_columns(shard)]).encode() + b"\n"
             file.write(line)
-            places[shard.name] = Place(path, start, start + len(line))
+            spans[shard.name] = Span(path, start, start + len(line))
             start += len(line)
-    return places
+    return spans
 
 
 def _columns(shard: Shard) -> Iterator[Any]:
@@ -172,9 +172,9 @@ def _columns(shard: Shard) -> Iterator[Any]:
     yield [(photo.path, photo.name, photo.class_name, photo.split, photo.boxes) for photo in shard.photos]
 
 
-def described_shard(place: Place) -> Shard:
+def described_shard(span: Span) -> Shard:
     """The shard of which `describe_shards` wrote a line."""
-    name, split, num_bytes, labels, photos = json.loads(storage.read_range(*place))
+    name, split, num_bytes, labels, photos = json.loads(storage.read_range(*span))
     found = [
         Photo(path, name, class_name, of, tuple(Box(*box) for box in boxes))
         for path, name, class_name, of, boxes in photos

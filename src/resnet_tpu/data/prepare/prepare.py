@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 
@@ -13,7 +13,7 @@ from resnet_tpu import storage
 from resnet_tpu.data.boxes import digest_of, read_boxes
 from resnet_tpu.data.findings import Finding, Kind, group_findings
 from resnet_tpu.data.folders import find_photos
-from resnet_tpu.data.images import Limits
+from resnet_tpu.data.images import Limits, Subsampling
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
 from resnet_tpu.data.prepare import beam as on_beam
 from resnet_tpu.data.prepare.assignment import Assignment, assign
@@ -52,8 +52,16 @@ class PrepareOptions:
     quality: int | None = option(
         None,
         "JPEG quality, 1 to 100, of images that must be encoded again. Default: 100 for other formats and CMYK, as "
-        "the original; 95 for photos turned upright or shrunk.",
+        "the original; 95 for photos turned upright, shrunk or recompressed.",
         at_least=1,
+    )
+    subsampling: Subsampling | None = option(
+        None,
+        "Colour of images that must be encoded again: all, half of the columns, or of rows too. Default: 4:2:0, and "
+        "4:4:4 below 128 pixels.",
+    )
+    recompress: bool = option(
+        False, "Encode all photos again, with quality and subsampling, where that makes the file smaller."
     )
     bounding_boxes: FilePath = option(
         "",
@@ -75,13 +83,16 @@ class PrepareOptions:
                 raise UserError(field.name, value, f"at least {least:g}", "Change the value.")
         if self.quality is not None and self.quality > 100:
             raise UserError("quality", self.quality, "at most 100", "Change the value.")
+        if self.subsampling not in (None, *(known := get_args(Subsampling))):
+            raise UserError("subsampling", repr(self.subsampling), f"one of {', '.join(known)}", "Change the value.")
         if self.max_bad_fraction > 1:
             raise UserError("max_bad_fraction", self.max_bad_fraction, "at most 1", "Change the value.")
 
     def deciding(self) -> dict[str, Any]:
         """The options that decide what is in the shards."""
         values = dataclasses.asdict(self) | {"split": list(parse_ratios(self.split))}
-        return {name: value for name, value in values.items() if name not in _NOT_DECIDING}
+        # What is off is left out, for folders prepared before the option was there.
+        return {name: value for name, value in values.items() if name not in _NOT_DECIDING and value is not False}
 
     def num_shards(self) -> dict[Split, int | None]:
         """Shards of each split; None: to be chosen."""
@@ -132,7 +143,9 @@ def prepare(
     storage.remove(storage.join(out_dir, MANIFEST))
     if results:
         console.print(f"{len(results)} of {len(assignment.shards)} shards are finished already.", markup=False)
-    limits = Limits(options.max_side, options.short_side, options.quality)
+    limits = Limits(
+        options.max_side, options.short_side, options.quality, options.subsampling, recompress=options.recompress
+    )
     if pipeline is None or not missing:
         results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
     else:

@@ -25,10 +25,10 @@ def read_index(path: str, state: tuple[int, int]) -> np.ndarray | None:
 
     state: see `storage.file_state`.
     """
-    for place, data in kept_copies(path, ".npy"):
+    for candidate, data in kept_copies(path, ".npy"):
         index = _parse(data, state)
         if index is not None:
-            if storage.is_remote(place):
+            if storage.is_remote(candidate):
                 save_index(path, index, state)  # on this machine
             return index
     return None
@@ -45,23 +45,23 @@ def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = Non
 
 def kept_copies(path: str, ending: str) -> Iterator[tuple[str, bytes]]:
     """Where something is kept that belongs to a file or data set at `path`, and its content: none, one or two."""
-    for place in _places(path, ending):
+    for candidate in _candidates(path, ending):
         with contextlib.suppress(OSError):
-            yield place, storage.read_bytes(place)
+            yield candidate, storage.read_bytes(candidate)
 
 
 def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> None:
     """Keeps something where `kept_copies` looks: on this machine first, or, `with_file`, beside it first."""
-    places = _places(path, ending)
-    for place in sorted(places, key=storage.is_remote, reverse=True) if with_file else places:
+    candidates = _candidates(path, ending)
+    for candidate in sorted(candidates, key=storage.is_remote, reverse=True) if with_file else candidates:
         with contextlib.suppress(OSError, UserError):
-            storage.make_dir(os.path.dirname(place))  # noqa: PTH120
-            with storage.write_whole(place) as file:
+            storage.make_dir(os.path.dirname(candidate))  # noqa: PTH120
+            with storage.write_whole(candidate) as file:
                 file.write(data)
             return
 
 
-def _places(path: str, ending: str) -> list[str]:
+def _candidates(path: str, ending: str) -> list[str]:
     """Beside the file and in the user's cache, that on this machine first."""
     full = path if storage.is_remote(path) else os.path.realpath(path)
     name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]

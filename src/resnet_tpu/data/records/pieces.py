@@ -123,16 +123,16 @@ class KeepingReader(DirectReader):
     def forget(self, stretch: Stretch) -> None:
         """Deletes the pieces that hold a stretch, which are damaged."""
         for number in range(stretch.start // PIECE_BYTES, -(-stretch.stop // PIECE_BYTES)):
-            self._place(stretch.file, number).unlink(missing_ok=True)
+            self._path_of(stretch.file, number).unlink(missing_ok=True)
 
-    def _place(self, file: RecordFile, number: int) -> Path:
+    def _path_of(self, file: RecordFile, number: int) -> Path:
         return Path(self.folder, _name(file), str(number))
 
     def _kept(self, stretch: Stretch, number: int) -> bytes | None:
         """What a piece on the disk holds of a stretch; None where it is not there."""
         low, high = _within(stretch, number)
         try:
-            with self._place(stretch.file, number).open("rb") as piece:
+            with self._path_of(stretch.file, number).open("rb") as piece:
                 return os.pread(piece.fileno(), high - low, low)
         except FileNotFoundError:
             return None
@@ -143,36 +143,36 @@ class KeepingReader(DirectReader):
         futures: list[Future[bytes]] = []
         with self._lock:
             for file, number in pieces:
-                place = self._place(file, number)
-                if place not in self._coming:
-                    self._coming[place] = Future()
-                    ours[place] = (file, number)
-                futures.append(self._coming[place])
+                path = self._path_of(file, number)
+                if path not in self._coming:
+                    self._coming[path] = Future()
+                    ours[path] = (file, number)
+                futures.append(self._coming[path])
         try:
             spans = [(file.path, n * PIECE_BYTES, min((n + 1) * PIECE_BYTES, file.size)) for file, n in ours.values()]
-            for place, data in zip(ours, storage.read_ranges(spans), strict=True):
-                self._keep(place, data)
-                self._coming[place].set_result(data)
+            for path, data in zip(ours, storage.read_ranges(spans), strict=True):
+                self._keep(path, data)
+                self._coming[path].set_result(data)
         except BaseException as error:
-            for place in ours:
-                if not self._coming[place].done():
-                    self._coming[place].set_exception(error)
+            for path in ours:
+                if not self._coming[path].done():
+                    self._coming[path].set_exception(error)
             raise
         finally:
             with self._lock:
-                for place in ours:
-                    del self._coming[place]
+                for path in ours:
+                    del self._coming[path]
         return [(piece, future.result()) for piece, future in zip(pieces, futures, strict=True)]
 
-    def _keep(self, place: Path, data: bytes) -> None:
+    def _keep(self, path: Path, data: bytes) -> None:
         if self._is_full:
             return
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            aside = place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
             try:
                 aside.write_bytes(data)
-                aside.replace(place)
+                aside.replace(path)
             finally:
                 aside.unlink(missing_ok=True)
         except OSError as error:

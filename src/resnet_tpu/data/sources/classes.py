@@ -59,15 +59,15 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
     """
     states = {path: state or state_of(path) for path, state in paths.items()}
     num_bytes = sum(size for size, _ in states.values())
-    place = storage.join(data_dir, _KEPT)
-    names = _read(place, states)
+    kept_file = storage.join(data_dir, _KEPT)
+    names = _read(kept_file, states)
     if names is None and storage.is_remote(data_dir) and num_bytes > _MOST_DISTANT_BYTES:
         _say_default(data_dir, f"its labels are not counted, for that would read all of {num_bytes / 1e9:.1f} GB")
         return None
     if names is None:
         names = _count(data_dir, states)
         kept = {"files": _named(states), "names": {str(label): name for label, name in names.items()}}
-        keep(place, ".json", checked_json.dumps(kept).encode())
+        keep(kept_file, ".json", checked_json.dumps(kept).encode())
     number = max(names, default=0)
     if number < 2 or min(names) < 1 or len(names) < number:
         span = f"the labels of its records, {len(names)} from {min(names)} to {number}," if names else ""
@@ -111,9 +111,9 @@ def _count(data_dir: str, states: States) -> dict[int, str]:
     return names
 
 
-def _read(place: str, states: States) -> dict[int, str] | None:
+def _read(kept_file: str, states: States) -> dict[int, str] | None:
     """What was counted of these files in this state; None where that is not known."""
-    for _, data in kept_copies(place, ".json"):
+    for _, data in kept_copies(kept_file, ".json"):
         try:
             kept = checked_json.loads(data.decode())
             if kept["files"] == _named(states):

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from resnet_tpu.data.loader import batches
+from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -21,7 +22,7 @@ from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.input import InputBenchOptions, our_task
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.task import Task, measure
-from resnet_tpu.performance.bench.undecoded import STUB, Undecoded
+from resnet_tpu.performance.bench.undecoded import check_stub, undecoded
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.system.program import exit_code
 
@@ -56,9 +57,7 @@ def bench_ceiling(where: str, config: Config, options: InputBenchOptions, comman
     """
     if options.peers or options.variants:
         raise UserError("ceiling", "peers or variants as well", "neither", "Leave them out.")
-    if not STUB:
-        do = "See docs/input.md for how to get it."
-        raise UserError("ceiling", "an installation without the library in C", "one with it", do)
+    check_stub("ceiling")
     options = options.settled()
     numbers = [1] if options.quick else sorted({1, 2, 8, num_cores()})
     runs = {run.title: run for run in _runs(numbers)}
@@ -113,11 +112,9 @@ def _run(arguments: Sequence[str]) -> None:
     """One run in this process: what decodes, and a Task as JSON."""
     decoder, text = arguments
     task = Task(**json.loads(text))
-    if decoder == "stubbed":
-        batches.__dict__["Filling"] = Undecoded
-    data = task.data()
-    made = batches.train_batches(open_source(data, "train"), data, batch_size=task.batch_size, seed=0)
-    print(json.dumps(measure(made, task)), flush=True)
+    data, make = task.data(), undecoded if decoder == "stubbed" else train_image
+    batches = train_batches(open_source(data, "train"), data, batch_size=task.batch_size, seed=0, train_image=make)
+    print(json.dumps(measure(batches, task)), flush=True)
     os._exit(0)  # the threads and processes of an endless iterator end with this one
 
 

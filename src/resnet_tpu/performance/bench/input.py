@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from resnet_tpu.data.images import Limits
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config
@@ -39,7 +40,7 @@ class InputBenchOptions(BenchOptions):
     peers: str = option("", f"Of {', '.join(PEERS)}; or none. Default: all that are installed.")
     variants: bool = option(
         False,
-        "Also ours with processes, with cache=decoded, with photos shrunk by prepare --short_side, and the basic one.",
+        "Also ours with processes, with cache=decoded, with photos made smaller by prepare, and the basic one.",
     )
     ceiling: bool = option(
         False,
@@ -57,23 +58,21 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
     options = options.settled()
     peers, notes = compare.choose_peers(options.peers, PEERS)
     with tempfile.TemporaryDirectory() as folder:
-        records, short = Path(folder, "records"), Path(folder, "short")
-        short_side = config.data.cached_short_side
+        records = Path(folder, "records")
         write_photos(where, records, options.num_images)
-        if options.variants:
-            write_records(find_photos(str(records)), short, options.num_images, short_side=short_side)
         task = our_task(config.replace(data_dir=str(records)), options)
-        tasks = {OURS: task} | (_variants(task, str(short), short_side) if options.variants else {})
+        tasks = {OURS: task} | (_variants(task, config.data.cached_short_side) if options.variants else {})
         runs = {name: ("ours", task) for name, task in tasks.items()}
         runs |= {PEERS[peer].title: (peer, task) for peer in peers}
+        sizes = {name: _bytes_per_image(task) for name, (_, task) in runs.items()}
         contenders = [Contender(name, lambda _, run=run: run_alone(*run)) for name, run in runs.items()]
         optional = () if options.peers else [PEERS[peer].title for peer in peers]
         outputs = compare.alternate(contenders, rounds=options.rounds, optional=optional)
     notes += [f"Left out: {name}, which failed." for name in runs if name not in outputs]
-    grid = _tabulate(outputs, task, notes)
+    grid = _tabulate(outputs, sizes, task, notes)
     show(grid, options.format)
     if options.output:
-        compare.write_record(Path(options.output), command, _record(outputs, task))
+        compare.write_record(Path(options.output), command, _record(outputs, sizes, task))
     if options.picture:
         _draw(options.picture, outputs, list(tasks), grid.title)
 
@@ -93,16 +92,29 @@ def our_task(config: Config, options: BenchOptions) -> Task:
     )
 
 
-def _variants(task: Task, short: str, short_side: int) -> dict[str, Task]:
+def _variants(task: Task, short_side: int) -> dict[str, Task]:
+    """Other options, and records of their own beside those of `task`."""
+
     def change(**options: Any) -> Task:
         return dataclasses.replace(task, options=task.options | options)
+
+    def store(**limits: Any) -> Task:
+        records = "-".join((task.records, *limits))
+        write_records(find_photos(task.records), Path(records), task.num_images, Limits(**limits))
+        return dataclasses.replace(task, records=records)
 
     return {
         f"{OURS}, input_workers=processes": change(input_workers="processes"),
         f"{OURS}, cache=decoded": change(cache="decoded"),
-        f"{OURS}, prepare --short_side={short_side}": dataclasses.replace(task, records=short),
+        f"{OURS}, prepare --recompress --quality=90": store(recompress=True, quality=90),
+        f"{OURS}, prepare --short_side={short_side}": store(short_side=short_side),
+        f"{OURS}, prepare --short_side={short_side} --quality=90": store(short_side=short_side, quality=90),
         f"{OURS}, input_pipeline=basic": change(input_pipeline="basic", input_workers="threads"),
     }
+
+
+def _bytes_per_image(task: Task) -> float:
+    return sum(path.stat().st_size for path in Path(task.records).glob("train-*")) / task.num_images
 
 
 def run_alone(pipeline: str, task: Task) -> list[str]:
@@ -115,7 +127,7 @@ def _reference(outputs: _Outputs) -> str:
     return next((peer.title for peer in PEERS.values() if peer.title in outputs), OURS)
 
 
-def _tabulate(outputs: _Outputs, task: Task, notes: Sequence[str]) -> Grid:
+def _tabulate(outputs: _Outputs, sizes: Mapping[str, float], task: Task, notes: Sequence[str]) -> Grid:
     reference = _reference(outputs)
     rows = []
     for name in outputs:
@@ -131,19 +143,20 @@ def _tabulate(outputs: _Outputs, task: Task, notes: Sequence[str]) -> Grid:
                 f"{statistics.median(ratios):.2f}",
                 f"{min(ratios):.2f} to {max(ratios):.2f}",
                 f"{cpu.medians()[0]:.3f}",
+                f"{sizes[name] / 1000:.1f}",
             )
         )
     title = (
         f"Input at {task.image_size} px, {task.resize_method}, {task.num_parallel_calls} threads or processes, "
         f"batch {task.batch_size}, {task.num_images} images"
     )
-    header = ("pipeline", "images/s", f"times {reference}", "range", "CPU ms/image")
+    header = ("pipeline", "images/s", f"times {reference}", "range", "CPU ms/image", "kB/image")
     return Grid(title, header, rows, notes)
 
 
-def _record(outputs: _Outputs, task: Task) -> dict[str, Any]:
+def _record(outputs: _Outputs, sizes: Mapping[str, float], task: Task) -> dict[str, Any]:
     settings = {name: value for name, value in asdict(task).items() if name != "records"}
-    return {"task": settings, "reference": _reference(outputs), "runs": outputs}
+    return {"task": settings, "reference": _reference(outputs), "bytes_per_image": sizes, "runs": outputs}
 
 
 def _draw(path: str, outputs: _Outputs, ours: Sequence[str], title: str) -> None:

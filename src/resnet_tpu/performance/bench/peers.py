@@ -165,6 +165,28 @@ def open_grain(task: Task) -> Iterator[Any]:
     )
 
 
+def open_spdl(task: Task) -> Iterator[Any]:
+    """SPDL with its threads and OpenCV; its own decoder wants FFmpeg's libraries. Whole batches, as for Grain."""
+    from spdl.pipeline import PipelineBuilder
+
+    cv2.setNumThreads(1)
+    source, threads = open_source(task.data(), "train"), task.num_parallel_calls
+
+    def records() -> Iterator[int]:
+        rng = np.random.default_rng(0)
+        while True:
+            yield from rng.permutation(len(source)).tolist()
+
+    def make(batch: list[int]) -> np.ndarray:
+        rng = np.random.default_rng(batch)
+        return np.stack([_crop(bytes(source[i].encoded), rng, task) for i in batch])
+
+    stages = PipelineBuilder().add_source(records()).aggregate(task.batch_size).pipe(make, concurrency=threads)
+    pipeline = stages.add_sink(_BATCHES_AHEAD * threads).build(num_threads=threads)
+    pipeline.start()
+    return pipeline.get_iterator()
+
+
 def _crop(encoded: bytes, rng: np.random.Generator, task: Task) -> np.ndarray:
     image = np.asarray(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION))
     height, width, _ = image.shape
@@ -181,4 +203,5 @@ PEERS = {
     "torch": Peer("PyTorch DataLoader", open_torch, "torchvision", "torchvision"),
     "torch_pillow": Peer("PyTorch DataLoader, Pillow", open_torch_pillow, "torchvision", "torchvision"),
     "grain": Peer("Grain, OpenCV", open_grain, "grain", "grain"),
+    "spdl": Peer("SPDL, OpenCV", open_spdl, "spdl", "spdl-core"),
 }

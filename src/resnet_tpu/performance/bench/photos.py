@@ -76,17 +76,16 @@ def write_photos(where: str, folder: Path, count: int) -> None:
         write_records(find_photos(where or drawn), folder, count)
 
 
-def write_records(photos: Sequence[Photo], folder: Path, count: int, *, short_side: int | None = None) -> None:
+def write_records(photos: Sequence[Photo], folder: Path, count: int, limits: Limits | None = None) -> None:
     """Writes `count` training records of the photos, in turn, into the new `folder`.
 
-    short_side: pixels to which the shorter side is shrunk, as `prepare --short_side` does it.
+    limits: what `prepare` makes of them; None: they are as they were.
     """
     folder.mkdir(parents=True)
-    limits = Limits(short_side=short_side)
     for shard in range(SHARDS):
         with RecordWriter(str(folder / f"train-{shard:05}-of-{SHARDS:05}")) as writer:
             for photo in itertools.islice(itertools.cycle(photos), shard, count, SHARDS):
                 encoded = photo()
-                if short_side:
+                if limits:
                     encoded = clean_image(encoded, "photo.jpg", limits).encoded
                 writer.write(encode_example({"image/encoded": encoded, "image/class/label": 1}))

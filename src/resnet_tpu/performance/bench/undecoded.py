@@ -1,31 +1,36 @@
-"""The input without its decoder, to measure what is left.
+"""A training image without its decoder, to measure what is left.
 
 A module of its own, for worker processes to import.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from resnet_tpu.data.loader.filling import Chunk, Filling
-from resnet_tpu.data.loader.slots import Rows
 from resnet_tpu.data.pixels import native
-from resnet_tpu.data.pixels.crop import Window
+from resnet_tpu.data.pixels.crop import MIN_AREA, train_window
+from resnet_tpu.errors import UserError
 
 
-class _Stub(native.Library):
-    def resize_jpeg(self, encoded: bytes, window: Window, out: np.ndarray, *, mirrored: bool, method: str) -> bool:  # noqa: ARG002
-        return True
+def check_stub(what: str) -> None:
+    """Raises UserError for `what` where there is no library in C, which is asked for the facts of a file."""
+    if not native.load():
+        do = "See docs/input.md for how to get it."
+        raise UserError(what, "an installation without the library in C", "one with it", do)
 
 
-STUB = _Stub(str(native.LIBRARY)) if native.load() else None
-"""The library in C, whose images are left as they were; None where there is no such library."""
-
-
-@dataclass(frozen=True)
-class Undecoded(Filling):
-    """Does all that there is to do for a row but to decode and resize."""
-
-    def fill(self, chunk: Chunk, rows: Rows) -> list[str]:
-        native.__dict__["load"] = lambda: STUB  # in the process that fills
-        return super().fill(chunk, rows)
+def undecoded(
+    encoded: bytes,
+    image_size: int,
+    rng: np.random.Generator,
+    out: np.ndarray,
+    *,
+    min_crop_area: float = MIN_AREA,
+    resize_method: str = "bicubic",
+    **_: object,
+) -> None:
+    """Does all that `train_image` does for an ordinary JPEG but to decode and resize; `out` stays as it was."""
+    library = native.load()
+    mirrored = bool(rng.random() < 0.5)
+    facts = library.read_facts(encoded) if library else None
+    if library and facts:
+        window = train_window(rng, facts.height, facts.width, image_size, min_crop_area)
+        library.resize_jpeg(b"", window, out, mirrored=mirrored, method=resize_method)  # refuses what holds nothing

@@ -22,6 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from resnet_tpu.data.pixels.decode import train_image
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.parallel import distributed
@@ -32,6 +34,7 @@ from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.input import our_task, run_alone
 from resnet_tpu.performance.bench.options import BenchOptions
 from resnet_tpu.performance.bench.photos import write_photos
+from resnet_tpu.performance.bench.undecoded import check_stub, undecoded
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.program import exit_code
 from resnet_tpu.training.loop import train
@@ -44,6 +47,7 @@ PIPELINES: dict[str, dict[str, str]] = {
     "basic": {"input_pipeline": "basic", "input_workers": "threads", "cache": "none"},
     "optimized": {"input_pipeline": "optimized"},
 }
+STUBBED = {"optimized without a decoder": PIPELINES["optimized"]}
 _HEADROOM = 1.25  # of the device's time over the loader's, which shares the cores with the hand-over
 _MIN_STEPS = 4
 _STEPS_OF_A_DEVICE = 50
@@ -61,15 +65,25 @@ class WaitBenchOptions(BenchOptions):
         "quarter more than the optimized pipeline takes for a batch.",
         at_least=0,
     )
+    stubbed: bool = option(
+        False,
+        "Instead of both pipelines: the optimized one without a decoder, on a device of --device_ms that may be faster "
+        "than the decoder on these cores.",
+    )
 
 
 def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: Sequence[str]) -> None:
     """Trains on the photos of `where` (drawn ones if empty) with both pipelines, and shows how long the device waited.
 
     config: options of the data, and of the network where it is the real step. command: what the user typed, for the
-    record. Raises UserError when a training fails.
+    record. Raises UserError when a training fails; with `stubbed` also without `device_ms` or the library in C.
     """
     options = options.settled()
+    if options.stubbed:
+        check_stub("stubbed")
+        if options.device_ms is None:
+            do = "--batch_size=1024 --device_ms=50 is a device of 20,480 images/s."
+            raise UserError("stubbed", "no device_ms", "how long the device takes for a batch", do)
     # in a process of its own: this one would keep the device from the others
     device = compare.run("the device", [*_THIS, "device", json.dumps(config.run.use_tpu)])
     with tempfile.TemporaryDirectory() as folder:
@@ -79,9 +93,10 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
         device_ms = options.device_ms
         if device_ms is None and device["platform"] == "cpu":
             device_ms = _calibrate(config, options)
+        pipelines = STUBBED if options.stubbed else PIPELINES
         contenders = [
             Contender(name, lambda _, changes=changes: _command(config.replace(**changes), device_ms, options))
-            for name, changes in PIPELINES.items()
+            for name, changes in pipelines.items()
         ]
         outputs = compare.alternate(contenders, rounds=options.rounds)
     note = f"Device: {device['kind']}, ResNet-{config.model.resnet_depth}."
@@ -94,7 +109,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
         compare.write_record(Path(options.output), command, figures | {"runs": outputs})
     if options.picture:
         shares = {name: statistics.median(run["input_wait_share"] for run in runs) for name, runs in outputs.items()}
-        bars = [Bar(name, 100 * share, f"{share:.1%}", name == "optimized") for name, share in shares.items()]
+        bars = [Bar(name, 100 * share, f"{share:.1%}", name != "basic") for name, share in shares.items()]
         write_bars(options.picture, grid.title, bars, "% of the time in which the device waits for input")
 
 
@@ -112,7 +127,7 @@ def _command(config: Config, device_ms: float | None, options: WaitBenchOptions)
     changes = {"train_steps": 3 * steps, "iterations_per_loop": steps, "num_label_classes": 2}
     if device_ms is not None:
         changes |= _SMALL_NETWORK  # nothing is computed with it
-    run = {"options": config.replace(**changes).flat(), "device_ms": device_ms}
+    run = {"options": config.replace(**changes).flat(), "device_ms": device_ms, "stubbed": options.stubbed}
     return [*_THIS, "train", json.dumps(run)]
 
 
@@ -176,7 +191,8 @@ def _train(run: Mapping[str, Any]) -> dict[str, float]:
     """Speed and wait in the middle one of three loops: the first begins and the last ends with a device at rest."""
     step = None if run["device_ms"] is None else make_device(run["device_ms"])
     with tempfile.TemporaryDirectory() as model_dir:
-        train(Config().replace(**run["options"]).replace(model_dir=model_dir), train_step=step)
+        config = Config().replace(**run["options"]).replace(model_dir=model_dir)
+        train(config, train_step=step, train_image=undecoded if run["stubbed"] else train_image)
         row = [row for row in read_metrics(model_dir) if "input_wait_share" in row][1]
     return {name: row[name] for name in ("images_per_sec", "input_wait_share")}
 

@@ -16,6 +16,12 @@ def advise(plan: Plan) -> list[str]:
     if plan.train and plan.train.fits and plan.train.batch_per_device < FEW_IMAGES and plan.devices > 1:
         few = plan.train.batch_per_device
         advice.append(f"With {few} images per device the matrix units wait: use a smaller slice or a larger batch.")
+    if plan.train and plan.train.images_per_second and plan.host_images_per_sec and plan.input_wait:
+        wanted = plan.train.images_per_second / plan.topology.hosts
+        advice.append(
+            f"A host gives {plan.host_images_per_sec:,.0f} images/s of the {wanted:,.0f} that its chips take. Make the "
+            "input faster (docs/input.md), or take chips that are slower or spread over more hosts."
+        )
     if plan.devices < plan.topology.devices:
         advice.append(
             f"num_cores leaves {plan.topology.devices - plan.devices} of {plan.topology.devices} devices idle, "

@@ -19,21 +19,22 @@ class Generation:
     network_bandwidth: float  # bytes/s to other chips of the slice, in one direction, over all links
     chip_config: str  # how the compiler is told that a device is what JAX sees
     target: str = ""  # of a GPU: what XLA has to know of it; empty for a TPU
+    most_on_a_host: int = 4  # chips of the largest slice with a single host
 
 
 _TABLE = (
     Generation("v2", 2, 0.70e9, 46e12, 16 * GIB, 2 * 7.48 * GIB, 700 * GB, 248 * GB, "default"),
     Generation("v3", 2, 0.94e9, 123e12, 32 * GIB, 2 * 15.48 * GIB, 900 * GB, 328 * GB, "default"),
     Generation("v4", 1, 1.05e9, 275e12, 32 * GIB, 30.75 * GIB, 1228 * GB, 300 * GB, "megacore"),
-    Generation("v5e", 1, 1.50e9, 197e12, 16 * GIB, 15.75 * GIB, 819 * GB, 200 * GB, "default"),
+    Generation("v5e", 1, 1.50e9, 197e12, 16 * GIB, 15.75 * GIB, 819 * GB, 200 * GB, "default", most_on_a_host=8),
     Generation("v5p", 1, 1.75e9, 459e12, 95 * GIB, 95.73 * GIB, 2765 * GB, 600 * GB, "default"),
-    Generation("v6e", 1, 1.75e9, 918e12, 32 * GIB, 31.24 * GIB, 1640 * GB, 400 * GB, "default"),
+    Generation("v6e", 1, 1.75e9, 918e12, 32 * GIB, 31.24 * GIB, 1640 * GB, 400 * GB, "default", most_on_a_host=8),
 )
 
 GENERATIONS: dict[str, Generation] = {found.name: found for found in _TABLE}
 """By name. Sources:
 
-* peaks, memory and bandwidths: "System architecture" and the page of each generation in the documentation of
+* peaks, memory, bandwidths and hosts: "System architecture" and the page of each generation in the documentation of
   Cloud TPU (cloud.google.com/tpu/docs/system-architecture-tpu-vm);
 * clocks and links of v2 and v3: Norrie et al., "The Design Process for Google's Training Chips: TPUv2 and TPUv3",
   IEEE Micro 41(2), 2021; of v4: arXiv:2304.01433, table 4; of v5e: the book "How to Scale Your Model"

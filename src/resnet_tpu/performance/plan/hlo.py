@@ -130,10 +130,10 @@ def _parse_instruction(name: str, rest: str) -> Instruction:
 def _closing(text: str) -> int:
     """Where the parenthesis closes that `text` begins with."""
     depth = 0
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if depth == 0:
-            return place
+            return index
     return len(text)
 
 

@@ -87,7 +87,7 @@ def layer_of(op_name: str) -> str:
     """`jit(step)/transpose(jvp(group1/block1))/conv1/conv_general_dilated` -> `group1/block1/conv1`."""
     parts = _TRANSFORM.sub("", _NO_LAYER.sub("", op_name)).split("/")[:-1]
     parts = [part for part in parts if part and "->" not in part]  # a sum of products by its letters is no layer
-    begin = max((place for place, part in enumerate(parts) if part == parts[0]), default=0)  # inner gradients repeat it
+    begin = max((index for index, part in enumerate(parts) if part == parts[0]), default=0)  # inner gradients repeat it
     return "/".join(parts[begin:])
 
 

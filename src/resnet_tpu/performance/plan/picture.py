@@ -67,9 +67,9 @@ def _draw_memory(axes: Axes, plans: Sequence[Plan]) -> None:
         sizes = [getattr(memory, kind) / GIB if memory else 0.0 for memory in found]
         axes.barh(range(len(plans)), sizes, left=left, color=colour, height=0.62, label=kind)
         left = [begin + size for begin, size in zip(left, sizes, strict=True)]
-    for place, plan in enumerate(plans):
+    for row, plan in enumerate(plans):
         limit = plan.topology.device_memory / GIB
-        axes.plot([limit, limit], [place - 0.4, place + 0.4], color=GREY, linewidth=2)
+        axes.plot([limit, limit], [row - 0.4, row + 0.4], color=GREY, linewidth=2)
         if not _step(plan).fits:
-            axes.text(0, place, " does not fit", va="center")
+            axes.text(0, row, " does not fit", va="center")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -64,6 +64,7 @@ class Plan:
     train_steps: int
     evaluations: int
     price_per_chip_hour: float | None
+    host_images_per_sec: float | None  # that the loader gives on each host; None: as many as the devices take
     largest_batch: int | None  # that fits, of the whole slice; None when it was not looked for, or nothing fits
     compiled_for: str  # the slice that the compiler was given
     compiler: str  # its name and version
@@ -75,13 +76,28 @@ class Plan:
 
     @property
     def hours(self) -> float | None:
-        """Of training and, where planned, its evaluations; None when training was not planned or does not fit."""
+        """Of training and, where planned, its evaluations; None when training was not planned or does not fit.
+
+        A step takes as long as its images do, where they take longer.
+        """
         if not (self.train and self.train.time and self.fits):
             return None
-        seconds = self.train_steps * self.train.time.total
+        seconds = self.train_steps * self._seconds(self.train)
         if self.eval and self.eval.time:
-            seconds += self.evaluations * math.ceil(self.eval_images / self.eval.batch_size) * self.eval.time.total
+            seconds += self.evaluations * math.ceil(self.eval_images / self.eval.batch_size) * self._seconds(self.eval)
         return seconds / 3600
+
+    @property
+    def input_wait(self) -> float | None:
+        """The fraction of a training in which the devices wait for images; None where nothing is known of these."""
+        if not (self.train and self.train.time and self.host_images_per_sec):
+            return None
+        return 1 - self.train.time.total / self._seconds(self.train)
+
+    def _seconds(self, step: Step) -> float:
+        assert step.time
+        images = step.batch_size / (self.topology.hosts * self.host_images_per_sec) if self.host_images_per_sec else 0
+        return max(step.time.total, images)
 
     @property
     def cost(self) -> float | None:
@@ -96,6 +112,7 @@ def plan(
     topology: Topology,
     *,
     price_per_chip_hour: float | None = None,
+    host_images_per_sec: float | None = None,
     search: bool = False,
     fast: bool = False,
     notice: Notice = contextlib.nullcontext,
@@ -125,6 +142,7 @@ def plan(
         lengths_of(config).total,
         math.ceil(lengths_of(config).total / per_eval) if mode == "train_and_eval" else 0,
         price_per_chip_hour,
+        host_images_per_sec,
         planner.largest_batch(train) if search else None,
         compiled_for.name,
         compiler_of(topology),

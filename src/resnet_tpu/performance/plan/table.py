@@ -17,7 +17,7 @@ from resnet_tpu.performance.plan.plan import Plan, Step
 
 LABEL = "compiler estimate"
 BOUND = "estimated bound: no step is faster"
-NOT_COUNTED = "reading and decoding images, checkpoints, compiling and the start of the slice"
+_NOT_COUNTED = "checkpoints, compiling and the start of the slice"
 
 
 def render(plans: Sequence[Plan], *, top: int) -> RenderableType:
@@ -58,13 +58,17 @@ def _remarks(plans: Sequence[Plan]) -> list[str]:
     remarks = [f"{plan.topology.name}: {text}" for plan in plans for text in advise(plan)]
     if any(plan.hours is not None for plan in plans):
         counted = "are counted" if any(plan.eval and plan.train for plan in plans) else "are not counted"
-        remarks.append(f"Hours: evaluations {counted}; {NOT_COUNTED} are not.")
+        remarks.append(f"Hours: evaluations {counted}; {_not_counted(plans[0])} are not.")
     remarks += [
         f"{plan.topology.name}: compiled for {plan.compiled_for} and reckoned up."
         for plan in plans
         if plan.compiled_for != plan.topology.name
     ]
     return remarks
+
+
+def _not_counted(plan: Plan) -> str:
+    return _NOT_COUNTED if plan.host_images_per_sec else f"reading and decoding images, {_NOT_COUNTED}"
 
 
 def _train(plan: Plan, show: Any) -> str:
@@ -101,6 +105,10 @@ _ROWS: dict[str, Any] = {
     "  arithmetic at the peak": lambda plan: _train(plan, lambda step: f"{1000 * step.time.peak:.1f} ms"),
     "bytes moved, training": lambda plan: _train(plan, lambda step: f"{bytes_of(step.operations) / 1e9:.1f} GB"),
     "train images/s": lambda plan: _train(plan, lambda step: f"{step.images_per_second:,.0f}"),
+    "  from each host": lambda plan: _train(
+        plan, lambda step: f"{plan.topology.hosts:,} x {step.images_per_second / plan.topology.hosts:,.0f}"
+    ),
+    "input wait": lambda plan: f"{plan.input_wait:.1%}" if plan.input_wait is not None else "",
     "matrix units used": lambda plan: _train(plan, lambda step: f"{step.utilisation:.0%}"),
     "eval step": lambda plan: _eval(plan, lambda step: f"{1000 * step.time.total:.1f} ms"),
     "eval images/s": lambda plan: _eval(plan, lambda step: f"{step.images_per_second:,.0f}"),
@@ -163,7 +171,9 @@ def _record(plan: Plan, top: int) -> dict[str, Any]:
         "fits": plan.fits,
         "hours": plan.hours,
         "cost": plan.cost,
-        "not_counted": NOT_COUNTED if plan.eval else f"evaluations, {NOT_COUNTED}",
+        "hosts": plan.topology.hosts,
+        "input_wait": plan.input_wait,
+        "not_counted": _not_counted(plan) if plan.eval else f"evaluations, {_not_counted(plan)}",
         "advice": advise(plan),
     }
     for name, step in (("train", plan.train), ("eval", plan.eval)):

@@ -9,6 +9,8 @@ from resnet_tpu.performance.plan.generations import GENERATIONS, Generation
 from resnet_tpu.performance.plan.gpus import COUNTS, GPUS
 from resnet_tpu.recipes.slices import topologies, topology_of
 
+_CHIPS_ON_A_HOST = 4  # of slices with several
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -31,6 +33,13 @@ class Topology:
     def chips(self) -> int:
         """How many chips: what is paid for."""
         return math.prod(self.shape)
+
+    @property
+    def hosts(self) -> int:
+        """How many machines it has; the training runs on each."""
+        if self.is_gpu or self.chips <= self.generation.most_on_a_host:
+            return 1
+        return self.chips // _CHIPS_ON_A_HOST
 
     @property
     def devices(self) -> int:

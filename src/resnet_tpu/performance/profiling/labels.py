@@ -15,6 +15,7 @@ from resnet_tpu.storage import checked_json
 
 _FILE = "operations.json"
 _GUESSES = (
+    ("library call", ("ffi_call",)),
     ("convolution", ("conv",)),
     ("matrix product", ("dot", "gemm", "matmul")),
     ("pooling", ("reduce-window", "reduce_window", "select-and-scatter", "select_and_scatter")),
@@ -55,16 +56,16 @@ def _placed(computation: Computation, module: Module) -> Computation:
     The CPU's compiler loses the place of what it fuses or writes anew, such as the gradients of kernels.
     """
     users: dict[str, list[str]] = defaultdict(list)
-    places = {}
+    origins = {}
     for name, instruction in reversed(computation.items()):
         inside = [inner.op_name for inner in module.called(instruction).values() if "/" in inner.op_name]
-        after = [places[user] for user in users[name] if places[user]]
-        places[name] = instruction.op_name or next(iter([*inside[::-1], *after]), "")
+        after = [origins[user] for user in users[name] if origins[user]]
+        origins[name] = instruction.op_name or next(iter([*inside[::-1], *after]), "")
         for operand in instruction.operands:
             users[operand].append(name)
     return {
-        name: replace(instruction, text=f'{instruction.text}, metadata={{op_name="{places[name]}"}}')
-        if places[name] and not instruction.op_name
+        name: replace(instruction, text=f'{instruction.text}, metadata={{op_name="{origins[name]}"}}')
+        if origins[name] and not instruction.op_name
         else instruction
         for name, instruction in computation.items()
     }
