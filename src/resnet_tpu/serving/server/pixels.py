@@ -5,6 +5,7 @@ interpreter's lock for seconds, in which nobody is answered.
 """
 
 import functools
+import itertools
 import json
 import re
 
@@ -14,7 +15,7 @@ from resnet_tpu.serving.server.refusal import Refusal
 
 _RUN = re.compile(rb"\[[\d\s,\[\].eE+-]*+")
 _DEEP = re.compile(rb"\[\s*\[\s*\[")
-_BETWEEN_IMAGES = re.compile(rb"\]\s*\]\s*\]\s*,\s*\[\s*\[\s*\[")
+_BETWEEN_IMAGES = re.compile(rb"\]\s*\]\s*\](\s*,\s*)\[\s*\[\s*\[")
 _NOT_BRACKETS = b"0123456789 \t\r\n"
 
 
@@ -24,27 +25,26 @@ def take_arrays(body: bytes, max_lists: int) -> tuple[bytes, dict[str, bytes]]:
     Of more than `max_lists` the rest stays in the body.
     """
     arrays: dict[str, bytes] = {}
-
-    def take(found: re.Match[bytes]) -> bytes:
-        run = found[0]
-        end = run.rfind(b"]") + 1  # what follows it belongs to the text around the array
-        if not (end and _DEEP.match(run)):
-            return run
-        name = f"array {len(arrays)}"
-        arrays[name] = run[:end]
-        return f'"{name}"'.encode() + run[end:]
-
-    return _RUN.sub(take, body, max_lists), arrays
+    rest, at = [], 0
+    for run in itertools.islice(_RUN.finditer(body), max_lists):
+        end = body.rfind(b"]", *run.span()) + 1  # what follows it belongs to the text around the array
+        if end and _DEEP.match(body, run.start(), end):
+            name = f"array {len(arrays)}"
+            arrays[name] = body[run.start() : end]
+            rest += [body[at : run.start()], f'"{name}"'.encode()]
+            at = end
+    return b"".join([*rest, body[at:]]), arrays
 
 
 def parse_images(array: bytes, image_size: int, max_images: int) -> list[np.ndarray]:
     """The images, uint8 [s, s, 3] each, in the text of an array [n, s, s, 3]. Raises Refusal (400)."""
-    pieces = _BETWEEN_IMAGES.split(array[1:-1].strip(), max_images)
-    if len(pieces) > max_images:
+    gaps = [gap.span(1) for gap in itertools.islice(_BETWEEN_IMAGES.finditer(array), max_images)]
+    if len(gaps) == max_images:
         raise Refusal(400, f"Request: got more than {max_images} images, expected at most {max_images}.")
-    texts = [piece if index == 0 else b"[[[" + piece for index, piece in enumerate(pieces)]
-    texts = [*(text + b"]]]" for text in texts[:-1]), texts[-1]]
-    return [parse_image(text, image_size, index) for index, text in enumerate(texts)]
+    begins = (1, *(end for _, end in gaps))
+    ends = (*(begin for begin, _ in gaps), len(array) - 1)
+    spans = enumerate(zip(begins, ends, strict=True))
+    return [parse_image(array[begin:end], image_size, index) for index, (begin, end) in spans]
 
 
 def parse_image(text: bytes, image_size: int, index: int) -> np.ndarray:
