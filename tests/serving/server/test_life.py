@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
+from resnet_tpu.serving.server.server import accept_waiting
 
 if TYPE_CHECKING:
     from tests.serving.server.conftest import StartServer
@@ -128,6 +129,30 @@ def test_stopped_under_load_every_request_is_answered(
         assert {answer.status_code for answer in load.answers} == {200}
         assert load.refused == 12
         assert server.log.read_text().endswith("Stopping: answering what is under way\nStopped.\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how many wait")
+def test_clients_that_come_while_the_last_ones_are_accepted_are_accepted_too() -> None:
+    late: list[socket.socket] = []
+
+    class Listener(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            try:
+                return super().accept()
+            except BlockingIOError:
+                if len(late) < 3:  # as in another thread, which runs before the error is seen
+                    late.append(socket.create_connection(self.getsockname()))
+                raise
+
+    with Listener() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        with socket.create_connection(listener.getsockname()):
+            accepted = accept_waiting(listener)
+        assert len(accepted) == 1 + 3
+        for connection in (*accepted, *late):
+            connection.close()
 
 
 def test_while_it_stops_it_is_not_ready_and_asks_clients_to_leave(

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75
-_LATE_SECONDS = 0.5  # for requests on connections that were made just before the end
+_LATE_SECONDS = 1.0  # for requests on connections that were made just before the end
 
 
 def serve(given: Sequence[str], options: ServeOptions) -> None:
@@ -140,7 +141,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Takes no more connections, and answers what came on those that are there."""
         loop = asyncio.get_running_loop()
-        late = [connection for listener in sockets or () for connection in _accept_waiting(listener)]
+        late = [connection for listener in sockets or () for connection in accept_waiting(listener)]
         for server in self.servers:
             server.close()
         for connection in late:
@@ -160,10 +161,23 @@ class _Server(uvicorn.Server):
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
-def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
+def accept_waiting(listener: socket.socket) -> list[socket.socket]:
     """The connections that clients have made and nobody has taken yet: closing the listener would reset them."""
     accepted = []
-    with contextlib.suppress(OSError):  # there are no more
-        while True:
+    while True:
+        try:
             accepted.append(listener.accept()[0])
-    return accepted
+        except BlockingIOError:
+            # `accept` lets other threads run, for milliseconds where they are busy, in which more may have come
+            if not _num_waiting(listener):
+                return accepted
+        except OSError:  # no more files may be open
+            return accepted
+
+
+def _num_waiting(listener: socket.socket) -> int:
+    """Connections to take, 0 where the system does not tell. To ask lets no other thread run."""
+    if sys.platform != "linux":
+        return 0
+    info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)
+    return int.from_bytes(info[24:], sys.byteorder)  # tcpi_unacked, which counts that for a listener
