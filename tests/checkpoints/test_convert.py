@@ -126,7 +126,7 @@ def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same(pr
     assert Path("back/labels.txt").read_text().split() == CLASSES
 
 
-@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("average", [pytest.param(True, marks=pytest.mark.long), False])
 def test_safetensors_hold_the_averages_unless_told_otherwise(average: bool) -> None:
     options = {"moving_average_decay": 0.9999, "bn_momentum": 0.0}
     arrays = make_run("run", average=True, **TORCH_SHAPED, **options)
@@ -336,7 +336,7 @@ def test_preprocessing_that_there_is_not_is_named(
     assert f"there is no {name} {value} here, photos are evaluated with {ours}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("preprocessing", ["tf", "pil"])
+@pytest.mark.parametrize("preprocessing", ["pil", pytest.param("tf", marks=pytest.mark.long)])
 def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same(preprocessing: str) -> None:
     own = {"mean_rgb": (0.5, 0.4, 0.3), "resize_method": "bilinear", "weights_licence": "cc-by-4.0"}
     own["eval_preprocessing"] = preprocessing

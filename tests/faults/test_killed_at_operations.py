@@ -69,7 +69,8 @@ print(number)
 """
 
 
-@pytest.mark.parametrize(("what", "at_least"), [pytest.param("prepare", 25, marks=pytest.mark.long), ("bundle", 12)])
+@pytest.mark.long
+@pytest.mark.parametrize(("what", "at_least"), [("prepare", 25), ("bundle", 12)])
 def test_killed_before_each_operation_on_a_file(what: str, at_least: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("dark", "light"):

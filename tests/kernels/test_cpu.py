@@ -123,6 +123,7 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "oneDNN has no convolution of [4, 65536, 65536, 3] to [4, 65536, 65536, 8]" in record.getMessage()
 
 
+@pytest.mark.long
 @needs_library
 def test_a_library_for_another_version_of_xla_s_interface_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

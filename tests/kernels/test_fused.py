@@ -173,16 +173,13 @@ def gradients_of(network: Network) -> Callable[..., Any]:
     return jax.jit(gradients, compiler_options=OPTIONS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kernels", "options"),
     [
-        pytest.param(block_kernels(1), {}, marks=pytest.mark.long),
+        (block_kernels(1), {}),
         (FUSED, {}),
-        pytest.param(
-            FUSED,
-            {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
-            marks=pytest.mark.long,
-        ),
+        (FUSED, {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}),
     ],
     ids=["block", "fused", "fused, ResNet-D with SE"],
 )

@@ -106,7 +106,7 @@ def test_a_preactivated_block_by_hand(bottleneck: bool, block: int) -> None:
     assert (part(x, TRAINING) < 0).any()  # no ReLU at the end
 
 
-@pytest.mark.parametrize("pre_activation", [False, True])
+@pytest.mark.parametrize("pre_activation", [pytest.param(False, marks=pytest.mark.long), True])
 def test_dropblock_and_drop_connect_act_where_they_should(pre_activation: bool) -> None:
     settings: dict[str, Any] = {"dropblock_groups": (4,), "dropblock_keep_prob": 0.5, "dropblock_size": 2}
     settings |= {"pre_activation": True} if pre_activation else {"drop_connect_rate": 0.5, "se_ratio": 0.25}

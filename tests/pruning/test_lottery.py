@@ -89,8 +89,8 @@ def test_the_first_training_names_what_it_keeps(before: Path) -> None:
     ("name", "origin", "start", "last", "by_hand"),
     [
         ("weight_rewinding", EARLY, EARLY, LAST, True),
-        ("lr_rewinding", LAST, EARLY, LAST, False),
-        ("fine_tuning", LAST, LAST, 2 * LAST - EARLY, True),
+        pytest.param("lr_rewinding", LAST, EARLY, LAST, False, marks=pytest.mark.long),
+        pytest.param("fine_tuning", LAST, LAST, 2 * LAST - EARLY, True, marks=pytest.mark.long),
         pytest.param("reinit", None, 0, LAST, False, marks=pytest.mark.long),
     ],
 )

@@ -150,7 +150,7 @@ def watch_ours(model_dir: Path, *words: str) -> int:
     return cli.main(["eval", str(model_dir), "--watch", "--num_cores=1", *words])
 
 
-@pytest.mark.parametrize("watch", [watch_original, watch_ours])
+@pytest.mark.parametrize("watch", [watch_ours, pytest.param(watch_original, marks=pytest.mark.long)])
 def test_watching_goes_up_to_train_steps(
     watch: Callable[..., int], trained_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,6 +156,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path) -
     assert store.steps_in(str(tmp_path / store.FOLDER)) == [1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "several", [8, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )

@@ -30,6 +30,7 @@ def test_a_training_of_a_single_loop_is_traced_from_its_second_step_to_its_end(
     assert (len(trace.steps), len(trace.input_waits)) == (3, 3)
 
 
+@pytest.mark.long
 def test_a_trace_ends_before_an_evaluation_and_the_next_begins_after_it(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, profile_every_n_steps=1, tpu_profile_duration=ENDLESS))  # evaluations at steps 3, 6 and 7
     found = traces(tmp_path)

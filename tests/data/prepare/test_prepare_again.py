@@ -101,6 +101,7 @@ def much_work(tmp_path: Path, draw) -> Path:
     return tmp_path / "raw"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 def test_killed_in_the_middle_and_run_again(
     much_work: Path, tmp_path: Path, run, contents, wait_until, is_running

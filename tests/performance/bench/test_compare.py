@@ -72,6 +72,7 @@ def test_what_a_contender_started_ends_with_it() -> None:
     pytest.fail("still there")
 
 
+@pytest.mark.long
 def test_what_is_out_of_time_ends_with_all_that_it_runs() -> None:
     code = (
         "import subprocess as s, sys; from resnet_tpu.performance.bench import compare; "

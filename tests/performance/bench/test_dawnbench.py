@@ -76,6 +76,7 @@ def test_a_row_per_epoch(job: Path) -> None:
         assert row[2:] == [round(100 * metrics[name], 2) for name in ("top_1_accuracy", "top_5_accuracy")]
 
 
+@pytest.mark.long
 def test_hours_are_those_of_the_checkpoint_since_the_start(job: Path) -> None:
     start = float((job / "START").read_text())
     for row, step in zip(table(job), (2, 4, 6), strict=True):
@@ -94,6 +95,7 @@ def test_run_again_it_changes_nothing(job: Path) -> None:
     assert store.steps_in(str(job / "checkpoints")) == steps
 
 
+@pytest.mark.long
 def test_evaluation_may_follow_the_training_on_its_own(job: Path, tmp_path: Path) -> None:
     alone = tmp_path / "run"
     shutil.copytree(job, alone, ignore=shutil.ignore_patterns("eval", "metrics.jsonl", "results.tsv"))

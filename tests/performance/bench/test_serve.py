@@ -155,6 +155,7 @@ def test_clients_count_whole_answers_and_tell_refusals_apart(asked: Load) -> Non
             load.measure(dataclasses.replace(asked, url=url))
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_start_is_shown_with_its_log(tmp_path: Path) -> None:
     message = r"(?s)resnet-tpu serve: got no start.*expected a folder with bundle\.json"
     with pytest.raises(UserError, match=message), server.running([str(tmp_path)]):

@@ -31,7 +31,8 @@ def test_the_stand_in_counts_steps_and_gives_numbers() -> None:
     assert (state.params["kernel"] == 1).all()
 
 
-@pytest.mark.parametrize("pipeline", [pytest.param("basic", marks=pytest.mark.long), "optimized"])
+@pytest.mark.long
+@pytest.mark.parametrize("pipeline", ["basic", "optimized"])
 def test_a_training_with_it_is_one_as_always(pipeline: str, tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos", 4, height=40, width=40)
     write_records(find_photos(str(tmp_path / "photos")), tmp_path / "records", 16)

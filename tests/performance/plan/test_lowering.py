@@ -15,7 +15,13 @@ TINY = settle(
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"gradient_accumulation_steps": 2}, {"batch_norm_scope": "global"}, {"enable_lars": True}]
+    "options",
+    [
+        {},
+        {"gradient_accumulation_steps": 2},
+        pytest.param({"batch_norm_scope": "global"}, marks=pytest.mark.long),
+        pytest.param({"enable_lars": True}, marks=pytest.mark.long),
+    ],
 )
 def test_the_train_step_is_lowered_for_every_kind_of_training(options: dict[str, object]) -> None:
     lowered = lower_train_step(TINY.replace(**options), mesh_of(jax.devices()[:4]))

@@ -84,6 +84,7 @@ def test_memory_stays_flat_under_a_flood_of(server: "Server", name: str) -> None
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.long
 def test_a_client_that_never_reads_is_closed(server: "Server") -> None:
     asked = get(path="/page/page.js") * 1000  # answers of megabytes
     with server.connect() as connection:
@@ -104,6 +105,7 @@ def test_requests_in_one_packet_are_answered_in_order(server: "Server", images: 
     assert codes(server.ask(get() * 50 + get(LAST, "/nowhere"))) == [200] * 50 + [404]
 
 
+@pytest.mark.long
 def test_a_connection_may_last_longer_than_a_request(server: "Server") -> None:
     streams = set()
     with httpx.Client(base_url=server.url) as client:

@@ -116,6 +116,7 @@ def test_the_bytes_of_all_requests_are_bounded(server: "Server") -> None:
     assert codes == [b"408", b"408", b"408", b"503", b"503"]
 
 
+@pytest.mark.long
 def test_what_does_not_come_to_an_end_is_closed(server: "Server") -> None:
     chunked = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n".encode()
     silent, half, slow = b"", b"GET / HTTP/1.1\r\nHos", chunked

@@ -80,6 +80,7 @@ def test_a_write_that_fails_leaves_what_was_there(bucket: Bucket, folder: str) -
     assert storage.read_text(path) == "before"
 
 
+@pytest.mark.long
 def test_faults_of_the_network_pass_unseen(bucket: Bucket, folder: str) -> None:
     contents = {f"{folder}/{number}": os.urandom(1000 + (number % 3) * (3 << 20)) for number in range(6)}
     bucket.faults(**FAULTS, seed=1)

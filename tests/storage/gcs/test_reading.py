@@ -175,6 +175,7 @@ def test_without_room_a_training_reads_every_byte_once_in_an_epoch(
     assert bucket.num_bytes() <= source.num_bytes
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_room")
 def test_without_room_batches_are_as_on_the_disk_in_that_order(
     bucket: Bucket, near: Path, far: str, options: Callable[..., DataConfig], monkeypatch: pytest.MonkeyPatch,
