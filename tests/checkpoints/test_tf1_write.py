@@ -19,14 +19,14 @@ from resnet_tpu.options.config import Config
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
 NETWORKS: list[dict[str, Any]] = [
-    *({"resnet_depth": depth} for depth in (18, 34, 50, 101, 152, 420, 8, 20, 32, 44, 56, 110)),
+    *({"resnet_depth": depth} for depth in (18, 34, 50, 101, 152, 8, 20, 32, 44, 56, 110)),
     {"resnet_depth": 50, **RS},
     {"resnet_depth": 50, "pre_activation": True},
     {"resnet_depth": 18, "pre_activation": True, "norm_act_layer": "evonorm_b0"},
     {"resnet_depth": 18, "pre_activation": True, "norm_act_layer": "evonorm_s0"},
     {"resnet_depth": 18, "stem": "small"},
 ]
-DEEP = [pytest.param({"resnet_depth": depth}, marks=pytest.mark.long) for depth in (200, 270, 350)]
+DEEP = [pytest.param({"resnet_depth": depth}, marks=pytest.mark.long) for depth in (200, 270, 350, 420)]
 SLOT = {False: "Momentum", True: "LARSOptimizer"}
 
 

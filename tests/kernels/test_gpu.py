@@ -32,7 +32,9 @@ def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> Non
         assert distance(actual, expected) < 1e-13
 
 
-@pytest.mark.parametrize("kind", ["expanding", "strided", "stem"])
+@pytest.mark.parametrize(
+    "kind", ["expanding", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("strided", "stem"))]
+)
 def test_in_bfloat16_they_are_nearly_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
     xs = [images(kind, jnp.bfloat16, seed=seed) for seed in range(16)]
     exact = run(make(kind, groups=1), [x.astype(jnp.float32) for x in xs], PLAIN)

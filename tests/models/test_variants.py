@@ -126,7 +126,10 @@ def test_frozen_norms_train_as_they_evaluate(options: dict[str, Any]) -> None:
     np.testing.assert_allclose(*logits, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "convolutions"), [("rs", 53 + 3 + 2 * 16), ("v2", 53), ("evonorm_s0", 21)])
+@pytest.mark.parametrize(
+    ("name", "convolutions"),
+    [pytest.param("rs", 53 + 3 + 2 * 16, marks=pytest.mark.long), ("v2", 53), ("evonorm_s0", 21)],
+)
 def test_bfloat16_variants_convolve_in_half_precision_on_float32_parameters(name: str, convolutions: int) -> None:
     # with the small stem no map is a single pixel, whose deviation would be nothing but rounding
     options: dict[str, Any] = VARIANTS[name] | ({"stem": "small"} if name == "evonorm_s0" else {})
@@ -145,7 +148,9 @@ def test_bfloat16_variants_convolve_in_half_precision_on_float32_parameters(name
     assert np.abs(logits[0] - logits[1]).max() < 0.05 * np.abs(logits[1]).max()
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name", ["rs", *(pytest.param(name, marks=pytest.mark.long) for name in VARIANTS if name != "rs")]
+)
 def test_variants_export_for_any_batch(name: str) -> None:
     network = make_network(**VARIANTS[name])
     arrays = network.init(0)

@@ -97,7 +97,10 @@ LATE = {
 
 
 @pytest.mark.parametrize("moment", LATE)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(other, marks=pytest.mark.long) for other in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment: str) -> None:
     program = (
         "import os, sys, time; from resnet_tpu.system.program import exit_code\n"

@@ -50,7 +50,7 @@ def test_the_pruning_fork_asks_for_a_pickle_of_the_validation_images(
     assert "labelled images: top-1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 64])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.long), 7, 64])
 def test_the_batch_size_does_not_matter(asked: Config, tmp_path: Path, batch_size: int) -> None:
     whole = predict(asked, output_dir=str(tmp_path))
     other = predict(asked.replace(predict_batch_size=batch_size), output_dir=str(tmp_path))

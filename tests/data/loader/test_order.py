@@ -41,6 +41,7 @@ def test_epochs_and_seeds_differ() -> None:
     assert tuple(range(100)) not in orders
 
 
+@pytest.mark.long
 def test_records_are_spread_over_the_epoch() -> None:
     firsts = [place_at(epoch * 50, num_records=50, seed=0).record for epoch in range(1000)]
     assert np.abs(np.bincount(firsts, minlength=50) - 20).max() < 4.5 * np.sqrt(1000 * 0.02 * 0.98)  # 4.5 sigma

@@ -129,7 +129,15 @@ def test_the_examples_of_a_table_are_those_of_the_records(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"input_workers": "processes"}, {"input_pipeline": "basic"}, {"num_parallel_calls": 7}, {"cache": "records"}],
+    [
+        {},
+        {"input_workers": "processes"},
+        *(
+            pytest.param(options, marks=pytest.mark.long)
+            for options in ({"input_pipeline": "basic"}, {"num_parallel_calls": 7})
+        ),
+        {"cache": "records"},
+    ],
     ids=str,
 )
 def test_batches_are_those_of_the_records(server: Any, records: Path, options: dict[str, Any]) -> None:

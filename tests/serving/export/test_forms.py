@@ -59,7 +59,7 @@ def live_logits(trained: Trained, images: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("18", "rs") else [pytest.mark.long]) for name in VARIANTS]
+    "name", [pytest.param(name, marks=[] if name == "18" else [pytest.mark.long]) for name in VARIANTS]
 )
 def test_exported_equals_live(name: str, drawn: Callable[..., Trained], tmp_path: Path) -> None:
     trained = drawn(**VARIANTS[name])
