@@ -18,6 +18,10 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
 os.environ.setdefault("XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / f"resnet_tpu_tests_{os.getuid()}"))
 
+# Tiny networks compile in less than the half second from which on a training keeps them.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(os.environ["XDG_CACHE_HOME"]) / "xla"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+
 import pytest
 
 # Started in the background, a shell's child ignores Ctrl-C, and under nohup SIGHUP: so would the programs that the

@@ -1,11 +1,32 @@
 """Devices: the mesh, dividing the batch, transfers ahead of use."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
 
+from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.parallel import distributed
+
+
+def test_compiled_steps_are_kept_in_the_cache_unless_told_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
+    try:
+        distributed.start(use_tpu=False)
+        assert [getattr(jax.config, name) for name in names] == before
+        jax.config.update(names[0], None)
+        distributed.start(use_tpu=False)
+        assert [getattr(jax.config, name) for name in names] == [f"{storage.cache_dir()}/xla", 0.5]
+        assert storage.cache_dir().startswith(str(tmp_path))
+    finally:
+        for name, value in zip(names, before, strict=True):
+            jax.config.update(name, value)
 
 
 @pytest.mark.parametrize(("asked", "devices"), [(None, 8), (3, 3), (100, 8)])
