@@ -1,9 +1,11 @@
 """What the compiler is told of a step, beside the step itself."""
 
+import contextlib
 import functools
 import logging
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -77,11 +79,27 @@ def accepted_options(device: Any, options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if _is_accepted(own, name, value)}
 
 
+@contextlib.contextmanager
+def uncached() -> Iterator[None]:
+    """JAX's cache keeps nothing of what is compiled in this block.
+
+    What was compiled for devices that are not here cannot be read back: JAX would warn of it, and compile again.
+    """
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, name)
+    jax.config.update(name, math.inf)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
 @functools.cache
 def _is_accepted(device: Any, name: str, value: str) -> bool:
     nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
     try:
-        jax.jit(lambda x: x).lower(nothing).compile({name: value})
+        with uncached():
+            jax.jit(lambda x: x).lower(nothing).compile({name: value})
     except jax.errors.JaxRuntimeError as error:
         if "INVALID_ARGUMENT" not in str(error):
             raise

@@ -33,6 +33,7 @@ from resnet_tpu.performance.plan.compiler import devices_of, libtpu_version
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.plan import settle
 from resnet_tpu.performance.plan.topology import find_topology
+from resnet_tpu.training.compiler_options import uncached
 
 registry._IMAGENET_BLOCKS[50] = (2, 1, 1, 1)
 KINDS = r"all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|collective-\\w+|send|recv"
@@ -47,7 +48,8 @@ for name in ("v3:2x2", "v5e:2x2"):
         )
     )
     for lower in (lower_train_step, lower_eval_step):
-        text = lower(config, mesh).compile().as_text()
+        with uncached():
+            text = lower(config, mesh).compile().as_text()
         between = re.findall(rf" ({KINDS})(?:-start)?\\(", text)
         found[f"{name} {lower.__name__}"] = sorted(set(between))
 print(json.dumps(found))

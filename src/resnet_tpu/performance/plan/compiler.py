@@ -26,7 +26,7 @@ from resnet_tpu.performance.plan.memory import Memory, count_memory
 from resnet_tpu.performance.plan.operations import Operation, list_operations
 from resnet_tpu.performance.plan.topology import Topology
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for
+from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, uncached
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,8 @@ def _compile(
 ) -> Estimate | OutOfMemory:
     start = time.monotonic()
     try:
-        compiled = lowered.compile(dict(options) or None)
+        with uncached():
+            compiled = lowered.compile(dict(options) or None)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
