@@ -96,18 +96,25 @@ def choose_peers(asked: str, peers: Mapping[str, Peer]) -> tuple[list[str], list
             raise UserError("peers", name, f"some of {', '.join(peers)}, or none", do)
         if asked and peers[name].module:
             require(peers[name].title, peers[name].module, peers[name].package)
-    missing = [name for name in names if peers[name].module and not importlib.util.find_spec(peers[name].module)]
+    missing = [name for name in names if peers[name].module and not is_installed(peers[name].module)]
     notes = [f"Left out: {peers[name].title}, not installed (pip install {peers[name].package})." for name in missing]
     return [name for name in names if name not in missing], notes
 
 
 def require(peer: str, module: str, package: str) -> None:
     """Raises UserError when the peer's Python module is not installed."""
-    if importlib.util.find_spec(module) is None:
+    if not is_installed(module):
         raise UserError(
             f"{peer}, the peer of this benchmark", f"no module {module!r}", "it to be installed",
             f"It is no dependency of resnet-tpu: pip install {package}.",
         )  # fmt: skip
+
+
+def is_installed(module: str) -> bool:
+    """Whether there is such a module; it may lie in a package that is not there either."""
+    with contextlib.suppress(ModuleNotFoundError):
+        return importlib.util.find_spec(module) is not None
+    return False
 
 
 def alternate(

@@ -64,15 +64,14 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
         tasks = {OURS: task} | (_variants(task, config.data.cached_short_side) if options.variants else {})
         runs = {name: ("ours", task) for name, task in tasks.items()}
         runs |= {PEERS[peer].title: (peer, task) for peer in peers}
-        sizes = {name: _bytes_per_image(task) for name, (_, task) in runs.items()}
         contenders = [Contender(name, lambda _, run=run: run_alone(*run)) for name, run in runs.items()]
         optional = () if options.peers else [PEERS[peer].title for peer in peers]
         outputs = compare.alternate(contenders, rounds=options.rounds, optional=optional)
     notes += [f"Left out: {name}, which failed." for name in runs if name not in outputs]
-    grid = _tabulate(outputs, sizes, task, notes)
+    grid = _tabulate(outputs, task, notes)
     show(grid, options.format)
     if options.output:
-        compare.write_record(Path(options.output), command, _record(outputs, sizes, task))
+        compare.write_record(Path(options.output), command, _record(outputs, task))
     if options.picture:
         _draw(options.picture, outputs, list(tasks), grid.title)
 
@@ -113,10 +112,6 @@ def _variants(task: Task, short_side: int) -> dict[str, Task]:
     }
 
 
-def _bytes_per_image(task: Task) -> float:
-    return sum(path.stat().st_size for path in Path(task.records).glob("train-*")) / task.num_images
-
-
 def run_alone(pipeline: str, task: Task) -> list[str]:
     """The command that measures a pipeline, "ours" or one of PEERS, in a process of its own."""
     return [sys.executable, "-m", "resnet_tpu.performance.bench.input", pipeline, json.dumps(asdict(task))]
@@ -127,7 +122,7 @@ def _reference(outputs: _Outputs) -> str:
     return next((peer.title for peer in PEERS.values() if peer.title in outputs), OURS)
 
 
-def _tabulate(outputs: _Outputs, sizes: Mapping[str, float], task: Task, notes: Sequence[str]) -> Grid:
+def _tabulate(outputs: _Outputs, task: Task, notes: Sequence[str]) -> Grid:
     reference = _reference(outputs)
     rows = []
     for name in outputs:
@@ -143,7 +138,7 @@ def _tabulate(outputs: _Outputs, sizes: Mapping[str, float], task: Task, notes: 
                 f"{statistics.median(ratios):.2f}",
                 f"{min(ratios):.2f} to {max(ratios):.2f}",
                 f"{cpu.medians()[0]:.3f}",
-                f"{sizes[name] / 1000:.1f}",
+                f"{outputs[name][0]['bytes_per_image'] / 1000:.1f}",
             )
         )
     title = (
@@ -154,9 +149,9 @@ def _tabulate(outputs: _Outputs, sizes: Mapping[str, float], task: Task, notes: 
     return Grid(title, header, rows, notes)
 
 
-def _record(outputs: _Outputs, sizes: Mapping[str, float], task: Task) -> dict[str, Any]:
+def _record(outputs: _Outputs, task: Task) -> dict[str, Any]:
     settings = {name: value for name, value in asdict(task).items() if name != "records"}
-    return {"task": settings, "reference": _reference(outputs), "bytes_per_image": sizes, "runs": outputs}
+    return {"task": settings, "reference": _reference(outputs), "runs": outputs}
 
 
 def _draw(path: str, outputs: _Outputs, ours: Sequence[str], title: str) -> None:
@@ -176,8 +171,12 @@ def _run(arguments: Sequence[str]) -> None:
         data = task.data()
         batches = train_batches(open_source(data, "train"), data, batch_size=task.batch_size, seed=0)
     else:
-        batches = PEERS[pipeline].open(task)
-    print(json.dumps(measure(batches, task)), flush=True)
+        peer = PEERS[pipeline]
+        if peer.write:
+            task = dataclasses.replace(task, records=peer.write(task))
+        batches = peer.open(task)
+    bytes_per_image = sum(path.stat().st_size for path in Path(task.records).glob("train-*")) / task.num_images
+    print(json.dumps(measure(batches, task) | {"bytes_per_image": bytes_per_image}), flush=True)
     os._exit(0)  # the threads and processes of an endless iterator end with this one
 
 

@@ -1,13 +1,15 @@
 """Input pipelines to compare with, each written as those who use that library would write it to be fast.
 
-They read the same records as ours, shuffle them, draw random windows, resize them, mirror half of them and make batches
-for ever, with as many threads or processes as ours. Libraries are imported where they are used: they are no
-dependencies of this package.
+They read the same records as ours, or files of their own kind with the same photos, shuffle them, draw random windows,
+resize them, mirror half of them and make batches for ever, with as many threads or processes as ours. Libraries are
+imported where they are used: they are no dependencies of this package.
 """
 
 import io
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -15,6 +17,8 @@ import numpy as np
 from PIL import Image
 
 from resnet_tpu.data.pixels.crop import train_window
+from resnet_tpu.data.records.index import CHECKSUM, HEADER
+from resnet_tpu.data.records.tfrecord import load_index
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.performance.bench.task import Task
@@ -23,16 +27,23 @@ _FILES_AT_ONCE = 64  # as the original
 _SHUFFLE_BUFFER = 1024
 _BATCHES_AHEAD = 2  # of each worker
 _ENDLESS = 1 << 40
+_EPOCHS_AT_ONCE = 1000  # an epoch of few images would be starts for the most part
+_BETON = "train-0.beton"
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A pipeline, the Python module it needs, and the package that brings it."""
+    """A pipeline, the Python module it needs, and the package that brings it.
+
+    `write` stores the photos of a task's records in files of the pipeline's own kind, in a folder that it gives back;
+    None where it reads records.
+    """
 
     title: str
     open: Callable[[Task], Iterator[Any]]
     module: str
     package: str
+    write: Callable[[Task], str] | None = None
 
 
 def open_tf_optimized(task: Task) -> Iterator[Any]:
@@ -187,6 +198,78 @@ def open_spdl(task: Task) -> Iterator[Any]:
     return pipeline.get_iterator()
 
 
+def open_dali(task: Task) -> Iterator[Any]:
+    """DALI's pipeline of ImageNet on the CPU: it decodes nothing but the window, uniform in area as torchvision's."""
+    from nvidia.dali import fn, pipeline_def, tfrecord, types
+
+    files = sorted(map(str, Path(task.records).glob("train-*")))
+    features: Any = {
+        "image/encoded": tfrecord.FixedLenFeature((), tfrecord.string, ""),
+        "image/class/label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+    }
+    method = {"bicubic": types.INTERP_CUBIC, "bilinear": types.INTERP_LINEAR}[task.resize_method]
+    size, threads = task.image_size, task.num_parallel_calls
+
+    @pipeline_def(batch_size=task.batch_size, num_threads=threads, device_id=None, prefetch_queue_depth=_BATCHES_AHEAD)
+    def make() -> Any:
+        records: Any = fn.readers.tfrecord(
+            path=files, index_path=_index_for_dali(task), features=features, random_shuffle=True,
+            initial_fill=_SHUFFLE_BUFFER,
+        )  # fmt: skip
+        images = fn.decoders.image_random_crop(
+            records["image/encoded"], random_aspect_ratio=(3 / 4, 4 / 3), random_area=(0.08, 1.0)
+        )
+        images = fn.resize(images, resize_x=size, resize_y=size, interp_type=method, antialias=False)
+        return fn.flip(images, horizontal=fn.random.coin_flip()), records["image/class/label"] - 1
+
+    pipeline: Any = make()
+    pipeline.build()
+    while True:
+        yield pipeline.run()[0].as_tensor()
+
+
+def _index_for_dali(task: Task) -> list[str]:
+    """Where each record begins and how long it is, as text files beside the records."""
+    folder = Path(f"{task.records}-dali")
+    folder.mkdir(exist_ok=True)
+    paths = []
+    for file in sorted(Path(task.records).glob("train-*")):
+        rows = [(begin - HEADER.size, HEADER.size + n + CHECKSUM.size) for begin, n in load_index(str(file)).tolist()]
+        paths.append(folder / file.name)
+        paths[-1].write_text("".join(f"{begin} {length}\n" for begin, length in rows))
+    return list(map(str, paths))
+
+
+def write_ffcv(task: Task) -> str:
+    """The photos as FFCV's own recipe for ImageNet encodes them, in JPEG of quality 90, and no smaller."""
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    folder = Path(f"{task.records}-ffcv")
+    if folder.exists():  # of an earlier round
+        return str(folder)
+    folder.mkdir()
+    photos: Any = _TorchPhotos(open_source(task.data(), "train"), _decode_pillow, np.asarray)
+    fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
+    DatasetWriter(str(folder / _BETON), fields, num_workers=task.num_parallel_calls).from_indexed_dataset(photos)
+    return str(folder)
+
+
+def open_ffcv(task: Task) -> Iterator[Any]:
+    """FFCV with its threads. It decodes whole photos, and resizes by area whatever `resize_method` says."""
+    from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import RandomHorizontalFlip
+
+    image = [RandomResizedCropRGBImageDecoder((task.image_size, task.image_size)), RandomHorizontalFlip()]
+    loader = Loader(
+        f"{task.records}/{_BETON}", task.batch_size, num_workers=task.num_parallel_calls, os_cache=True,
+        order=OrderOption.RANDOM, indices=np.tile(np.arange(task.num_images), _EPOCHS_AT_ONCE),
+        batches_ahead=_BATCHES_AHEAD, pipelines={"image": image, "label": [IntDecoder()]},
+    )  # fmt: skip
+    return (images for _ in itertools.count() for images, _ in loader)
+
+
 def _crop(encoded: bytes, rng: np.random.Generator, task: Task) -> np.ndarray:
     image = np.asarray(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION))
     height, width, _ = image.shape
@@ -204,4 +287,6 @@ PEERS = {
     "torch_pillow": Peer("PyTorch DataLoader, Pillow", open_torch_pillow, "torchvision", "torchvision"),
     "grain": Peer("Grain, OpenCV", open_grain, "grain", "grain"),
     "spdl": Peer("SPDL, OpenCV", open_spdl, "spdl", "spdl-core"),
+    "dali": Peer("DALI", open_dali, "nvidia.dali", "nvidia-dali-cuda120"),
+    "ffcv": Peer("FFCV", open_ffcv, "ffcv", "ffcv", write_ffcv),
 }
