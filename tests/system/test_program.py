@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import aiohttp
 import jax
 import pytest
 
@@ -52,6 +53,12 @@ def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]
     assert fail(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nmore")) == 2
     said = "Memory of the device: got RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes., expected room for a step. "
     assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize("error", [aiohttp.ClientOSError(111, "refused"), OSError("Forbidden: b/bucket\nno access")])
+def test_a_bucket_far_from_where_it_is_named(error: OSError, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(error) == 2
+    assert capsys.readouterr().err.startswith("Reading files in a bucket: got ")
 
 
 @pytest.mark.parametrize(

@@ -71,20 +71,23 @@ def _exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]
     except BrokenPipeError:  # the reader of our output has seen enough: `resnet-tpu results ... | head`
         _drop_output()
         return _EXIT_BROKEN_PIPE
-    except OSError as error:
-        if error.errno not in _NOT_OUR_BUG:
+    except Exception as error:
+        # A client of a bucket raises OSErrors too. All are of what was asked for far from where it is known.
+        named = buckets.named(error) or _of_files(error) or _out_of_memory(error)
+        if named is None:
             raise
-        do = "Check the path, its permissions and the free space."
-        print(UserError(str(error.filename or "Files"), error.strerror, "to read and write there", do), file=sys.stderr)
+        print(named, file=sys.stderr)
         _drop_output()
         return 2
-    except Exception as error:
-        named = buckets.named(error) or _out_of_memory(error)  # of what was asked for far from where it is known
-        if named:
-            print(named, file=sys.stderr)
-            return 2
-        raise
     return 0
+
+
+def _of_files(error: Exception) -> UserError | None:
+    """The error for a file or a disk that allows no more; None for others."""
+    if not isinstance(error, OSError) or error.errno not in _NOT_OUR_BUG:
+        return None
+    do = "Check the path, its permissions and the free space."
+    return UserError(str(error.filename or "Files"), error.strerror, "to read and write there", do)
 
 
 def _out_of_memory(error: Exception) -> UserError | None:
