@@ -8,6 +8,7 @@ import pytest
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 
 
@@ -54,4 +55,4 @@ def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size: 
     with pytest.raises(
         UserError, match=rf"train_batch_size: got {batch_size}, .* multiple of the 8 devices\. {choice}"
     ):
-        distributed.check_divides("train_batch_size", batch_size, 8)
+        distributed.check_divides(Config().replace(train_batch_size=batch_size), 8)

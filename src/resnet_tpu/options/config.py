@@ -139,6 +139,19 @@ class DataConfig:
         """Pixels that the shorter side of a photo needs: what crops of `image_size` are taken from, at most."""
         return self.cache_short_side or round(self.image_size * 8 / 7)
 
+    @property
+    def train_crop(self) -> dict[str, Any]:
+        """How `pixels.decode.train_image` crops, as its keywords."""
+        names = ("min_crop_area", "crop_padding", "random_flip", "resize_method")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def eval_crop(self) -> dict[str, Any]:
+        """How `pixels.decode.eval_image` crops, as its keywords."""
+        return {
+            "resize_method": self.resize_method, "crop_pct": self.crop_pct, "preprocessing": self.eval_preprocessing
+        }  # fmt: skip
+
     def num_images(self, split: Literal["train", "validation", "test"]) -> int | None:
         """How many images of a split are asked for; None: all."""
         counts = {"train": self.num_train_images, "validation": self.num_eval_images, "test": self.num_test_images}

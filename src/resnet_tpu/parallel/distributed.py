@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.storage.paths import filesystem
 from resnet_tpu.system.machine import has_accelerator, has_gpu, has_tpu, keep_memory
 
@@ -83,12 +83,13 @@ def batch_norm_groups(model: ModelConfig, mesh: Mesh) -> int:
     return devices // size
 
 
-def check_divides(what: str, batch_size: int, devices: int) -> None:
-    """Raises UserError unless every device gets the same number of images."""
-    if batch_size % devices:
-        below = batch_size // devices * devices
-        choice = f"{below} or {below + devices}" if below else str(devices)
-        raise UserError(what, batch_size, f"a multiple of the {devices} devices", f"Use {choice}.")
+def check_divides(config: Config, devices: int) -> None:
+    """Raises UserError unless every device gets the same number of images in each part of a training batch."""
+    batch_size, units = config.train.train_batch_size, devices * config.optimizer.gradient_accumulation_steps
+    if batch_size % units:
+        below = batch_size // units * units
+        choice = f"{below} or {below + units}" if below else str(units)
+        raise UserError("train_batch_size", batch_size, f"a multiple of the {units} devices", f"Use {choice}.")
 
 
 def round_up(batch_size: int, devices: int) -> int:

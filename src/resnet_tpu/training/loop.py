@@ -109,8 +109,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     if validation is not None:
         check_classes(config.data.location, validation.class_names, source.class_names)
     mesh = distributed.make_mesh(config.run.num_cores)
-    parts = config.optimizer.gradient_accumulation_steps
-    distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size * parts)
+    distributed.check_divides(config, mesh.devices.size)
     return resolve(config, source), source, validation, mesh
 
 

@@ -81,8 +81,13 @@ def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 
 
 def random_batch(config: Config, mesh: Mesh) -> DeviceBatch:
     """Images and labels of a run whose options are resolved, the same ones every time."""
+    return distributed.put_batch(random_rows(config), mesh)
+
+
+def random_rows(config: Config) -> dict[str, np.ndarray]:
+    """What this process has of `random_batch`, as the loader makes it."""
     rng = np.random.default_rng(jax.process_index())
     count, side = config.train.train_batch_size // jax.process_count(), config.data.image_size
     labels = rng.integers(0, config.data.num_label_classes or 1, count, np.int32)
     images = rng.integers(0, 256, (count, side, side, 3), np.uint8)
-    return distributed.put_batch({"image": images, "label": labels, "weight": np.ones(count, np.float32)}, mesh)
+    return {"image": images, "label": labels, "weight": np.ones(count, np.float32)}

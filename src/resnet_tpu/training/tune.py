@@ -136,8 +136,7 @@ def tune_run(config: Config) -> tuple[Choice, list[Trial]]:
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
-        parts = config.optimizer.gradient_accumulation_steps
-        distributed.check_divides("train_batch_size", config.train.train_batch_size, mesh.devices.size * parts)
+        distributed.check_divides(config, mesh.devices.size)
         return tune(resolve(config, open_source(config.data, "train")), mesh)
 
 

@@ -171,9 +171,9 @@ def test_the_profile_asks_for_many_rows_at_once(server: Any, records: Path) -> N
     table, files = config(), DataConfig(data_dir=str(records), image_size=16, num_label_classes=37)
     source = open_source(table, "train")
     begun = server.calls["ReadRows"]
-    found = sample_stages(source, table, seed=3, num_images=150)  # 8 to warm up; 64 + 64 + 22
+    found = sample_stages(source, table, batch_size=64, seed=3, num_images=150)  # 8 to warm up; 64 + 64 + 22
     assert server.calls["ReadRows"] - begun == 1 + 3
-    expected = sample_stages(open_source(files, "train"), files, seed=3, num_images=150)
+    expected = sample_stages(open_source(files, "train"), files, batch_size=64, seed=3, num_images=150)
     assert (found.encoded, found.sides) == (expected.encoded, expected.sides)
     assert [stage.name for stage in found.stages] == [s.name for s in expected.stages if s.name != "parse"]
 

@@ -64,12 +64,12 @@ def test_what_was_compiled_once_is_read_from_the_cache(monkeypatch: pytest.Monke
     topology = find_topology("v5e:2x2")
     lowered = lower_eval_step(TINY, mesh_of(devices_of(topology)))
     first = compile_step(lowered, topology)
-    assert compile_step(lowered, topology) == first  # compile_secs included
     (file,) = (tmp_path / "resnet_tpu" / "plan").iterdir()
+    with monkeypatch.context() as patch:
+        patch.delattr("resnet_tpu.performance.plan.compiler._compile")
+        assert compile_step(lowered, topology) == first
     file.write_text("{")
-    again = compile_step(lowered, topology)
-    assert again.operations == first.operations
-    assert again.compile_secs != first.compile_secs
+    assert compile_step(lowered, topology) == first
 
 
 def test_a_run_of_another_length_and_of_more_chips_compiles_nothing_new(

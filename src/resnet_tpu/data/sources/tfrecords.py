@@ -3,6 +3,7 @@
 import bisect
 import functools
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +19,8 @@ from resnet_tpu.data.sources.source import Sample, sample_of
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
+
+log = logging.getLogger(__name__)
 
 _OPEN_FILES_AT_ONCE = 16
 
@@ -41,11 +44,11 @@ class RecordSource:
             open_file = functools.partial(RecordFile, skip_bad=data.skip_bad_records)
             self._files = list(pool.map(lambda path: open_file(path, state=paths[path]), paths))
         self._ends = list(itertools.accumulate(len(file) for file in self._files))
-        self.damage = [error for file in self._files for error in file.damage]
         short = _cut_between_records(data.data_dir, split, self._files)
         if short and not data.skip_bad_records:
             raise short[0]
-        self.damage += short
+        for error in (*itertools.chain.from_iterable(file.damage for file in self._files), *short):
+            log.warning("Left out: %s", error)
         if not len(self):
             do = f"Write the {split} split again."
             raise UserError(f"data_dir {data.data_dir}", f"{len(paths)} empty {split}-* files", "records in them", do)
@@ -54,10 +57,15 @@ class RecordSource:
         return self._ends[-1]
 
     def __getitem__(self, i: int) -> Sample:
-        file, record = self._locate(i)
-        return self._parse(i, file[record])
+        return self.parse(i, self.payload(i))
 
-    def _parse(self, i: int, payload: bytes) -> Sample:
+    def payload(self, i: int) -> bytes:
+        """The bytes of record `i`. Raises RecordError for a damaged one."""
+        file, record = self._locate(i)
+        return file[record]
+
+    def parse(self, i: int, payload: bytes) -> Sample:
+        """The example in record `i`. Raises RecordError for what is none, UserError for a wrong label."""
         file, record = self._locate(i)
         try:
             example = parse_image_example(payload)
@@ -91,9 +99,7 @@ def _cut_between_records(data_dir: str, split: Split, files: Sequence[RecordFile
     return [
         RecordError(file.path, len(file), file.size, f"a file of {file.size} bytes", f"{entry.num_bytes} ({MANIFEST})")
         for file in files
-        if not file.damage
-        and (entry := listed.get(file.path.replace("\\", "/").rpartition("/")[2]))
-        and entry.num_bytes != file.size
+        if not file.damage and (entry := listed.get(file.name)) and entry.num_bytes != file.size
     ]
 
 
@@ -127,6 +133,6 @@ class DistantRecordSource(RecordSource):
             except RecordError:  # of what is kept here, perhaps
                 self._reader.forget(stretch)
                 payload = stretch.file[record]
-            return self._parse(i, payload)
+            return self.parse(i, payload)
         except RecordError as error:
             return error

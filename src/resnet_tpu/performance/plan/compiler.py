@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +65,6 @@ class Estimate:
 
     memory: Memory
     operations: tuple[Operation, ...]
-    compile_secs: float
 
     @property
     def cycles(self) -> int:
@@ -149,7 +147,6 @@ def compile_step(
     topology: Topology,
     *,
     options: Mapping[str, str] | None = None,
-    use_cache: bool = True,
     hurry: bool = False,
 ) -> Estimate:
     """Compiles a step that was lowered for `devices_of(topology)`; takes some minutes for a real one.
@@ -162,7 +159,7 @@ def compile_step(
     hurried = _HURRIED if hurry and not topology.is_gpu else {}
     every = accepted_options(devices_of(topology)[0], {**(options or {}), **hurried})
     path = _cache_file(lowered, topology, every)
-    if not use_cache or (found := _read(path)) is None:
+    if (found := _read(path)) is None:
         found = _compile(lowered, every, topology.device_memory, hurry)
         _write(path, found)
     if isinstance(found, Estimate):
@@ -173,7 +170,6 @@ def compile_step(
 def _compile(
     lowered: jax.stages.Lowered, options: Mapping[str, str], available: float, hurry: bool
 ) -> Estimate | OutOfMemory:
-    start = time.monotonic()
     try:
         with uncached():
             compiled = lowered.compile(dict(options) or None)
@@ -185,7 +181,7 @@ def _compile(
     memory = count_memory(module.entry, compiled.memory_analysis())
     if memory.total > available:  # XLA for GPUs does not refuse it
         return OutOfMemory(memory.total)
-    return Estimate(memory, () if hurry else list_operations(module), time.monotonic() - start)
+    return Estimate(memory, () if hurry else list_operations(module))
 
 
 def _needed(message: str) -> int | None:
@@ -206,7 +202,7 @@ def _read(path: Path) -> Estimate | OutOfMemory | None:
         if "needed" in found:
             return OutOfMemory(found["needed"])
         operations = tuple(Operation(*row) for row in found["operations"])
-        return Estimate(Memory(**found["memory"]), operations, found["compile_secs"])
+        return Estimate(Memory(**found["memory"]), operations)
     except (OSError, ValueError, LookupError, TypeError):  # damaged: made anew
         return None
 
@@ -216,6 +212,6 @@ def _write(path: Path, found: Estimate | OutOfMemory) -> None:
         content: dict[str, Any] = {"needed": found.needed}
     else:
         rows = [dataclasses.astuple(operation) for operation in found.operations]
-        content = {"memory": dataclasses.asdict(found.memory), "operations": rows, "compile_secs": found.compile_secs}
+        content = {"memory": dataclasses.asdict(found.memory), "operations": rows}
     storage.make_dir(str(path.parent))
     storage.write_text(str(path), json.dumps(content))

@@ -1,5 +1,6 @@
 """Plans as bars: speed, memory and cost of slices side by side."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import matplotlib as mpl
@@ -8,11 +9,12 @@ from matplotlib.figure import Figure
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.plan.generations import GIB
+from resnet_tpu.performance.plan.memory import Memory
 from resnet_tpu.performance.plan.plan import Plan, Step
 from resnet_tpu.performance.plan.table import label_of
 from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
 
-_KINDS = ("parameters", "optimizer", "statistics", "batch", "activations", "program", "other")
+_KINDS = [field.name for field in dataclasses.fields(Memory)]
 
 
 @mpl.rc_context(STYLE)

@@ -155,8 +155,7 @@ def check_plan(config: Config, topology: Topology) -> None:
     if config.run.mode == "predict":
         raise UserError("mode", "predict", "train, eval or train_and_eval", "Plan eval: prediction is much the same.")
     if config.run.mode != "eval":
-        units = devices_used(config, topology) * config.optimizer.gradient_accumulation_steps
-        distributed.check_divides("train_batch_size", config.train.train_batch_size, units)
+        distributed.check_divides(config, devices_used(config, topology))
 
 
 def devices_used(config: Config, topology: Topology) -> int:

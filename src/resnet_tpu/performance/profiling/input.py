@@ -45,8 +45,10 @@ def profile_input(
     source = open_source(config.data, "train")
     config = resolve(config, source)
     mesh = distributed.make_mesh(config.run.num_cores)
+    distributed.check_divides(config, mesh.devices.size)
     log.info("The stages of the input, on %d images ...", num_images)  # first, while files are not yet in memory
-    sampled = sample_stages(source, config.data, seed=config.train.seed, num_images=num_images)
+    batch_size, seed = config.train.train_batch_size, config.train.seed
+    sampled = sample_stages(source, config.data, batch_size=batch_size, seed=seed, num_images=num_images)
     log.info("The loader, for %g s ...", seconds)
     loader = measure_loader(config, source, seconds=seconds)
     hand_over = time_hand_over(config, mesh)

@@ -18,12 +18,10 @@ from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.models.network import network_of
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.parallel import distributed
-from resnet_tpu.performance.plan.lowering import lower_train_step
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.machine import num_cores
-from resnet_tpu.training.optimizer import make_optimizer
-from resnet_tpu.training.state import create_state
+from resnet_tpu.training.reference import random_batch, random_state
+from resnet_tpu.training.tune import resolve_kernels, step_of
 
 _MOST_PER_CPU = 32
 """Images per step when a CPU's is measured: its speed hardly depends on it, a batch of 1024 takes minutes."""
@@ -65,17 +63,8 @@ def measure_decoder(
         out, done = np.empty((data.image_size, data.image_size, 3), np.uint8), 0
         while time.perf_counter() < stop_at or not done:
             position = first + done
-            train_image(
-                encoded[position % len(encoded)],
-                data.image_size,
-                random_at(position, seed=0),
-                out,
-                honour_exif=honour_exif,
-                min_crop_area=data.min_crop_area,
-                crop_padding=data.crop_padding,
-                random_flip=data.random_flip,
-                resize_method=data.resize_method,
-            )
+            image, rng = encoded[position % len(encoded)], random_at(position, seed=0)
+            train_image(image, data.image_size, rng, out, honour_exif=honour_exif, **data.train_crop)
             done += 1
         return done
 
@@ -93,30 +82,16 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
     if mesh.devices.flat[0].platform == "cpu":
         parts = mesh.devices.size * config.optimizer.gradient_accumulation_steps
         config = config.replace(train_batch_size=min(config.train.train_batch_size, _MOST_PER_CPU * parts))
-    step = lower_train_step(config, mesh).compile()
-    average = config.optimizer.keeps_average
-    state = create_state(network_of(config), make_optimizer(config.optimizer), config.train.seed, average=average)
-    state = distributed.put_replicated(state, mesh)
-    batch = distributed.put_batch(made_up_batch(config), mesh)
+    step = step_of(resolve_kernels(config, mesh, None), config, network_of(config, mesh), mesh)
+    batch = random_batch(config, mesh)
     durations: list[float] = []
-    state, _ = jax.block_until_ready(step(state, batch))
+    state, _ = jax.block_until_ready(step(random_state(config, mesh), batch))
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds or not durations:
         start = time.perf_counter()
         state, _ = jax.block_until_ready(step(state, batch))
         durations.append(time.perf_counter() - start)
     return config.train.train_batch_size / statistics.median(durations)
-
-
-def made_up_batch(config: Config) -> dict[str, np.ndarray]:
-    """A batch of this host as the loader makes them, of noise."""
-    rng, size = np.random.default_rng(0), config.data.image_size
-    count = config.train.train_batch_size // jax.process_count()
-    return {
-        "image": rng.integers(0, 256, (count, size, size, 3), np.uint8),
-        "label": rng.integers(0, config.data.num_label_classes or 2, count, np.int32),
-        "weight": np.ones(count, np.float32),
-    }
 
 
 def speed_of_run(model_dir: str) -> float | None:

@@ -1,8 +1,6 @@
 """CPU time of each stage of the input pipeline, measured on one core by calling the stages themselves."""
 
-import bisect
 import functools
-import itertools
 import statistics
 import time
 from collections import defaultdict
@@ -14,23 +12,21 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from resnet_tpu import storage
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS, distant
 from resnet_tpu.data.loader.batches import CHUNKS
-from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.crop import train_window
 from resnet_tpu.data.pixels.decode import DecodeError, decode, train_image
-from resnet_tpu.data.records.example import parse_image_example
-from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
+from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample_of
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.profiling.advice import Stage
-from resnet_tpu.performance.profiling.rates import made_up_batch
+from resnet_tpu.training.reference import random_rows
 
 T = TypeVar("T")
 
@@ -77,17 +73,17 @@ class Sampled:
     encoded: tuple[bytes, ...]
 
 
-def sample_stages(source: Source, data: DataConfig, *, seed: int, num_images: int) -> Sampled:
+def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: int, num_images: int) -> Sampled:
     """The stages from the order to augmentation, for the first `num_images` images of the training.
 
     Damaged ones are left out. Waiting for storage is seen only for what the operating system has not in memory yet.
     A bucket and Bigtable are asked for as many images at once as a training asks for, which has more requests under
     way at a time: the wait is divided by their number.
     """
-    if choose_order(source, data, rows=1) == "pieces":
+    if choose_order(source, data, rows=batch_size) == "pieces":
         records = [position % len(source) for position in range(num_images)]  # neighbours, as a piece is read
     else:
-        records = [place_at(position, num_records=len(source), seed=seed).record for position in range(num_images)]
+        records = [record_at_position(position, num_records=len(source), seed=seed) for position in range(num_images)]
     _walk(Stopwatch(), _reader(source, data, records[:_WARM_UP]), source, data, seed, min(num_images, _WARM_UP))
     watch = Stopwatch()
     photos = _walk(watch, _reader(source, data, records), source, data, seed, num_images)
@@ -108,7 +104,7 @@ def _walk(
     out, photos = np.empty((data.image_size, data.image_size, 3), np.uint8), []
     is_cached = data.cache == "decoded"  # from the second epoch on nothing is read
     for position in range(count):
-        watch.run(ORDER, lambda position=position: place_at(position, num_records=len(source), seed=seed))
+        watch.run(ORDER, lambda position=position: record_at_position(position, num_records=len(source), seed=seed))
         rng = watch.run(ORDER, lambda position=position: random_at(position, seed=seed))
         try:
             encoded = read(Stopwatch() if is_cached else watch, position).encoded
@@ -140,10 +136,7 @@ def _time_decoding(
         rng=rng,
         out=out,
         honour_exif=source.honour_exif,
-        min_crop_area=data.min_crop_area,
-        crop_padding=data.crop_padding,
-        random_flip=data.random_flip,
-        resize_method=data.resize_method,
+        **data.train_crop,
     )
     if data.cache == "decoded":
         image = shrink(image, Limits(short_side=data.cached_short_side))
@@ -181,17 +174,10 @@ def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
         return _distant_reader(far, records)
     if not isinstance(source, RecordSource):
         return lambda watch, position: watch.run(READ, lambda: source[records[position]])
-    names = [name for name in storage.list_dir(data.data_dir) if name.startswith("train-")]
-    files = [RecordFile(storage.join(data.data_dir, name), skip_bad=data.skip_bad_records) for name in names]
-    ends = list(itertools.accumulate(len(file) for file in files))
 
     def read(watch: Stopwatch, position: int) -> Sample:
-        record = records[position]
-        number = bisect.bisect_right(ends, record)
-        file, i = files[number], record - (ends[number - 1] if number else 0)
-        payload = watch.run(READ, lambda: file[i])
-        example = watch.run(PARSE, lambda: parse_image_example(payload))
-        return Sample(example.encoded, example.label, example.filename)
+        payload = watch.run(READ, lambda: source.payload(records[position]))
+        return watch.run(PARSE, lambda: source.parse(records[position], payload))
 
     return read
 
@@ -220,7 +206,7 @@ def _policies(data: DataConfig) -> list[str]:
 
 def time_hand_over(config: Config, mesh: Mesh) -> Stage:
     """Bringing a batch to the devices."""
-    batch, spent = made_up_batch(config), []
+    batch, spent = random_rows(config), []
     for _ in range(_TRANSFERS):
         begin = time.process_time()
         jax.block_until_ready(distributed.put_batch(batch, mesh))
