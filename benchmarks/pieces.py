@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import script
 from benchmarks.gcs import ask, serving
 from resnet_tpu.data.loader.ahead import ReadAhead, Request, by_chunks, by_runs
-from resnet_tpu.data.loader.order import place_at
+from resnet_tpu.data.loader.order import record_at_position
 from resnet_tpu.data.loader.order_choice import piece_order
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.example import encode_example
@@ -159,7 +159,7 @@ class _Bench:
         return batches * rows
 
     def _record_at(self, position: int) -> int:
-        return place_at(position, num_records=len(self.source), seed=SEED).record
+        return record_at_position(position, num_records=len(self.source), seed=SEED)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _randomness(order: str, count: int, *, batch_size: int) -> Randomness:
     record_at: Callable[[int], int] = (
         pieces.record_at
         if order == "pieces"
-        else lambda position: place_at(position, num_records=count, seed=SEED).record
+        else lambda position: record_at_position(position, num_records=count, seed=SEED)
     )
     first, second = (
         np.fromiter((record_at(epoch * count + i) for i in range(count)), np.int64, count) for epoch in (0, 1)

@@ -10,9 +10,8 @@ import pytest
 
 WORK = """
 from rich.console import Console
-from rich.progress import TextColumn
 from resnet_tpu.system.terminal import live_line
-with live_line(TextColumn("{task.description}"), console=Console(stderr=True)) as line:
+with live_line(console=Console(stderr=True)) as line:
     line.add_task("at work")
 """
 

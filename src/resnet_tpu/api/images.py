@@ -9,7 +9,6 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from resnet_tpu.data.pixels.pillow import to_rgb
-from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL
 from resnet_tpu.data.sources.source import Sample
@@ -27,7 +26,6 @@ class ImageSource:
     """Images as a source: files by their paths, others by their number, with the label of a folder that is a class."""
 
     honour_exif = True
-    damage: Sequence[RecordError] = ()
 
     def __init__(self, images: Images, class_names: Sequence[str]) -> None:
         """Raises UserError for what is no image, a path that is not there, and where there are no images at all."""

@@ -55,11 +55,6 @@ def request(job: Job, options: VertexOptions) -> dict[str, Any]:
     return {"displayName": job.name, "jobSpec": without_empty(spec), "labels": dict(job.labels)}
 
 
-def path(job: Job, options: VertexOptions) -> str:
-    """Where the request goes, below the address of the service."""
-    return f"/v1/projects/{job.project}/locations/{options.region}/customJobs"
-
-
 def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: float = _PAUSE_SECS) -> None:
     """Starts the job and, unless told otherwise, waits for its end.
 
@@ -70,7 +65,8 @@ def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: 
     what = f"Vertex AI in {options.region}"
     do = "Change what it names; `resnet-tpu submit --dry_run` shows the request."
     with explained(what, role=ROLE, do=do):
-        started = _answer(session.post, f"{address}{path(job, options)}", json=request(job, options))
+        jobs = f"{address}/v1/projects/{job.project}/locations/{options.region}/customJobs"
+        started = _answer(session.post, jobs, json=request(job, options))
         name = started["name"]
         log.info("Started %s. Its log: gcloud ai custom-jobs stream-logs %s", name, name)
         if options.follow:

@@ -47,8 +47,8 @@ def read_boxes(path: str) -> Boxes:
 
 
 def digest_of(boxes: Boxes) -> str:
-    """Differs when any box does; empty without boxes."""
-    return hashlib.sha256(repr(sorted(boxes.items())).encode()).hexdigest()[:16] if boxes else ""
+    """Differs when any box does."""
+    return hashlib.sha256(repr(sorted(boxes.items())).encode()).hexdigest()[:16]
 
 
 def _read_csv(path: Path) -> Boxes:

@@ -73,8 +73,11 @@ class FindingGroup:
     first: list[str]  # the first paths, with details
 
 
-def group_findings(findings: Iterable[Finding], counts: Mapping[Kind, int], first: int = 10) -> list[FindingGroup]:
-    """The findings by kind, in the order of `Kind`, paths in the order given; `counts` of the kinds that list none."""
+def group_findings(findings: Iterable[Finding], counts: Mapping[Kind, int], first: int | None) -> list[FindingGroup]:
+    """The findings by kind, in the order of `Kind`, paths in the order given; `counts` of the kinds that list none.
+
+    first: how many paths of each are kept; None: all.
+    """
     groups: dict[Kind, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.kind, []).append(finding)

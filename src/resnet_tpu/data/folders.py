@@ -5,7 +5,7 @@ import csv
 import dataclasses
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box, Boxes
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.images import IMAGE_SUFFIXES
-from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, SPLITS, Split, split_files
 from resnet_tpu.errors import UserError, nearest
 
 SPLIT_FOLDERS: dict[str, Split] = {
@@ -41,6 +41,23 @@ class Found:
     photos: list[Photo]
     findings: list[Finding]
     has_splits: bool  # the input says which photo is in which split
+
+
+def share_out(
+    photos: Sequence[Photo], ratios: Sequence[float] = SPLIT_RATIOS, seed: int = SPLIT_SEED
+) -> dict[Split, list[Photo]]:
+    """The photos of each split, each class shared out on its own by `split_files`, in the order given."""
+    classes: dict[str, dict[str, None]] = {}
+    for photo in photos:
+        classes.setdefault(photo.class_name, {})[photo.name] = None
+    parts = (zip(SPLITS, split_files(list(names), ratios, seed), strict=True) for names in classes.values())
+    chosen = {name: split for of_class in parts for split, part in of_class for name in part}
+    return {split: [photo for photo in photos if chosen[photo.name] == split] for split in SPLITS}
+
+
+def class_names_of(photos: Iterable[Photo]) -> list[str]:
+    """By byte order, as their labels count."""
+    return sorted({photo.class_name for photo in photos}, key=os.fsencode)
 
 
 def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
@@ -110,7 +127,7 @@ def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Found
         for name in names:
             photos.extend(_scan_class(raw, f"{folder}/{name}", name, split, findings))
     present = {(photo.split, photo.class_name) for photo in photos}
-    classes = sorted({photo.class_name for photo in photos}, key=os.fsencode)
+    classes = class_names_of(photos)
     findings.extend(
         Finding(Kind.MISSING_IN_SPLIT, f"{by_split[split]}/{name}")
         for split in SPLITS

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn
 
 from resnet_tpu.parallel import hosts
 from resnet_tpu.system.terminal import live_line
@@ -14,15 +14,7 @@ T = TypeVar("T")
 
 
 def _make_progress() -> Progress:
-    return live_line(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
-        is_shown=hosts.is_first(),
-    )
+    return live_line(TextColumn("{task.fields[note]}"), console=Console(stderr=True), is_shown=hosts.is_first())
 
 
 def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:

@@ -37,11 +37,11 @@ def _has_devices(*patterns: str) -> bool:
 
 
 @functools.cache
-def keep_memory(fraction: float = 0.5) -> bool:
+def keep_memory() -> bool:
     """Keeps memory that is given back for the next that asks, in huge pages, from now on: whether it does.
 
     XLA takes the memory of a step anew in each, on a CPU from the C library, which would give gigabytes back to the
-    system and get them again as pages of 4 kB, one by one. `fraction` of the machine's memory is to lie in huge pages;
+    system and get them again as pages of 4 kB, one by one. Half of the machine's memory is to lie in huge pages;
     none of it is taken before it is used. Linux with glibc alone: elsewhere nothing is changed, nor where the
     environment has settings of the user's own for that (GLIBC_TUNABLES).
     """
@@ -56,7 +56,7 @@ def keep_memory(fraction: float = 0.5) -> bool:
     options = {_MMAP_MAX: 0, _TRIM_THRESHOLD: _NEVER, _ARENA_MAX: 1}
     if not all(libc.mallopt(name, value) for name, value in options.items()):
         return False
-    length = int(fraction * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    length = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     begin = libc.malloc(length)
     if begin:  # there may be a limit on addresses
         first = -(-begin // _HUGE_PAGE) * _HUGE_PAGE

@@ -1,14 +1,15 @@
 """What long work shows on a terminal while it lasts."""
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 
-def live_line(*columns: ProgressColumn, console: Console, is_shown: bool = True) -> Progress:
-    """A line that is gone when the work has ended, on a terminal.
+def live_line(*more: ProgressColumn, console: Console, is_shown: bool = True) -> Progress:
+    """A line that is gone when the work has ended, on a terminal: what, how far, how long still, and `more`.
 
     Elsewhere nothing: not in a notebook, where it needs a widget, nor in a file, whose readers do not want every state
     of it. There rich asks the environment too: CI and the shell cells of notebooks set FORCE_COLOR.
     """
     is_terminal = console.is_terminal and console.file.isatty()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), *more)
     return Progress(*columns, console=console, transient=True, disable=not (is_terminal and is_shown))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, kind_of_workers, train_batches
-from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
 from resnet_tpu.data.records import pieces
@@ -74,7 +74,7 @@ def test_training_batches_hold_what_the_order_says(records: Path, encoded: list[
     }  # fmt: skip
     out = np.empty((SIZE, SIZE, 3), np.uint8)
     for position in range(80):
-        record = place_at(position, num_records=37, seed=5).record
+        record = record_at_position(position, num_records=37, seed=5)
         train_image(encoded[record], SIZE, random_at(position, seed=5), out)
         np.testing.assert_array_equal(found["image"][position], out)
         assert found["label"][position] == record
@@ -362,7 +362,7 @@ def test_damage_stops_with_its_place(damaged: Path, kind: str) -> None:
     data = config(damaged)
 
     class Rest:
-        class_names, num_classes, honour_exif, damage = None, 37, False, ()
+        class_names, num_classes, honour_exif = None, 37, False
 
         def __len__(self) -> int:
             return len(source) - 6
@@ -403,7 +403,7 @@ def test_training_puts_the_next_record_in_place_of_a_skipped_one(
         assert batches.skipped.total() == 4  # looking for 22 from 20 meets 21 as well
         found = joined([first, next(batches)])
         assert batches.skipped.total() == 8
-    order = [place_at(position, num_records=37, seed=1).record for position in range(74)]
+    order = [record_at_position(position, num_records=37, seed=1) for position in range(74)]
     instead = {5: 6, 20: 22, 21: 22}
     assert found["label"].tolist() == [instead.get(record, record) for record in order]
     assert (found["weight"] == 1).all()
@@ -431,7 +431,7 @@ def test_wrong_labels_are_never_skipped(records: Path) -> None:
 class SlowSource:
     """Images that take their time; one of them fails, with an error that is no damage."""
 
-    class_names, num_classes, honour_exif, damage = None, 10, False, ()
+    class_names, num_classes, honour_exif = None, 10, False
 
     def __init__(self, failing: int | None = None) -> None:
         self.failing, self.read = failing, 0

@@ -12,7 +12,7 @@ import pytest
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.batches import Batch, eval_batches, train_batches
 from resnet_tpu.data.loader.cache import CacheReport, ImageCache, open_cache
-from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.pixels.decode import decode, train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import DataConfig
@@ -106,7 +106,7 @@ def test_decoded_images_are_shrunk_then_cut(records: Path, encoded: list[bytes])
     found = run(config(records, cache="decoded", cache_short_side=SHORT_SIDE))
     out = np.empty((SIZE, SIZE, 3), np.uint8)
     for position in range(120):
-        record = place_at(position, num_records=37, seed=1).record
+        record = record_at_position(position, num_records=37, seed=1)
         pixels = shrink(decode(encoded[record]), Limits(short_side=SHORT_SIDE))
         assert min(pixels.shape[:2]) == min(SHORT_SIDE, *decode(encoded[record]).shape[:2])
         train_image(pixels, SIZE, random_at(position, seed=1), out)

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from resnet_tpu.data.loader.order import place_at
+from resnet_tpu.data.loader.order import record_at_position
 from resnet_tpu.data.loader.piece_order import PieceOrder, Run
 
 
@@ -83,7 +83,7 @@ def test_what_batches_hold_is_as_random_as_of_a_true_permutation() -> None:
     num_records, batch_size, classes = 20_000, 100, 10
     order = make(num_records, piece=25, batch_size=batch_size)
     found = [np.array(epoch_order(order, epoch, num_records)) for epoch in (0, 1)]
-    true = np.array([place_at(position, num_records=num_records, seed=3).record for position in range(num_records)])
+    true = np.array([record_at_position(position, num_records=num_records, seed=3) for position in range(num_records)])
     for labels in (np.arange(num_records) % classes, np.arange(num_records) * classes // num_records):
         spread, expected = (_spread(labels[records], batch_size, classes) for records in (found[0], true))
         assert spread == pytest.approx(expected, rel=0.15)

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from resnet_tpu.data.loader.cache import ImageCache
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample_of
+from resnet_tpu.data.sources.source import DistantSource, Sample, Source
 
 THREADS = 16  # requests under way at a time
 CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
@@ -24,22 +24,6 @@ Fetched = Mapping[int, Sample | RecordError]
 """Examples, or what is wrong with them, by number."""
 
 _Found = dict[int, Sample | RecordError]  # by position, until they are taken
-
-
-class PartlyFetched:
-    """A source of which some examples are here already."""
-
-    def __init__(self, source: Source, fetched: Fetched) -> None:
-        self._source, self._fetched = source, fetched
-        self.class_names, self.num_classes = source.class_names, source.num_classes
-        self.honour_exif, self.damage = source.honour_exif, source.damage
-        self.where = source.where
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, i: int) -> Sample:
-        return sample_of(self._fetched[i]) if i in self._fetched else self._source[i]
 
 
 class Request(NamedTuple):

@@ -3,7 +3,7 @@
 import dataclasses
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -11,16 +11,16 @@ import cv2
 import numpy as np
 
 from resnet_tpu.data.images import Limits, shrink
-from resnet_tpu.data.loader.ahead import Fetched, PartlyFetched
+from resnet_tpu.data.loader.ahead import Fetched
 from resnet_tpu.data.loader.cache import ImageCache
 from resnet_tpu.data.loader.memory import SharedMemory
-from resnet_tpu.data.loader.order import place_at, random_at
+from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.loader.slots import Layout, Rows, Slot, Slots, map_slot
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, TrainImage, decode, eval_image, train_image
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.source import Source, sample_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.system.processes import Crew, outcome_of
@@ -46,6 +46,7 @@ class Filling:
     order: PieceOrder | None = None  # of training; None: a permutation of all records
     num_images: int = 0  # to evaluate, the first of the source
     cache: ImageCache | None = None
+    fetched: Fetched = field(default_factory=dict)  # examples that need not be read
     train_image: TrainImage = train_image  # another one, to measure what is around it
 
     def record_at(self, position: int) -> int | None:
@@ -54,7 +55,7 @@ class Filling:
             return position if position < self.num_images else None
         if self.order:
             return self.order.record_at(position)
-        return place_at(position, num_records=len(self.source), seed=self.seed).record
+        return record_at_position(position, num_records=len(self.source), seed=self.seed)
 
     def fill(self, chunk: Chunk, rows: Rows) -> list[str]:
         """Writes the rows of `chunk`; the messages of damaged examples that were skipped.
@@ -64,7 +65,7 @@ class Filling:
         for what is wrong otherwise.
         """
         if chunk.fetched:
-            near = dataclasses.replace(self, source=PartlyFetched(self.source, chunk.fetched))
+            near = dataclasses.replace(self, fetched=chunk.fetched)
             return near.fill(chunk._replace(fetched=None), rows)
         skipped: list[str] = []
         for row, position in enumerate(chunk.positions, chunk.first_row):
@@ -106,28 +107,10 @@ class Filling:
         if is_finished:
             out[...] = image
         elif self.seed is None or position is None:
-            eval_image(
-                image,
-                data.image_size,
-                out,
-                honour_exif=honour_exif,
-                resize_method=data.resize_method,
-                crop_pct=data.crop_pct,
-                preprocessing=data.eval_preprocessing,
-            )
+            eval_image(image, data.image_size, out, honour_exif=honour_exif, **data.eval_crop)
         else:
             rng = random_at(position, seed=self.seed)
-            self.train_image(
-                image,
-                data.image_size,
-                rng,
-                out,
-                honour_exif=honour_exif,
-                min_crop_area=data.min_crop_area,
-                crop_padding=data.crop_padding,
-                random_flip=data.random_flip,
-                resize_method=data.resize_method,
-            )
+            self.train_image(image, data.image_size, rng, out, honour_exif=honour_exif, **data.train_crop)
             # Last, so that crop and flip draw the same numbers with and without it.
             augmented = augment(out, rng, data)
             if augmented is not out:
@@ -140,7 +123,7 @@ class Filling:
         if found:
             image, label = found
         else:
-            image, label, _ = self.source[record]
+            image, label, _ = sample_of(self.fetched[record]) if record in self.fetched else self.source[record]
             if isinstance(image, np.ndarray):
                 return image, label, True
             if self.cache and self.data.cache == "decoded":

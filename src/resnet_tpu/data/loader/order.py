@@ -6,24 +6,16 @@ and any batch size, and a run can begin at any position.
 
 import functools
 import threading
-from typing import NamedTuple
 
 import numpy as np
 
 from resnet_tpu.data.loader.permutation import record_at
 
 
-class Place(NamedTuple):
-    """Where a position of the endless stream lies."""
-
-    epoch: int
-    record: int
-
-
-def place_at(position: int, *, num_records: int, seed: int) -> Place:
-    """The epoch and the record at `position` (from 0). Every epoch is another permutation of all records."""
+def record_at_position(position: int, *, num_records: int, seed: int) -> int:
+    """The record at `position` (from 0) of the endless stream. Every epoch is another permutation of all records."""
     epoch, index = divmod(position, num_records)
-    return Place(epoch, record_at(index, num_records=num_records, seed=epoch_seed(seed, epoch)))
+    return record_at(index, num_records=num_records, seed=epoch_seed(seed, epoch))
 
 
 def random_at(position: int, *, seed: int) -> np.random.Generator:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from resnet_tpu.data.loader.order import epoch_seed, place_at
+from resnet_tpu.data.loader.order import epoch_seed, record_at_position
 
 
 class Run(NamedTuple):
@@ -77,7 +77,7 @@ class PieceOrder:
     def _lay(self, epoch: int) -> _Tape:
         count = len(self._starts)
         first = epoch * count
-        pieces = [place_at(first + i, num_records=count, seed=self._seed).record for i in range(count)]
+        pieces = [record_at_position(first + i, num_records=count, seed=self._seed) for i in range(count)]
         bits = np.random.Philox(key=[epoch_seed(self._seed, epoch), self._num_records]).random_raw(count)
         return _Tape(
             pieces, list(itertools.accumulate(self._sizes[pieces].tolist())), (bits >> 63).astype(bool).tolist()

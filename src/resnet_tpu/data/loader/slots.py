@@ -14,7 +14,7 @@ _ALIGNMENT = 64  # bytes: what JAX asks of an array to use it in place
 
 
 class Rows(NamedTuple):
-    """The arrays of a batch, as in `loader.Batch`."""
+    """The arrays of a batch, as in `loader.batches.Batch`."""
 
     image: np.ndarray
     label: np.ndarray

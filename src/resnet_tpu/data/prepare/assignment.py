@@ -4,15 +4,16 @@ import hashlib
 import math
 import os
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding, Kind
-from resnet_tpu.data.folders import Found, Photo
+from resnet_tpu.data.folders import Found, Photo, class_names_of, share_out
 from resnet_tpu.data.prepare.shards import Shard
-from resnet_tpu.data.split import SPLITS, Split, split_files
+from resnet_tpu.data.split import SPLITS, Split
 
 _SHARD_BYTES = 100e6
 _WORKABLE_SHARDS = 16  # so many for even smaller data, that several processes and hosts have work ...
@@ -35,10 +36,11 @@ def assign(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping
     num_shards: None for a number that gives files of about 100 MB.
     """
     photos = found.photos
-    class_names = sorted({photo.class_name for photo in photos}, key=os.fsencode)
+    class_names = class_names_of(photos)
     labels = {name: label for label, name in enumerate(class_names, start=1)}
     states = {photo.path: photo.state or _state(photo.path) for photo in photos}
-    splits, findings = (_given_splits(photos), []) if found.has_splits else _choose_splits(photos, ratios, seed)
+    splits = _given_splits(photos) if found.has_splits else share_out(photos, ratios, seed)
+    findings = [] if found.has_splits else _too_small(splits, class_names, SPLITS[: len(ratios)])
     random.Random(seed).shuffle(splits["train"])
     shards: list[Shard] = []
     for split in SPLITS:
@@ -58,27 +60,17 @@ def _given_splits(photos: Iterable[Photo]) -> dict[Split, list[Photo]]:
     return splits
 
 
-def _choose_splits(
-    photos: Iterable[Photo], ratios: Sequence[float], seed: int
-) -> tuple[dict[Split, list[Photo]], list[Finding]]:
-    """The photos by split, each sorted as before; classes too small for all splits are noted."""
-    classes: dict[str, dict[str, Photo]] = {}
-    for photo in photos:
-        classes.setdefault(photo.class_name, {})[photo.name] = photo
-    chosen: dict[str, Split] = {}
+def _too_small(
+    splits: Mapping[Split, Sequence[Photo]], class_names: Sequence[str], wanted: Sequence[Split]
+) -> list[Finding]:
+    """A finding for each class that has not a photo for each of the wanted splits."""
+    counts = {split: Counter(photo.class_name for photo in splits[split]) for split in wanted}
     findings = []
-    for class_name, by_name in classes.items():
-        parts = split_files(list(by_name), ratios, seed)
-        sizes = [len(part) for part in parts[: len(ratios)]]
+    for name in class_names:
+        sizes = [counts[split][name] for split in wanted]
         if 0 in sizes:
-            findings.append(
-                Finding(Kind.TOO_SMALL, class_name, f"{'/'.join(map(str, sizes))} of {len(by_name)} images")
-            )
-        chosen.update((name, split) for split, part in zip(SPLITS, parts, strict=True) for name in part)
-    splits: dict[Split, list[Photo]] = {split: [] for split in SPLITS}
-    for photo in photos:
-        splits[chosen[photo.name]].append(photo)
-    return splits, findings
+            findings.append(Finding(Kind.TOO_SMALL, name, f"{'/'.join(map(str, sizes))} of {sum(sizes)} images"))
+    return findings
 
 
 def _num_shards(num_images: int, num_bytes: int) -> int:

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.folders import Photo
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.manifest import STATE_FOLDER
-from resnet_tpu.data.prepare.shards import Shard, ShardResult, finished_shard, result_path, write_shard
+from resnet_tpu.data.prepare.shards import Shard, ShardResult, finished_shard, write_shard
 from resnet_tpu.errors import UserError, missing_extra, nearest
 from resnet_tpu.system.terminal import live_line
 
@@ -160,16 +159,12 @@ def describe_shards(shards: Sequence[Shard], path: str) -> dict[str, Span]:
     start = 0
     with storage.write_whole(path) as file:
         for shard in shards:
-            line = json.dumps([*_columns(shard)]).encode() + b"\n"
+            photos = [(photo.path, photo.name, photo.class_name, photo.split, photo.boxes) for photo in shard.photos]
+            line = json.dumps([shard.name, shard.split, shard.num_bytes, shard.labels, photos]).encode() + b"\n"
             file.write(line)
             spans[shard.name] = Span(path, start, start + len(line))
             start += len(line)
     return spans
-
-
-def _columns(shard: Shard) -> Iterator[Any]:
-    yield from (shard.name, shard.split, shard.num_bytes, shard.labels)
-    yield [(photo.path, photo.name, photo.class_name, photo.split, photo.boxes) for photo in shard.photos]
 
 
 def described_shard(span: Span) -> Shard:
@@ -185,16 +180,15 @@ def described_shard(span: Span) -> Shard:
 @contextlib.contextmanager
 def _shown(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[None]:
     """Shows meanwhile how many images are in shards that are finished."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     ended = threading.Event()
-    with live_line(*columns, console=console) as progress:
+    with live_line(console=console) as progress:
         bar = progress.add_task("images", total=sum(len(shard.photos) for shard in shards))
 
         def look() -> None:
             while not ended.wait(_LOOK_SECS):
                 with contextlib.suppress(UserError, OSError):  # which would end the work itself, if they last
                     there = {*storage.list_dir(storage.join(out_dir, STATE_FOLDER))}
-                    done = (len(s.photos) for s in shards if result_path("", s.name).rpartition("/")[2] in there)
+                    done = (len(s.photos) for s in shards if f"{s.name}.json" in there)
                     progress.update(bar, completed=sum(done))
 
         looking = threading.Thread(target=look)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 import resnet_tpu
 from resnet_tpu import storage
@@ -52,8 +52,7 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
     if not parts:
         console.print(f"Nothing to do: {data.location} holds these records already.", markup=False)
         return 0
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with live_line(*columns, console=console) as progress:
+    with live_line(console=console) as progress:
         return sum(_write(part, progress) for part in parts)
 
 

@@ -1,6 +1,7 @@
 """Photos to TFRecord shards in the original's format: split, checked, fixed, counted."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.console import Console
 import resnet_tpu
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import digest_of, read_boxes
-from resnet_tpu.data.findings import Finding, Kind, group_findings
+from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.images import Limits, Subsampling
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
@@ -28,6 +29,7 @@ from resnet_tpu.options.fields import FilePath, expand_home, option
 from resnet_tpu.system.machine import num_cores
 
 _BYTES_WHILE_STARTING = 50_000_000
+_LISTED_PATHS = 10  # of each kind of finding, in the manifest
 _NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, what is in them decides
 
 
@@ -150,7 +152,7 @@ def prepare(
         results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
     else:
         results |= on_beam.write_shards(pipeline, assignment.shards, missing, out_dir, limits, console)
-    return _conclude(raw_dir, out_dir, assignment, results, options)
+    return _conclude(raw_dir, out_dir, assignment, results, options, deciding)
 
 
 def _check_places(raw_dir: str, out_dir: str) -> None:
@@ -170,21 +172,26 @@ def _num_workers(shards: list[Shard]) -> int:
 
 
 def _conclude(
-    raw_dir: str, out_dir: str, assignment: Assignment, results: dict[str, ShardResult], options: PrepareOptions
+    raw_dir: str,
+    out_dir: str,
+    assignment: Assignment,
+    results: dict[str, ShardResult],
+    options: PrepareOptions,
+    deciding: dict[str, Any],
 ) -> Manifest:
-    """Checks what came of the shards and writes report, labels and, last, the manifest."""
+    """Checks what came of the shards and writes report, labels and, last, the manifest with the `deciding` options."""
     findings = [
         *assignment.findings,
         *(finding for shard in assignment.shards for finding in results[shard.name].findings),
     ]
     findings.extend(_twins(assignment, results))
-    counts: dict[Kind, int] = {}
+    counts: Counter[Kind] = Counter()
     for result in results.values():
-        for kind, count in result.counts.items():
-            counts[kind] = counts.get(kind, 0) + count
+        counts.update(result.counts)
     try:
         _check_bad(raw_dir, out_dir, findings, options, sum(len(shard.photos) for shard in assignment.shards))
-        manifest = _summary(assignment, results, options, findings, counts)
+        noticed = group_findings(findings, counts, first=_LISTED_PATHS)
+        manifest = _summary(assignment, results, seed=options.seed, options=deciding, findings=noticed)
         sweep(out_dir)
         storage.write_text(storage.join(out_dir, REPORT), report_text(manifest, findings, counts))
         storage.write_text(storage.join(out_dir, LABELS), "".join(f"{name}\n" for name in assignment.class_names))
@@ -230,9 +237,10 @@ def _twins(assignment: Assignment, results: dict[str, ShardResult]) -> list[Find
 def _summary(
     assignment: Assignment,
     results: dict[str, ShardResult],
-    options: PrepareOptions,
-    findings: list[Finding],
-    counts: dict[Kind, int],
+    *,
+    seed: int,
+    options: dict[str, Any],
+    findings: list[FindingGroup],
 ) -> Manifest:
     splits: dict[str, SplitEntry] = {}
     stored: list[StoredImage] = []
@@ -256,8 +264,8 @@ def _summary(
         image_height=Spread.of([image.height for image in stored]),
         image_width=Spread.of([image.width for image in stored]),
         image_bytes=Spread.of([image.num_bytes for image in stored]),
-        seed=options.seed,
-        options=options.deciding(),
-        findings=group_findings(findings, counts),
+        seed=seed,
+        options=options,
+        findings=findings,
         version=resnet_tpu.__version__,
     )

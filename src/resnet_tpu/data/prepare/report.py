@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from resnet_tpu.data.findings import Finding, FindingGroup, Kind
+from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
 from resnet_tpu.data.manifest import Manifest
 from resnet_tpu.data.split import SPLITS
 
@@ -45,12 +45,7 @@ def report_text(manifest: Manifest | None, findings: Iterable[Finding], counts: 
     for name, split in manifest.splits.items() if manifest else ():
         lines.append(f"{name}: {split.num_images} images in {split.shards} shards")
         lines.extend(f"  {class_name}: {count}" for class_name, count in split.per_class.items())
-    by_kind: dict[Kind, list[Finding]] = {}
-    for finding in findings:
-        by_kind.setdefault(finding.kind, []).append(finding)
-    for kind in Kind:
-        if kind in by_kind or kind in counts:
-            found = by_kind.get(kind, [])
-            lines.append(f"{kind.what}, {kind.action}: {len(found) + counts.get(kind, 0)}")
-            lines.extend(f"  {finding}" for finding in found)
+    for found in group_findings(findings, counts, first=None):
+        lines.append(f"{found.what}, {found.action}: {found.count}")
+        lines.extend(f"  {path}" for path in found.first)
     return "".join(f"{line}\n" for line in lines)

@@ -7,7 +7,6 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, write_shard
@@ -30,8 +29,7 @@ def write_shards(
 
     Raises UserError when a shard cannot be written or a process dies; finished shards stay.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TaskProgressColumn())
-    with live_line(*columns, TimeRemainingColumn(), console=console) as progress:
+    with live_line(console=console) as progress:
         bar = progress.add_task("images", total=sum(len(shard.photos) for shard in shards))
         if min(workers, len(shards)) <= 1:
             return {shard.name: write_shard(shard, out_dir, limits, lambda: progress.advance(bar)) for shard in shards}

@@ -37,7 +37,6 @@ class BigtableSource:
     """
 
     honour_exif = False  # as in TFRecords: what `prepare` writes is upright
-    damage: Sequence[RecordError] = ()
 
     def __init__(self, data: DataConfig, split: Split) -> None:
         """Raises UserError when the table cannot be read, has no such rows, or not in this column, or not all yet."""

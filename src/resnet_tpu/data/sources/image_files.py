@@ -1,17 +1,15 @@
 """Image files as a source: those of a data set, by class, or such as are named one by one."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Kind
-from resnet_tpu.data.folders import Found, Photo, find_photos
+from resnet_tpu.data.folders import class_names_of, find_photos, share_out
 from resnet_tpu.data.images import IMAGE_SUFFIXES
-from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample
-from resnet_tpu.data.split import SPLITS, Split, split_files
+from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -23,11 +21,10 @@ class FolderSource:
     """
 
     honour_exif = True
-    damage: Sequence[RecordError] = ()
 
     def __init__(self, data: DataConfig, split: Split) -> None:
         found = find_photos(data.data_dir)
-        names = sorted({photo.class_name for photo in found.photos}, key=os.fsencode)
+        names = class_names_of(found.photos)
         empty = [
             item.path for item in found.findings if item.kind is Kind.NO_IMAGES and Path(item.path).name not in names
         ]
@@ -37,7 +34,11 @@ class FolderSource:
         classes = make_labels(data, names)
         self.class_names, self.num_classes = classes.names, classes.num_classes
         stored = {name: number for number, name in enumerate(names, 1)}
-        photos = [photo for photo in found.photos if photo.split == split] if found.has_splits else _share(found, split)
+        photos = (
+            [photo for photo in found.photos if photo.split == split]
+            if found.has_splits
+            else share_out(found.photos)[split]
+        )
         if not photos:
             do = f"Add {split} images, or choose another split."
             raise UserError(
@@ -62,20 +63,10 @@ class FolderSource:
         return self._photos[i][0]
 
 
-def _share(found: Found, split: Split) -> list[Photo]:
-    """The photos of `split`, each class shared out on its own, in the order found."""
-    classes: dict[str, list[str]] = {}
-    for photo in found.photos:
-        classes.setdefault(photo.class_name, []).append(photo.name)
-    chosen = {name for names in classes.values() for name in split_files(names)[SPLITS.index(split)]}
-    return [photo for photo in found.photos if photo.name in chosen]
-
-
 class FileSource:
     """The images that paths name, those below folders included; labelled where a folder is named like a class."""
 
     honour_exif = True
-    damage: Sequence[RecordError] = ()
 
     def __init__(self, paths: Sequence[str], class_names: Sequence[str]) -> None:
         """Raises UserError for a path that is not there and for a folder without images."""

@@ -41,11 +41,6 @@ class Source(Protocol):
         """Whether images are to be turned upright."""
         ...
 
-    @property
-    def damage(self) -> Sequence[RecordError]:
-        """Stretches of files that were left out because of `skip_bad_records`."""
-        ...
-
     def __len__(self) -> int: ...
 
     def __getitem__(self, i: int) -> Sample:

@@ -1,10 +1,7 @@
 """Images that are nowhere: for measuring speed, and for tests."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.labels import DEFAULT_CLASSES
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.data.split import SPLITS, Split
@@ -18,7 +15,6 @@ class _MadeUp:
 
     class_names = None
     honour_exif = False
-    damage: Sequence[RecordError] = ()
 
     def __init__(self, data: DataConfig, split: Split) -> None:
         self.num_classes = data.num_label_classes or DEFAULT_CLASSES

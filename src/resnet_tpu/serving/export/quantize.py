@@ -97,7 +97,6 @@ class _Spread:
             source.num_classes,
             source.honour_exif,
         )
-        self.damage = source.damage
         self._source, self._count = source, count
 
     def __len__(self) -> int:

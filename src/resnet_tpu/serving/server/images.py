@@ -19,16 +19,7 @@ def decode(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarray:
     """
     out = np.empty((data.image_size, data.image_size, 3), np.uint8)
     try:
-        eval_image(
-            encoded,
-            data.image_size,
-            out,
-            honour_exif=True,
-            resize_method=data.resize_method,
-            crop_pct=data.crop_pct,
-            preprocessing=data.eval_preprocessing,
-            max_pixels=max_pixels,
-        )
+        eval_image(encoded, data.image_size, out, honour_exif=True, max_pixels=max_pixels, **data.eval_crop)
     except DecodeError as error:
         status = 413 if isinstance(error, TooLargeError) else 400
         raise Refusal(status, f"Image: got {error.got}, expected {error.expected}.") from None
