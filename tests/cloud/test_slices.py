@@ -4,9 +4,9 @@ import pytest
 
 from resnet_tpu.cloud.slices import Slice, find_slice
 from resnet_tpu.errors import UserError
+from resnet_tpu.performance.plan.slices import topologies
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES
-from resnet_tpu.recipes.slices import topologies
 
 
 @pytest.mark.parametrize("name", topologies())

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.performance.plan.slices import GENERATIONS, topologies, topology_of
 from resnet_tpu.performance.plan.topology import Topology, find_topology
-from resnet_tpu.recipes.slices import topologies, topology_of
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,6 @@ class _Rented:
     """What Google Cloud says of a generation."""
 
     prefix: str  # of the names of slices
-    cores: int  # that these names count, in a chip
     runtime: str  # software of a TPU VM
     gke: str  # label of a node with these chips; empty: not on GKE
     vertex: str  # family of machine types on Vertex AI; empty: not there
@@ -30,13 +29,13 @@ _V6E = (
 )  # fmt: skip
 
 _RENTED = {
-    "v2": _Rented("v2", 2, *_V2_V3, ("us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
+    "v2": _Rented("v2", *_V2_V3, ("us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
                   ("us-central1-a", "europe-west4-a")),
-    "v3": _Rented("v3", 2, *_V2_V3, ("us-central1-a", "us-central1-b", "europe-west4-a"), ("europe-west4-a",)),
-    "v4": _Rented("v4", 2, "tpu-ubuntu2204-base", "tpu-v4-podslice", "", ("us-central2-b",), ("us-central2-b",)),
-    "v5e": _Rented("v5litepod", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu", _V5E, _V5E),
-    "v5p": _Rented("v5p", 2, "v2-alpha-tpuv5", "tpu-v5p-slice", "", _V5P, _V5P),
-    "v6e": _Rented("v6e", 1, "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard", _V6E, _V6E),
+    "v3": _Rented("v3", *_V2_V3, ("us-central1-a", "us-central1-b", "europe-west4-a"), ("europe-west4-a",)),
+    "v4": _Rented("v4", "tpu-ubuntu2204-base", "tpu-v4-podslice", "", ("us-central2-b",), ("us-central2-b",)),
+    "v5e": _Rented("v5litepod", "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu", _V5E, _V5E),
+    "v5p": _Rented("v5p", "v2-alpha-tpuv5", "tpu-v5p-slice", "", _V5P, _V5P),
+    "v6e": _Rented("v6e", "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard", _V6E, _V6E),
 }  # fmt: skip
 """Sources, as of 2026: Cloud TPU's documentation, "TPU regions and zones" and "TPU software versions", for
 asia-northeast1-b "Request Cloud TPUs using Flex-start"; Google Kubernetes Engine's, "Plan TPUs in GKE"; Vertex AI's,
@@ -53,7 +52,8 @@ class Slice:
     @property
     def accelerator_type(self) -> str:
         """Its name on Cloud TPU, such as v5litepod-8."""
-        return f"{self._rented.prefix}-{self.topology.chips * self._rented.cores}"
+        cores_per_chip = GENERATIONS[self.topology.generation.name].cores_per_chip
+        return f"{self._rented.prefix}-{self.topology.chips * cores_per_chip}"
 
     @property
     def shape(self) -> str:

@@ -2,9 +2,9 @@ import pytest
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.plan.generations import GENERATIONS
+from resnet_tpu.performance.plan.slices import topologies, topology_of
 from resnet_tpu.performance.plan.topology import find_topology, slice_for, smallest_like
 from resnet_tpu.recipes import RECIPES, find_recipe
-from resnet_tpu.recipes.slices import topologies, topology_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.performance.plan.generations import GENERATIONS, Generation
 from resnet_tpu.performance.plan.gpus import COUNTS, GPUS
-from resnet_tpu.recipes.slices import topologies, topology_of
+from resnet_tpu.performance.plan.slices import topologies, topology_of
 
 _CHIPS_ON_A_HOST = 4  # of slices with several
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from resnet_tpu.performance.plan.slices import topologies, topology_of
 from resnet_tpu.recipes import RECIPES, SLICES
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN
-from resnet_tpu.recipes.slices import topologies, topology_of
 
 
 @pytest.mark.parametrize(
