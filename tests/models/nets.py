@@ -10,8 +10,7 @@ import numpy as np
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
-from resnet_tpu.models.net import Net
-from resnet_tpu.models.training import Training
+from resnet_tpu.models.net import Net, Training
 
 TRAINING = Training()
 """Of what draws no random numbers."""

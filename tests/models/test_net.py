@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.models.net import Net
-from resnet_tpu.models.training import Training
+from resnet_tpu.models.net import Net, Training
 from tests.models.nets import TRAINING, Part, architecture, random
 
 

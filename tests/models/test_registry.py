@@ -54,33 +54,6 @@ def test_what_a_network_has_no_place_for_is_refused(options: dict[str, Any], mes
         find(**options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"resnet_depth": 18, "se_ratio": 0, "drop_connect_rate": 0, "dropout_rate": 0},
-        {"resnet_depth": 18, "dropblock_keep_prob": 0.9},  # which earlier versions of the original set by default
-        {"resnet_depth": 50, "dropblock_groups": "4", "dropblock_keep_prob": 1},
-        {"resnet_depth": 50, "freeze_batch_norm": True, "bn_momentum": 0},
-    ],
-)
-def test_networks_without_active_random_places_need_no_key(options: dict[str, Any]) -> None:
-    assert not find(**options).is_random
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"dropout_rate": 0.25},
-        {"drop_connect_rate": 0.1},
-        {"dropblock_groups": "4", "dropblock_keep_prob": 0.9},
-        {"resnet_depth": 18, "dropout_rate": 0.25},
-        {"pre_activation": True, "dropblock_groups": "1, 2", "dropblock_keep_prob": 0.9},
-    ],
-)
-def test_networks_with_random_places_need_a_key(options: dict[str, Any]) -> None:
-    assert find(**options).is_random
-
-
 def test_options_reach_the_network() -> None:
     found = find(
         resnet_depth=101, resnet_width=16, bn_momentum=0, use_resnetd_stem=True, resnetd_shortcut=True,

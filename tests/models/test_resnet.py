@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu.models.layers import average_pool, global_average, max_pool
-from resnet_tpu.models.net import Net
+from resnet_tpu.models.net import Net, Training
 from resnet_tpu.models.resnet import residual_block, resnet, squeeze_excite, stem
-from resnet_tpu.models.training import Training
 from tests.models.nets import TRAINING, Part, architecture, random
 
 

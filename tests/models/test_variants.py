@@ -1,5 +1,6 @@
 """Whole networks with the options that change them: sizes, types, randomness, export."""
 
+import functools
 from typing import Any
 
 import jax
@@ -89,15 +90,44 @@ def test_training_moves_the_statistics_and_evaluation_needs_no_key(name: str) ->
     _, (again, _) = step(params, jax.random.key(0))
     _, (other, _) = step(params, jax.random.key(1))
     np.testing.assert_array_equal(first, again)
-    assert np.array_equal(first, other) != network.needs_key
+    assert np.array_equal(first, other) != draws(network)
 
 
-def test_training_without_the_key_that_is_needed_is_refused() -> None:
-    network = make_network(resnet_depth=18, dropout_rate=0.5)
-    assert network.needs_key
-    with pytest.raises(ValueError, match="key: got None, expected a key"):
-        jax.eval_shape(lambda: network.apply(*network.init(0), images(), train=True))
-    assert not make_network(resnet_depth=18).needs_key
+def draws(network: Network) -> bool:
+    """Whether training asks for a key."""
+    try:
+        jax.eval_shape(functools.partial(network.apply, train=True), *network.shapes(), images())
+    except ValueError as error:
+        assert "key: got None, expected a key" in str(error)
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resnet_depth": 18, "se_ratio": 0, "drop_connect_rate": 0, "dropout_rate": 0},
+        {"resnet_depth": 18, "dropblock_keep_prob": 0.9},  # which earlier versions of the original set by default
+        {"resnet_depth": 50, "dropblock_groups": "4", "dropblock_keep_prob": 1},
+        {"resnet_depth": 50, "freeze_batch_norm": True, "bn_momentum": 0},
+    ],
+)
+def test_networks_without_active_random_places_need_no_key(options: dict[str, Any]) -> None:
+    assert not draws(make_network(**options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dropout_rate": 0.25},
+        {"drop_connect_rate": 0.1},
+        {"dropblock_groups": "4", "dropblock_keep_prob": 0.9},
+        {"resnet_depth": 18, "dropout_rate": 0.25},
+        {"pre_activation": True, "dropblock_groups": "1, 2", "dropblock_keep_prob": 0.9},
+    ],
+)
+def test_networks_with_random_places_need_a_key(options: dict[str, Any]) -> None:
+    assert draws(make_network(**options))
 
 
 @pytest.mark.long

@@ -17,21 +17,11 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from resnet_tpu.kernels import fused
-from resnet_tpu.kernels.deferred import (
-    POSITIONS,
-    Activations,
-    Deferred,
-    Norm,
-    add_gradients,
-    moments,
-    moments_vjp,
-    stored,
-    to_float32,
-)
+from resnet_tpu.kernels.deferred import Activations, Deferred, Norm, add_gradients, moments, moments_vjp, stored
 from resnet_tpu.kernels.fused import Expansion, Normed, inner, multiply
 from resnet_tpu.models import layers
 from resnet_tpu.models.kernel_table import Kernels
-from resnet_tpu.models.layers import ConvNorm, Statistics, broadcast, group
+from resnet_tpu.models.layers import POSITIONS, ConvNorm, Statistics, broadcast, group, to_float32
 
 _LANES = 128  # values in a row of a TPU's vector memory: one channel of so many images, where channels are few
 

@@ -10,10 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from resnet_tpu.models.architecture import EPSILON
-from resnet_tpu.models.layers import broadcast, group
-
-POSITIONS = (1, 2, 3)
-"""Of what `group` gives: all axes but groups and channels."""
+from resnet_tpu.models.layers import POSITIONS, broadcast, to_float32
 
 
 class Norm(NamedTuple):
@@ -102,8 +99,3 @@ def add_gradients(own: jax.Array, x: jax.Array, slope: jax.Array, offset: jax.Ar
     num_groups = slope.shape[0]
     total = to_float32(own, num_groups) + to_float32(x, num_groups) * broadcast(slope) + broadcast(offset)
     return total.astype(x.dtype).reshape(x.shape)
-
-
-def to_float32(x: jax.Array, num_groups: int) -> jax.Array:
-    """[n, h, w, c] -> float32 [num_groups, n / num_groups, h, w, c]."""
-    return group(x, num_groups).astype(jnp.float32)

@@ -73,9 +73,3 @@ class Architecture:
         """Whether a block is convolutions with batch norms and nothing else, beside its shortcut."""
         drops = any(self.dropblock_fraction(group) for group in self.dropblock_groups) or self.drop_connect_rate
         return not (self.pre_activation or self.se_ratio or self.resnetd_shortcut or drops)
-
-    @property
-    def is_random(self) -> bool:
-        """Whether the network draws random numbers in training."""
-        drops_blocks = any(self.dropblock_fraction(group) for group in self.dropblock_groups)
-        return drops_blocks or self.drop_connect_rate > 0 or self.dropout_rate > 0

@@ -21,7 +21,8 @@ DENSE_DEVIATION = 0.01
 _CUT_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal distribution cut at -2 and 2."""
 
-_POSITIONS = (1, 2, 3)  # of a batch cut into groups: all axes but groups and channels
+POSITIONS = (1, 2, 3)
+"""Of what `group` gives: all axes but groups and channels."""
 
 
 class Statistics(NamedTuple):
@@ -85,12 +86,12 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
 
 def batch_statistics(x: jax.Array, num_groups: int) -> Statistics:
     """The statistics of x [n, h, w, c] by channel."""
-    wide = group(x, num_groups).astype(jnp.float32)
-    mean = wide.mean(_POSITIONS)
+    wide = to_float32(x, num_groups)
+    mean = wide.mean(POSITIONS)
     if x.dtype == jnp.float32:
-        var = jnp.square(wide - broadcast(mean)).mean(_POSITIONS)
+        var = jnp.square(wide - broadcast(mean)).mean(POSITIONS)
     else:  # one pass less over the activations; what it rounds is below what half-precision activations have lost
-        var = jnp.maximum(jnp.square(wide).mean(_POSITIONS) - jnp.square(mean), 0.0)
+        var = jnp.maximum(jnp.square(wide).mean(POSITIONS) - jnp.square(mean), 0.0)
     return Statistics(mean, var, x.size // x.shape[-1] // num_groups)
 
 
@@ -141,6 +142,11 @@ def global_average(x: jax.Array) -> jax.Array:
 def group(x: jax.Array, num_groups: int) -> jax.Array:
     """[n, h, w, c] -> [num_groups, n / num_groups, h, w, c]."""
     return x.reshape(num_groups, x.shape[0] // num_groups, *x.shape[1:])
+
+
+def to_float32(x: jax.Array, num_groups: int) -> jax.Array:
+    """[n, h, w, c] -> float32 [num_groups, n / num_groups, h, w, c]."""
+    return group(x, num_groups).astype(jnp.float32)
 
 
 def broadcast(statistic: jax.Array) -> jax.Array:

@@ -1,9 +1,9 @@
 """Layers with names: each finds its arrays among those of the network, or makes them where the network is new."""
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,12 +16,29 @@ from resnet_tpu.models.architecture import Architecture, PoolPadding
 from resnet_tpu.models.arrays import Arrays, Path, leaf_at, put
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm, Statistics
-from resnet_tpu.models.training import Training
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 """An initialisation: the values of an array of this shape, float32."""
 
 _EVONORM_MOMENTUM = 0.9  # whatever `bn_momentum` is: the original's
+
+
+@dataclass(frozen=True)
+class Training:
+    """A step of training: its randomness, and how far the training is. In evaluation layers get None instead.
+
+    key: the step's own; None will do for a network that draws nothing. progress: fraction of all steps done,
+    float32 [].
+    """
+
+    key: jax.Array | None = None
+    progress: jax.Array | float = 0.0
+
+    def key_of(self, site: int) -> jax.Array:
+        """The key of one random site of the network, by its number: no two draw the same."""
+        if self.key is None:
+            raise ValueError("key: got None, expected a key, for this network draws random numbers in training")
+        return jax.random.fold_in(self.key, site)
 
 
 class Net:
@@ -90,9 +107,15 @@ class Net:
     ) -> jax.Array:
         """A convolution and its batch norm, then a ReLU and a max-pool if they are asked for."""
         with self.scope(name):
-            call = functools.partial(self._kernels.conv_norm, stride=stride, relu=relu, pool=pool)
-            if (y := self._by_kernel(call, x)) is not None:
-                return y
+            if self.training is not None:
+                groups = self.architecture.batch_norm_groups
+                found = self._kernels.conv_norm(
+                    x.astype(self.dtype), self._conv_norm(), stride=stride, num_groups=groups, relu=relu, pool=pool
+                )
+                if found is not None:
+                    y, statistics = found
+                    self._update_statistics(statistics, "norm")
+                    return y
             x = self.conv("conv", x, features, size, stride)
             x = self.batch_norm("norm", x, zero_scale=zero_scale)
             x = layers.relu(x) if relu else x
@@ -112,17 +135,6 @@ class Net:
         if self.architecture.pre_activation:
             return self.conv(f"{name}/conv", x, features, size, stride)
         return self.conv_norm(name, x, features, size, stride, zero_scale=zero_scale)
-
-    def _by_kernel(self, call: Callable[..., Any], x: jax.Array) -> jax.Array | None:
-        """In training, what a kernel for one convolution with its norm gives; None where none does."""
-        if self.training is None:
-            return None
-        found = call(x.astype(self.dtype), self._conv_norm(), num_groups=self.architecture.batch_norm_groups)
-        if found is None:
-            return None
-        y, statistics = found
-        self._update_statistics(statistics, "norm")
-        return y
 
     def block(self, x: jax.Array, stride: int) -> jax.Array | None:
         """In training, what a kernel for this whole residual block gives; None where none does."""

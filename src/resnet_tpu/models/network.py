@@ -14,10 +14,9 @@ from jax.sharding import Mesh
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
-from resnet_tpu.models.net import Draw, Net
+from resnet_tpu.models.net import Draw, Net, Training
 from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.models.resnet import resnet
-from resnet_tpu.models.training import Training
 from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.parallel import distributed
 
@@ -45,11 +44,6 @@ class Network:
     def with_kernels(self, kernels: Kernels) -> "Network":
         """The same network, computed in another way in training."""
         return dataclasses.replace(self, kernels=kernels)
-
-    @property
-    def needs_key(self) -> bool:
-        """Whether `apply` draws random numbers in training."""
-        return self.architecture.is_random
 
     def init(self, seed: int) -> tuple[Arrays, Arrays]:
         """Initial (params, batch_stats), float32, drawn from `seed`: the same on any device."""

@@ -7,7 +7,7 @@ from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Path, leaves
 from resnet_tpu.models.network import Network
 
-TRAINING = 3
+PASSES_PER_STEP = 3
 """Forward passes that a training step is worth: its backward pass computes two products for each of the forward's."""
 
 

@@ -201,7 +201,7 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
     import jax
 
     from resnet_tpu.models.network import Network
-    from resnet_tpu.models.work import TRAINING, forward_flops
+    from resnet_tpu.models.work import PASSES_PER_STEP, forward_flops
     from resnet_tpu.performance.profiling.peaks import find_peak
 
     device = jax.devices()[0]
@@ -209,7 +209,7 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
     if peak is None:
         return {}
     network = Network.create(case.config(precision).model, num_classes=NUM_CLASSES, image_size=case.image_size)
-    return {"mfu": images_per_sec * TRAINING * forward_flops(network) / peak}
+    return {"mfu": images_per_sec * PASSES_PER_STEP * forward_flops(network) / peak}
 
 
 def _run(arguments: Sequence[str]) -> None:

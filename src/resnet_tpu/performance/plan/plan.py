@@ -9,7 +9,7 @@ from typing import Any, Literal
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import network_of
-from resnet_tpu.models.work import TRAINING, forward_flops
+from resnet_tpu.models.work import PASSES_PER_STEP, forward_flops
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
@@ -209,7 +209,7 @@ class _Planner:
             estimate = self._compile(what, option, batch_size)
         except OutOfMemory as error:
             return Step(batch_size, per_device, False, error.needed, None, None, (), None)
-        flops = self._flops * per_device * (TRAINING if what == "train" else 1)
+        flops = self._flops * per_device * (PASSES_PER_STEP if what == "train" else 1)
         time = time_step(estimate.operations, self._topology, flops)
         return Step(
             batch_size, per_device, True, estimate.memory.total, estimate.memory, time,

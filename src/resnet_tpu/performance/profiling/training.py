@@ -9,7 +9,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import KERNELS
 from resnet_tpu.models.network import network_of
-from resnet_tpu.models.work import TRAINING, forward_flops
+from resnet_tpu.models.work import PASSES_PER_STEP, forward_flops
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.lowering import lower_train_step
@@ -81,7 +81,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     throughput = Throughput(
         device=f"{mesh.devices.size} x {device}",
         images_per_sec=1000 * run.train.train_batch_size / summary.mean_ms,
-        flops_per_image=TRAINING * forward_flops(network_of(run)),
+        flops_per_image=PASSES_PER_STEP * forward_flops(network_of(run)),
         peak_flops=None if peak is None else peak * mesh.devices.size,
     )
     return TrainProfile(path, summary, throughput)
