@@ -38,7 +38,7 @@ from resnet_tpu.pruning.start import start_with
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
-from resnet_tpu.training.step import make_predict_step, make_train_step
+from resnet_tpu.training.step import make_output_step, make_train_step
 
 CIFAR_DEPTHS = (20, 56, 110)
 DENSITY = 20
@@ -165,7 +165,7 @@ def _pruned(config: Config, arrays: Arrays, method: str) -> Arrays:
 
 
 def _predicting(config: Config, arrays: Arrays, images: jax.Array) -> Callable[[], None]:
-    step = make_predict_step(network_of(config))
+    step = make_output_step(network_of(config), "probabilities")
     params, batch_stats = jax.tree.map(jnp.asarray, (arrays["params"], arrays["batch_stats"]))
 
     def once() -> None:

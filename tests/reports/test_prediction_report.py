@@ -68,13 +68,12 @@ def test_fewer_classes_than_asked_for(predictions: Predictions):
     assert json.loads(predictions_json(two, k=5))["accuracy"] is None
 
 
-def test_table_shows_names_as_they_are_and_says_what_it_leaves_out(predictions: Predictions):
-    text = _text(predictions_table(predictions, limit=10))
+def test_table_shows_names_as_they_are(predictions: Predictions):
+    text = _text(predictions_table(predictions))
     for i in range(10):
         (line,) = (line for line in text.splitlines() if f"photos/[x]/{i}.jpg" in line)
         assert (predictions.true_name(i) or " ? ") in line
         assert NAMES[predictions.predicted[i]] in line
-    assert "50 more images not shown" in text
     unlabelled = dataclasses.replace(predictions, labels=None)
     assert "true class" not in _text(predictions_table(unlabelled))
     assert accuracy_text(unlabelled) == ""

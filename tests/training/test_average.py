@@ -21,7 +21,7 @@ from resnet_tpu.serving.export.export import export_run
 from resnet_tpu.training.evaluate import evaluate, evaluate_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.state import update_average
-from resnet_tpu.training.step import make_eval_step, make_predict_step
+from resnet_tpu.training.step import make_eval_step, make_output_step
 from resnet_tpu.training.trained import load_trained
 
 Tiny = Callable[..., Config]
@@ -91,7 +91,7 @@ def test_the_average_is_what_is_evaluated_and_exported(tiny: Tiny, averaged: Pat
     assert abs(own["loss"] - other["loss"]) > 1e-3  # so that it matters which
     assert evaluate_run(config.replace(mode="eval"))["loss"] == pytest.approx(own["loss"], rel=1e-6)
     images = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
-    predict = make_predict_step(average.network)
+    predict = make_output_step(average.network, "probabilities")
     for asked, trained in ((True, average), (False, raw)):
         bundle = open_bundle(export_run(config.replace(export_moving_average=asked)))
         assert bundle.description["moving_average"] == asked

@@ -17,7 +17,7 @@ from resnet_tpu.training.loss import cross_entropy, l2
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import standard_boundaries, step_decay
 from resnet_tpu.training.state import TrainState, create_state
-from resnet_tpu.training.step import TrainStep, make_eval_step, make_predict_step, make_train_step, normalize
+from resnet_tpu.training.step import TrainStep, make_eval_step, make_output_step, make_train_step, normalize
 
 NUM_CLASSES, SIZE, BATCH = 7, 16, 16
 CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", label_smoothing=0.1, weight_decay=0.01)
@@ -215,7 +215,7 @@ def test_prediction_and_evaluation_do_not_depend_on_the_rest_of_the_batch(mode: 
     network = make_network()
     state, batch = make_state(), make_batch()
     if mode == "predict":
-        run = functools.partial(make_predict_step(network), state.params, state.batch_stats)
+        run = functools.partial(make_output_step(network, "probabilities"), state.params, state.batch_stats)
         probabilities = np.asarray(run(batch["image"]))
         assert probabilities.shape == (BATCH, NUM_CLASSES)
         np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-6)

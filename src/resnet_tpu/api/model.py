@@ -23,7 +23,7 @@ from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.serving.export.bundle import find_bundle, load_classifier, open_bundle
-from resnet_tpu.training.step import make_output_step, make_predict_step
+from resnet_tpu.training.step import make_output_step
 from resnet_tpu.training.trained import load_trained
 
 Precision = Literal["bfloat16", "float32"]
@@ -142,6 +142,6 @@ def _load_bundle(path: str) -> Model:
 def _computing(network: Network, params: Arrays, batch_stats: Arrays) -> _Compute:
     @functools.cache
     def compiled(stage: str) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
-        return make_predict_step(network) if stage == _PROBABILITIES else make_output_step(network, stage)
+        return make_output_step(network, stage)
 
     return lambda stage, images: np.asarray(compiled(stage)(params, batch_stats, jnp.asarray(images)))

@@ -10,6 +10,9 @@ from collections.abc import Collection
 from resnet_tpu import storage
 from resnet_tpu.parallel import hosts
 
+FOLDER = "checkpoints"
+"""Name of the folder of checkpoints in a `model_dir`."""
+
 MARK = "_CHECKPOINT_METADATA"
 """A file that is in every checkpoint."""
 
@@ -24,6 +27,11 @@ def steps_in(folder: str) -> list[int]:
     if storage.is_remote(folder):
         return [step for step in steps if is_checkpoint(storage.join(folder, str(step)))]
     return steps
+
+
+def steps_of_run(model_dir: str) -> list[int]:
+    """The steps of the checkpoints of a run, ascending."""
+    return steps_in(storage.join(model_dir, FOLDER))
 
 
 def is_checkpoint(path: str) -> bool:

@@ -23,7 +23,15 @@ from orbax.checkpoint import v1 as ocp
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import checksums, orbax_calls, sparse
-from resnet_tpu.checkpoints.folders import MARK, delete, delete_unfinished, is_checkpoint, put_aside, steps_in
+from resnet_tpu.checkpoints.folders import (
+    FOLDER,
+    MARK,
+    delete,
+    delete_unfinished,
+    is_checkpoint,
+    put_aside,
+    steps_in,
+)
 from resnet_tpu.checkpoints.missing import no_checkpoint
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
@@ -31,9 +39,6 @@ from resnet_tpu.parallel import hosts
 from resnet_tpu.storage import buckets
 
 log = logging.getLogger(__name__)
-
-FOLDER = "checkpoints"
-"""Name of the folder of checkpoints in a `model_dir`."""
 
 _META, _SPARSE = "meta", "sparse"
 """What a checkpoint holds as JSON beside its arrays: what it says of itself, and shapes of packed arrays."""

@@ -107,12 +107,11 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
     from data and device. The network and its preprocessing are those of the run or of the weights to start from, where
     nothing says otherwise. Log lines say what was filled in.
     """
-    from resnet_tpu import storage
-    from resnet_tpu.checkpoints import folders, store, weights
+    from resnet_tpu.checkpoints import folders, weights
     from resnet_tpu.recipes.choice import follow
 
     model_dir = config.run.model_dir
-    own = read_run(model_dir) if model_dir and folders.steps_in(storage.join(model_dir, store.FOLDER)) else None
+    own = read_run(model_dir) if model_dir and folders.steps_of_run(model_dir) else None
     said = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
     if not values.get("recipe") and not values.get("config_file"):
         below = _kept(own, said) if own else _chosen(config)

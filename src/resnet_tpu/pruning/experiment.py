@@ -5,16 +5,15 @@ So whatever stops a phase, the same command goes on with it; a finished one is o
 the same phases side by side; whether one is done is for the first to see, as it writes.
 """
 
-import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.fields import Length, expand_home, steps
+from resnet_tpu.options.fields import expand_home
 from resnet_tpu.options.overrides import Layer, merge, read_run
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.pruning.levels import Level, plan_levels
@@ -29,6 +28,7 @@ from resnet_tpu.pruning.phase import (
 )
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.training.loop import check_training, train
+from resnet_tpu.training.run import steps_of
 
 log = logging.getLogger(__name__)
 
@@ -67,18 +67,13 @@ def _run_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, aske
     previous = storage.join(folder, level.follows.name) if level.follows else unpruned.model_dir
     phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, unpruned)
     seed = unpruned.config.train.seed
-    if not _first_sees(phase.is_done):
+    if not hosts.from_first(phase.is_done):
         check_training(phase.config())
         phase.begin()
         log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
         train(phase.config())
         hosts.wait_for_all()  # for what the first has written at the end
     return read_outcome(model_dir, seed, retrain, level.name, level.method)
-
-
-def _first_sees(question: Callable[[], bool]) -> bool:
-    """The answer of the first process to `question`, in every process."""
-    return bool(json.loads(hosts.from_first(json.dumps(hosts.is_first() and question()))))
 
 
 def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
@@ -90,11 +85,11 @@ def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
         config = config.replace(
             seed=seed, model_dir=own_dir, mode="train_and_eval", lottery_checkpoint_iters=str(rewind_step)
         )
-    if not _first_sees(lambda: is_done(model_dir, last_step)):
+    if not hosts.from_first(lambda: is_done(model_dir, last_step)):
         log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
         train(config)
         hosts.wait_for_all()
-    kept = store.steps_in(storage.join(model_dir, store.FOLDER))
+    kept = folders.steps_of_run(model_dir)
     if rewind_step not in kept and any(RETRAININGS[name].weights == "early" for name in asked.retrains()):
         expected = f"one of the checkpoints in {model_dir}: {', '.join(map(str, kept))}"
         do = f"Choose one of them, or train again with --lottery_checkpoint_iters={rewind_step}."
@@ -104,18 +99,14 @@ def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
 
 def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:
     """The step that re-training goes back to; a tenth of the training unless something else is asked for."""
-    data, batch_size = config.data, config.train.train_batch_size
-
-    def count(name: str, length: Length) -> int:
-        return steps(name, length, num_train_images=data.num_train_images or 1, train_batch_size=batch_size)
-
     if asked.rewind_to is not None and asked.retrain_epochs is not None:
         got = f"{asked.rewind_to} and {asked.retrain_epochs}"
         raise UserError("rewind_to and retrain_epochs", got, "one of them", "Leave one out.")
     if asked.retrain_epochs is not None:
-        name, step = "retrain_epochs", last_step - count("retrain_epochs", f"{asked.retrain_epochs}epochs")
+        name, step = "retrain_epochs", last_step - steps_of(config, "retrain_epochs", f"{asked.retrain_epochs}epochs")
     else:
-        name, step = "rewind_to", last_step // 10 if asked.rewind_to is None else count("rewind_to", asked.rewind_to)
+        name, rewind_to = "rewind_to", asked.rewind_to
+        step = last_step // 10 if rewind_to is None else steps_of(config, name, rewind_to)
     if not 0 <= step < last_step:
         raise UserError(name, f"step {step}", f"one of the {last_step} steps of the training", "Change the value.")
     return step

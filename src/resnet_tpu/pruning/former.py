@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 
 log = logging.getLogger(__name__)
 
@@ -18,10 +18,10 @@ def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
 
     Nothing happens where there is no checkpoint. also: names of files that belong to it too.
     """
-    if not store.steps_in(storage.join(model_dir, store.FOLDER)):
+    if not folders.steps_of_run(model_dir):
         return
-    folders = (storage.join(model_dir, f"former.{number}") for number in itertools.count(1))
-    folder = next(folder for folder in folders if not store.steps_in(storage.join(folder, store.FOLDER)))
+    places = (storage.join(model_dir, f"former.{number}") for number in itertools.count(1))
+    folder = next(folder for folder in places if not folders.steps_of_run(folder))
     storage.make_dir(folder)
     written = {name for name in storage.list_dir(model_dir) if name in {*_WRITTEN, *also} or name.startswith(_EVENTS)}
     for name in [*sorted(written), store.FOLDER]:  # the checkpoints last: where they are, there is more to move

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints import folders, store, tf1
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_lottery import masks_by_layer
@@ -99,7 +99,7 @@ def find_named(path: str) -> str:
         own = storage.join(folder, store.FOLDER, step)
         if store.is_checkpoint(own):
             return own
-        if step == _FINAL and store.steps_in(storage.join(folder, store.FOLDER)):
+        if step == _FINAL and folders.steps_of_run(folder):
             return store.find(folder)
     if prefix := tf1.find_checkpoint(path):
         return prefix
@@ -123,7 +123,7 @@ def _named_start(model_dir: str) -> str | None:
     except UserError:
         do = f"Copy {name}* of the training before there too, or delete this file."
         raise UserError(f"File {state}", path, f"the name of a checkpoint in {model_dir}", do) from None
-    own = store.steps_in(storage.join(model_dir, store.FOLDER))
+    own = folders.steps_of_run(model_dir)
     return None if own and found == store.find(model_dir) else found
 
 
@@ -216,7 +216,7 @@ def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bo
 
     Logs what is not as it was.
     """
-    if not store.steps_in(storage.join(model_dir, store.FOLDER)):
+    if not folders.steps_of_run(model_dir):
         return False
     found: dict[str, Any] = {}
     with contextlib.suppress(FileNotFoundError, ValueError):  # of a training without the flags, or damaged

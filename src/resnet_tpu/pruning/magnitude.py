@@ -29,13 +29,6 @@ def standardised(kernel: np.ndarray) -> np.ndarray:
         return np.abs((values - values.mean(axis, keepdims=True)) / values.std(axis, keepdims=True))
 
 
-def keep_of_all(kernels: Kernels, masks: Masks, percent: float, score: Score) -> Masks:
-    """Keeps `percent` of all weights of the network: a target density. What is masked counts as 0."""
-    scores = {name: score(kernel) for name, kernel in kernels.items()}
-    threshold = _percentile((scores[name] * masks[name] for name in kernels), 100 - percent)
-    return _cut(masks, scores, threshold)
-
-
 def remove_of_kept(kernels: Kernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
     """Removes `percent` of the weights that are left in the layers whose names contain one of `parts`."""
     scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
@@ -43,9 +36,12 @@ def remove_of_kept(kernels: Kernels, masks: Masks, percent: float, score: Score,
     return _cut(masks, scores, threshold)
 
 
-def remove_of_all(kernels: Kernels, masks: Masks, percent: float, parts: Collection[str]) -> Masks:
-    """Brings the layers whose names contain one of `parts` to a sparsity of `percent` together."""
-    scores = {name: absolute(kernels[name]) for name in _named(kernels, parts)}
+def remove_of_all(kernels: Kernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
+    """Brings the layers whose names contain one of `parts` to a sparsity of `percent` together.
+
+    What is masked counts as 0.
+    """
+    scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
     threshold = _percentile((scores[name] * masks[name] for name in scores), percent)
     return _cut(masks, scores, threshold)
 

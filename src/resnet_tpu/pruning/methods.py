@@ -12,7 +12,6 @@ from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.pruning.filters import TABLES, remove_filters
 from resnet_tpu.pruning.magnitude import (
     absolute,
-    keep_of_all,
     keep_of_each,
     remove_of_all,
     remove_of_kept,
@@ -54,10 +53,10 @@ def find_method(name: str) -> Method:
     if found := re.fullmatch(rf"(?P<z>z?)prune_all_to_global_{_PERCENT}", name):
         score = standardised if found["z"] else absolute
         percent = _percent(name, found)
-        return lambda kernels, masks: keep_of_all(kernels, masks, percent, score)
+        return lambda kernels, masks: remove_of_all(kernels, masks, 100 - percent, score, ("",))
     if found := re.fullmatch(rf"prune_to_global_{_PERCENT}", name):
         percent = _percent(name, found)
-        return lambda kernels, masks: remove_of_all(kernels, masks, percent, (_CONVOLUTIONS,))
+        return lambda kernels, masks: remove_of_all(kernels, masks, percent, absolute, (_CONVOLUTIONS,))
     if found := re.fullmatch(rf"prune_(?P<how>layerwise|uniform|random)_{_PERCENT}", name):
         baseline, percent = _BASELINES[found["how"]], _percent(name, found)
         return lambda kernels, masks: baseline(kernels, masks, percent)

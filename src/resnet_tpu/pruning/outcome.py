@@ -10,7 +10,7 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.pruning.sizes import LayerSize, size_of
-from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.reports.metrics import evaluation_at
 
 UNPRUNED = "none"
 """Stands for the method, the re-training and the level of a network that was not pruned."""
@@ -48,11 +48,7 @@ def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: st
     if "masks" in store.stored_shapes(path):  # nothing else of the checkpoint is needed
         masks = store.load_all(path, ("masks",)).arrays["masks"]
     size = size_of(config_of(store.read_meta(path)), masks)
-    accuracy = next(
-        row["top_1_accuracy"]
-        for row in reversed(read_metrics(model_dir))
-        if row["split"] == "eval" and row["step"] == step
-    )
+    accuracy = evaluation_at(model_dir, step)["top_1_accuracy"]
     return Outcome(
         model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds,
         store.stored_bytes(path), step, accuracy, size.layers,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.errors import UserError
@@ -23,7 +23,7 @@ from resnet_tpu.pruning.masks import Masks, all_kept
 from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.pruning.start import start_with
-from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.reports.metrics import evaluation_at
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.loop import curves_path
 from resnet_tpu.training.optimizer import make_optimizer
@@ -146,9 +146,8 @@ def last_checkpoint(model_dir: str) -> int:
 
 def is_done(model_dir: str, last_step: int) -> bool:
     """Whether `last_step` is saved, evaluated and drawn in `model_dir`."""
-    saved = last_step in store.steps_in(storage.join(model_dir, store.FOLDER))
-    evaluated = any(row["split"] == "eval" and row["step"] == last_step for row in read_metrics(model_dir))
-    return saved and evaluated and storage.exists(curves_path(model_dir))
+    saved = last_step in folders.steps_of_run(model_dir)
+    return saved and bool(evaluation_at(model_dir, last_step)) and storage.exists(curves_path(model_dir))
 
 
 def fresh_arrays(network: Network, config: Config) -> Arrays:

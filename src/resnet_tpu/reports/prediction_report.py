@@ -23,10 +23,9 @@ from resnet_tpu.reports.predictions import (
 )
 
 
-def predictions_table(predictions: Predictions, *, k: int = 3, limit: int = 50) -> Table:
-    """The `k` most probable classes of the first `limit` images for a terminal; wrong ones are marked."""
-    left_out = len(predictions.names) - limit
-    table = Table(title="Predictions", caption=f"{left_out} more images not shown." if left_out > 0 else None)
+def predictions_table(predictions: Predictions, *, k: int = 3) -> Table:
+    """The `k` most probable classes of each image for a terminal; wrong ones are marked."""
+    table = Table(title="Predictions")
     table.add_column("image", overflow="fold")
     has_labels = bool(predictions.labelled.size)
     if has_labels:
@@ -34,7 +33,7 @@ def predictions_table(predictions: Predictions, *, k: int = 3, limit: int = 50) 
     table.add_column("predicted", overflow="fold")
     table.add_column("probability", justify="right")
     table.add_column("next", overflow="fold")
-    for i, ranked in enumerate(_rank(predictions, k)[:limit]):
+    for i, ranked in enumerate(_rank(predictions, k)):
         first, *others = ((escape(name), f"{probability:.1%}") for name, probability in ranked)
         truth = [escape(predictions.true_name(i) or "?")] if has_labels else []
         following = ", ".join(f"{name} {probability}" for name, probability in others)

@@ -1,7 +1,6 @@
 """The live line of long work on a terminal; elsewhere, plain log lines say what matters."""
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import TypeVar
 
 from rich.console import Console
@@ -37,9 +36,7 @@ class TrainingProgress:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def update(self, step: int, note: str | None = None) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import uuid
 
 from resnet_tpu import __version__, storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
@@ -28,7 +28,7 @@ def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) ->
     for split, source in splits.items():
         if source is not None:
             values |= _describe(split, source, config.data.location)
-    values["newest checkpoint"] = max(store.steps_in(storage.join(config.run.model_dir, store.FOLDER)), default="none")
+    values["newest checkpoint"] = max(folders.steps_of_run(config.run.model_dir), default="none")
     mark = _leave_mark(config.run.model_dir) if writes else None
     if mark and not storage.exists(mark):
         values["model_dir"] = f"{config.run.model_dir} that process 0 does not write to"
@@ -52,7 +52,7 @@ def _describe(split: str, source: Source, location: str) -> dict[str, object]:
 
 def _leave_mark(model_dir: str) -> str:
     """Process 0 writes a file into its model_dir, for the others to look for in theirs; its path for this one."""
-    name = hosts.from_first(f".hosts-{uuid.uuid4().hex}")
+    name = hosts.from_first(lambda: f".hosts-{uuid.uuid4().hex}")
     mark = storage.join(model_dir, name)
     if hosts.is_first():
         storage.make_dir(model_dir)

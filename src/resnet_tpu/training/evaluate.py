@@ -1,7 +1,6 @@
 """Evaluation: every example counted exactly once."""
 
 import functools
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from resnet_tpu.training.loss import l2
 from resnet_tpu.training.patience import Patience
 from resnet_tpu.training.run import check_classes, lengths_of
 from resnet_tpu.training.step import EvalStep, make_eval_step
-from resnet_tpu.training.trained import Trained, advice_on, load_trained
+from resnet_tpu.training.trained import Trained, advice_on, as_trained, load_trained
 
 log = logging.getLogger(__name__)
 
@@ -118,9 +117,8 @@ def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[s
     model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
     done, awaited = -1, lambda: f"a checkpoint in {model_dir}, which is {_contents(model_dir)}"
     while True:
-        newest = _newest(model_dir) if hosts.is_first() else None
         # every process goes by what the first one sees
-        path, is_late = json.loads(hosts.from_first(json.dumps([newest, patience.is_over])))
+        path, is_late = hosts.from_first(lambda: (_newest(model_dir), patience.is_over))
         if path is not None and store.step_of(path) > done:
             trained = load_trained(path, mesh)
             metrics = evaluate_checkpoint(trained, config)
@@ -161,17 +159,15 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     One that was named itself belongs to no `model_dir` known; its result is not recorded.
     """
     start = time.monotonic()
-    data = trained.data_config(config.data)
+    data = as_trained(config.data, trained.config.data)
     source = open_source(data, "validation")
     check_classes(data.location, source.class_names, trained.class_names)
     agree_on(config, writes=trained.is_newest_of(config.run.model_dir), validation=source)
-    as_trained = trained.config.replace(
+    own = trained.config.replace(
         **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
     )
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
-    metrics = evaluate(
-        eval_step, trained.params, trained.batch_stats, source, as_trained, trained.mesh, step=trained.step
-    )
+    metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, own, trained.mesh, step=trained.step)
     if not trained.is_newest_of(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
     elif hosts.is_first():

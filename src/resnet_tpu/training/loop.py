@@ -8,7 +8,6 @@ and a loop on the device would need all its batches in the memory of the device.
 """
 
 import contextlib
-import json
 import logging
 import math
 import time
@@ -99,7 +98,7 @@ def check_training(config: Config) -> None:
     check(config)
     storage.check_writable(config.run.model_dir)
     config, _, _, mesh = open_run(config)
-    train_step_of(config, network_of(config, mesh), make_optimizer(config.optimizer), mesh)
+    train_step_of(config, mesh)
 
 
 def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
@@ -149,10 +148,8 @@ def curves_path(model_dir: str) -> str:
 
 def _read_scores(model_dir: str) -> dict[int, float]:
     """The accuracies of the evaluations of a run by step, as process 0 reads them."""
-    if not hosts.is_first():
-        return dict(json.loads(hosts.from_first("")))
-    scores = [(row["step"], row[BEST_METRIC]) for row in read_metrics(model_dir) if row["split"] == "eval"]
-    return dict(json.loads(hosts.from_first(json.dumps(scores))))
+    rows = hosts.from_first(lambda: [row for row in read_metrics(model_dir) if row["split"] == "eval"])
+    return {row["step"]: row[BEST_METRIC] for row in rows}
 
 
 class Trainer:
@@ -197,7 +194,7 @@ class Trainer:
         if train_step is None:
             choice = resolve_kernels(config, mesh, start.kernels)
             self._kernels = describe(choice, mesh)
-            train_step = step_of(choice, config, network, mesh)
+            train_step = step_of(choice, config, mesh)
         self.train_step: TrainStep = train_step
 
     def run(self, stack: contextlib.ExitStack) -> Summary:

@@ -22,8 +22,8 @@ from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import batches_of
 from resnet_tpu.training.run import check_classes
-from resnet_tpu.training.step import make_predict_step
-from resnet_tpu.training.trained import Trained, load_trained
+from resnet_tpu.training.step import make_output_step
+from resnet_tpu.training.trained import Trained, as_trained, trained_of
 
 MOST_ROWS = 40
 """A split with more images is not listed on the terminal, only in the files of the report."""
@@ -59,12 +59,8 @@ def predict(
 def _predict(
     config: Config, images: Sequence[str], split: Split, output_format: Format, top_k: int, output_dir: str
 ) -> Predictions:
-    trained = load_trained(
-        config.run.model_dir,
-        distributed.make_mesh(config.run.num_cores),
-        moving_average=config.eval.export_moving_average,
-    )
-    data = trained.data_config(config.data)
+    trained = trained_of(config)
+    data = as_trained(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
     if not images and trained.is_newest_of(config.run.model_dir):
         output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
@@ -100,7 +96,7 @@ def predict_source(
 
     Raises NonFiniteError, naming the step of these weights and the batch, when a probability is not finite.
     """
-    predict_step = make_predict_step(trained.network, device=trained.mesh.devices.flat[0])
+    predict_step = make_output_step(trained.network, "probabilities", device=trained.mesh.devices.flat[0])
     probabilities, labels, weights = [], [], []
     batches = batches_of(source, data, trained.mesh, num_images=num_images, batch_size=batch_size, title="predict")
     for batch in batches:
@@ -132,7 +128,7 @@ def show_predictions(predictions: Predictions, output_format: Format, top_k: int
     else:
         console = make_console()
         if list_all or len(predictions.names) <= MOST_ROWS:
-            console.print(report.predictions_table(predictions, k=top_k, limit=len(predictions.names)))
+            console.print(report.predictions_table(predictions, k=top_k))
         if predictions.labelled.size:
             console.print(report.class_table(predictions))
         if summary := report.accuracy_text(predictions):

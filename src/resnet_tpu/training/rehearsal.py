@@ -1,15 +1,13 @@
 """A training without its steps: everything is checked that shows before the first, and nothing is written."""
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.transfer import take_over
 from resnet_tpu.checkpoints.weights import open_weights
-from resnet_tpu.models.network import network_of
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.training.loop import open_run
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.run import describe_run, lengths_of
 from resnet_tpu.training.step import train_step_of
 
@@ -22,11 +20,11 @@ def rehearse(config: Config) -> str:
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
         config, _, validation, mesh = open_run(config)
-        done = folders.steps_in(storage.join(config.run.model_dir, store.FOLDER))
+        done = folders.steps_of_run(config.run.model_dir)
         if config.train.resnet_checkpoint and not done:
             config = take_over(config, open_weights(config.train.resnet_checkpoint))
         lengths = lengths_of(config)
-        train_step_of(config, network_of(config, mesh), make_optimizer(config.optimizer), mesh)
+        train_step_of(config, mesh)
         lines = [describe_run(config, mesh, done[-1] if done else 0, lengths.total)]
         if validation is not None:
             count = min(config.data.num_eval_images or len(validation), len(validation))

@@ -38,7 +38,7 @@ def resolve_order(config: Config, source: Source) -> Config:
 
     Every process must call it.
     """
-    chosen = hosts.from_first(_order_of_run(config, source) if hosts.is_first() else "")
+    chosen = hosts.from_first(lambda: _order_of_run(config, source))
     return config.replace(data_order=chosen) if config.data.data_order == "auto" else config
 
 

@@ -11,14 +11,14 @@ from jax.sharding import Mesh
 from resnet_tpu.kernels.choose import choose_kernels
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import Kernels
-from resnet_tpu.models.network import Network
+from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
 from resnet_tpu.training.loss import cross_entropy, l2
 from resnet_tpu.training.masking import apply_masks
 from resnet_tpu.training.mixing import mix
-from resnet_tpu.training.optimizer import Optimizer
+from resnet_tpu.training.optimizer import Optimizer, make_optimizer
 from resnet_tpu.training.run import lengths_of
 from resnet_tpu.training.schedule import Schedule, make_schedule
 from resnet_tpu.training.state import TrainState, update_average
@@ -38,21 +38,15 @@ def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
 
 
 def train_step_of(
-    config: Config,
-    network: Network,
-    optimizer: Optimizer,
-    mesh: Mesh,
-    *,
-    kernels: Kernels | None = None,
-    tuned_compiler: bool = True,
+    config: Config, mesh: Mesh, *, kernels: Kernels | None = None, tuned_compiler: bool = True
 ) -> TrainStep:
     """The step of a run whose options are resolved, on the devices of `mesh`; see `make_train_step`.
 
     kernels: how the layers are computed; default as the options say, see `choose_kernels`.
     """
     return make_train_step(
-        network.with_kernels(kernels or choose_kernels(config.model, mesh)),
-        optimizer,
+        network_of(config, mesh).with_kernels(kernels or choose_kernels(config.model, mesh)),
+        make_optimizer(config.optimizer),
         make_schedule(config),
         config.optimizer,
         seed=config.train.seed,
@@ -199,23 +193,11 @@ def make_output_step(
 ) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
     """(params, batch_stats, images uint8 [n, s, s, 3]) -> what a part of the network gives, float32 [n, ...], jitted.
 
-    `stage`: one of `network.stages`. `device`: as of `make_train_step`.
+    `stage`: one of `network.stages`, or "probabilities". `device`: as of `make_train_step`.
     """
 
     def output_step(params: Arrays, batch_stats: Arrays, images: jax.Array) -> jax.Array:
-        return network.outputs(params, batch_stats, normalize(images, network.model))[stage]
+        outputs = network.outputs(params, batch_stats, normalize(images, network.model))
+        return jax.nn.softmax(outputs["logits"]) if stage == "probabilities" else outputs[stage]
 
     return jax.jit(output_step, compiler_options=sound_options_for(device or jax.devices()[0]))
-
-
-def make_predict_step(network: Network, *, device: Any = None) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
-    """(params, batch_stats, images uint8 [n, s, s, 3]) -> probabilities float32 [n, num_classes], jitted.
-
-    `device`: as of `make_train_step`.
-    """
-
-    def predict_step(params: Arrays, batch_stats: Arrays, images: jax.Array) -> jax.Array:
-        logits, _ = network.apply(params, batch_stats, normalize(images, network.model), train=False)
-        return jax.nn.softmax(logits)
-
-    return jax.jit(predict_step, compiler_options=sound_options_for(device or jax.devices()[0]))

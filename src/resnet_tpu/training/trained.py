@@ -36,13 +36,10 @@ class Trained:
         """Whether `model_dir` led to it; not, when that is the checkpoint itself, to which nothing may be added."""
         return self.path.startswith(storage.absolute(model_dir) + "/")
 
-    def data_config(self, asked: DataConfig) -> DataConfig:
-        """The data options that were asked for, with the image size and classes that the network was trained on."""
-        return as_trained(asked, self.config.data)
-
 
 def as_trained(asked: DataConfig, own: DataConfig) -> DataConfig:
-    """`asked` with the image size and classes of `own`, and its data where none are asked for."""
+    """The data options that were asked for, with the image size and classes of the network's `own`, and its data where
+    none are asked for."""
     return dataclasses.replace(
         asked,
         data_dir=asked.data_dir or own.data_dir,
@@ -51,13 +48,19 @@ def as_trained(asked: DataConfig, own: DataConfig) -> DataConfig:
     )
 
 
+def trained_of(config: Config) -> Trained:
+    """The newest network of `model_dir`, as `predict` and `export` take it; see `load_trained`."""
+    mesh = distributed.make_mesh(config.run.num_cores)
+    return load_trained(config.run.model_dir, mesh, moving_average=config.eval.export_moving_average)
+
+
 def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Trained:
     """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none.
 
     Its arrays are the moving averages where the training kept them, unless `moving_average` is off. Of several
     processes all must call it, and go by what the first one finds.
     """
-    path = hosts.from_first(store.find(path) if hosts.is_first() else "")
+    path = hosts.from_first(lambda: store.find(path))
     meta = store.read_meta(path)
     config = config_of(meta)
     network = network_of(config)

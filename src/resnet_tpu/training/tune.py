@@ -16,14 +16,12 @@ from resnet_tpu import storage
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.kernels.choose import KERNELS, choose_kernels, why_not
-from resnet_tpu.models.network import Network, network_of
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.progress import track
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.reference import Reference, random_batch, random_state
 from resnet_tpu.training.run import lengths_of, resolve
 from resnet_tpu.training.step import TrainStep, train_step_of
@@ -106,13 +104,12 @@ def tune(config: Config, mesh: Mesh) -> tuple[Choice, list[Trial]]:
     One that does not compile, does not fit in memory or does not agree with the plain layers is left out. The images
     are random ones. Of several hosts all must call it; the first decides.
     """
-    network = network_of(config, mesh)
     reference = Reference(config, mesh)
     every = candidates(config, mesh)
     trials, steps = [], {}
     for choice in track(every, "verify kernels", len(every)):
         try:
-            step = step_of(choice, config, network, mesh)
+            step = step_of(choice, config, mesh)
             if wrong := reference.why_not(reference.distances(step, mesh)):
                 trials.append(Trial(choice, left_out=wrong))
                 continue
@@ -121,9 +118,7 @@ def tune(config: Config, mesh: Mesh) -> tuple[Choice, list[Trial]]:
             continue
         steps[choice] = step
     trials += _time(steps, config, mesh)
-    trials = [
-        _as_trial(row) for row in json.loads(hosts.from_first(json.dumps([dataclasses.asdict(t) for t in trials])))
-    ]
+    trials = [_as_trial(row) for row in hosts.from_first(lambda: [dataclasses.asdict(trial) for trial in trials])]
     best = fastest(trials)
     if hosts.is_first():
         _remember(config, mesh, best)
@@ -161,10 +156,9 @@ def fastest(trials: list[Trial]) -> Choice:
     return min(plain, key=lambda choice: timed[choice]) if plain else best
 
 
-def step_of(choice: Choice, config: Config, network: Network, mesh: Mesh) -> TrainStep:
+def step_of(choice: Choice, config: Config, mesh: Mesh) -> TrainStep:
     """The step of a run whose options are resolved, computed so."""
-    kernels, optimizer = KERNELS[choice.kernels](mesh), make_optimizer(config.optimizer)
-    return train_step_of(config, network, optimizer, mesh, kernels=kernels, tuned_compiler=choice.tuned_compiler)
+    return train_step_of(config, mesh, kernels=KERNELS[choice.kernels](mesh), tuned_compiler=choice.tuned_compiler)
 
 
 def _time(steps: dict[Choice, TrainStep], config: Config, mesh: Mesh) -> Iterator[Trial]:
@@ -191,7 +185,7 @@ def remembered() -> dict[str, Choice]:
 
 def _recall(config: Config, mesh: Mesh) -> Choice | None:
     """What the first host remembers of such a step on such devices, if they can run it."""
-    entry = json.loads(hosts.from_first(json.dumps(_read().get(_key(config, mesh)) if hosts.is_first() else None)))
+    entry = hosts.from_first(lambda: _read().get(_key(config, mesh)))
     choice = _as_choice(entry) if entry else None
     return choice if choice in candidates(config, mesh) else None
 

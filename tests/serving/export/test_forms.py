@@ -24,7 +24,7 @@ from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.serving.export.runtime import load_onnx
 from resnet_tpu.serving.export.stablehlo import load_stablehlo
 from resnet_tpu.training.step import normalize
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.trained import Trained, as_trained
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "18": {"resnet_depth": 18, "stem": "imagenet", "image_size": 37},  # odd sizes are padded otherwise
@@ -150,7 +150,9 @@ def test_int8_is_near(options: dict[str, Any], drawn: Callable[..., Trained], tm
     types = [node.op_type for node in onnx.load_from_string(bundle.read("model_int8.onnx")).graph.node]
     assert types.count("Conv") == sum(name.endswith("/kernel") for name in fold(trained).weights) - 1
     assert types.count("QuantizeLinear") > 20
-    images = np.stack([open_source(trained.data_config(DataConfig("synthetic")), "test")[i].encoded for i in range(8)])
+    images = np.stack(
+        [open_source(as_trained(DataConfig("synthetic"), trained.config.data), "test")[i].encoded for i in range(8)]
+    )
     exact, rounded = (load_onnx(bundle, form, output="logits")(images) for form in ("onnx", "int8"))
     assert np.abs(rounded - exact).max() < 0.1 * np.abs(exact - exact.mean()).max()
     assert bundle.files["model_int8.onnx"][0] < bundle.files["model.onnx"][0]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.checks import check
@@ -92,7 +92,7 @@ def _check(config: Config, options: DawnbenchOptions) -> None:
     if config.run.mode == "eval" and not there:
         do = "Start the job with --mode=train, then run this."
         raise UserError("model_dir", f"{config.run.model_dir} without {START}", "a DAWNBench job", do)
-    if not there and store.steps_in(storage.join(config.run.model_dir, store.FOLDER)):
+    if not there and folders.steps_of_run(config.run.model_dir):
         got = f"{config.run.model_dir}, which has checkpoints but no {START}"
         raise UserError("model_dir", got, "an empty folder or a DAWNBench job", "Choose another model_dir.")
 
@@ -122,7 +122,7 @@ def phases_of(config: Config, options: DawnbenchOptions) -> list[Config]:
 
 def _unfinished(phases: list[Config]) -> list[Config]:
     """The phases that the newest checkpoint has not passed; at least the last, which says that nothing is left."""
-    steps = store.steps_in(storage.join(phases[0].run.model_dir, store.FOLDER))
+    steps = folders.steps_of_run(phases[0].run.model_dir)
     newest = steps[-1] if steps else 0
     return [phase for phase in phases if lengths_of(phase).total > newest] or phases[-1:]
 

@@ -1,7 +1,6 @@
 """What the DAWNBench job reports: every checkpoint evaluated, and `results.tsv`."""
 
 import functools
-import json
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -47,12 +46,13 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
     rows = _known_rows(config, folder)
     patience = Patience(config.eval.eval_timeout)
     while True:
-        waiting = [step for step in store.steps_in(folder) if step not in rows][:1]
-        is_late = patience.is_over and not waiting
-        is_over = is_late or last_step in rows or not is_wanted()
         # every process goes by what the first one sees
-        waiting, is_over = json.loads(hosts.from_first(json.dumps([waiting, is_over])))
-        if is_over:
+        waiting, is_late, is_done = hosts.from_first(
+            lambda: ([step for step in store.steps_in(folder) if step not in rows][:1], patience.is_over,
+                     last_step in rows or not is_wanted())
+        )  # fmt: skip
+        is_late = is_late and not waiting
+        if is_late or is_done:
             break
         if not waiting:
             after = max(rows, default=0)

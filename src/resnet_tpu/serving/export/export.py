@@ -14,7 +14,7 @@ from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import FORMS, Form, write_bundle
 from resnet_tpu.serving.export.card import make_card
 from resnet_tpu.serving.export.fold import Folded, fold
-from resnet_tpu.training.trained import Trained, load_trained
+from resnet_tpu.training.trained import Trained, as_trained, trained_of
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,8 @@ def export_run(config: Config) -> str:
     check_export(config.eval)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.joined(config.run):
-        trained = load_trained(
-            config.run.model_dir,
-            distributed.make_mesh(config.run.num_cores),
-            moving_average=config.eval.export_moving_average,
-        )
-        path = hosts.from_first(export_model(trained, config) if hosts.is_first() else "")
+        trained = trained_of(config)
+        path = hosts.from_first(lambda: export_model(trained, config))
     log.info("Exported to %s", path)
     return path
 
@@ -73,7 +69,7 @@ def network_data(trained: Trained, config: Config) -> DataConfig:
     """The data options that were asked for, with the preprocessing that the network was trained with."""
     own = trained.config.data
     return dataclasses.replace(
-        trained.data_config(config.data),
+        as_trained(config.data, trained.config.data),
         resize_method=own.resize_method,
         crop_pct=own.crop_pct,
         eval_preprocessing=own.eval_preprocessing,
