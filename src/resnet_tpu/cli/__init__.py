@@ -70,5 +70,5 @@ _ALL = Menu(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `resnet-tpu`. Returns the exit code: 0 done, 2 for the user to fix, 130 or 143 when stopped."""
+    """The command `resnet-tpu`. Returns the exit code, see `exit_code`."""
     return exit_code(_ALL, arguments)

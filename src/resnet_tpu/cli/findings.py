@@ -89,7 +89,8 @@ def _devices(*, use_tpu: bool) -> Iterator[Finding]:
 def _versions() -> Iterator[Finding]:
     for name in _BASE:
         version = _version(name)
-        yield Finding("versions", name, "ok" if version else "missing", version or "", "" if version else "make clean")
+        do = "" if version else "Install the package anew: pip install ."
+        yield Finding("versions", name, "ok" if version else "missing", version or "", do)
 
 
 def _layers() -> Iterator[Finding]:

@@ -43,7 +43,7 @@ def expand_home(path: str) -> str:
 
 
 def option(default: Any, text: str, *, at_least: float | None = None, is_repeatable: bool = False) -> Any:
-    """A field with the help text and the range that the command line shows and `check` enforces."""
+    """A field with the help text and the range that the command line shows and `Option.convert` enforces."""
     metadata = {"help": text, "at_least": at_least, "is_repeatable": is_repeatable}
     return dataclasses.field(default=default, metadata=metadata)
 

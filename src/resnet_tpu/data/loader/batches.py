@@ -9,7 +9,6 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal
 
 import cv2
@@ -166,9 +165,7 @@ class Batches(Iterator[Batch]):
     def __enter__(self) -> "Batches":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

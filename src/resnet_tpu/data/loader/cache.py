@@ -7,7 +7,6 @@ order in which they came. Which images are kept depends on who came first, and c
 import fcntl
 import logging
 import threading
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -116,9 +115,7 @@ class _Lock:
         self._between_threads.acquire()
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         self._between_threads.release()
 
