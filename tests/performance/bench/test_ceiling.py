@@ -15,7 +15,7 @@ from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.performance.bench.ceiling import Run, tabulate
-from resnet_tpu.performance.bench.photos import draw_photos, find_photos, write_records
+from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_records
 from resnet_tpu.performance.bench.undecoded import undecoded
 
 needs_library = pytest.mark.skipif(native.load() is None, reason="without the library in C there is no stub")
@@ -40,7 +40,7 @@ def test_what_is_reckoned() -> None:
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_all_is_done_but_to_decode(workers: Literal["threads", "processes"], tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos", 4, height=40, width=40)
-    write_records(find_photos(str(tmp_path / "photos")), tmp_path / "records", 8)
+    write_records(find_jpegs(str(tmp_path / "photos")), tmp_path / "records", 8)
     data = DataConfig(
         data_dir=str(tmp_path / "records"), image_size=32, num_label_classes=2, num_parallel_calls=1,
         input_workers=workers,
@@ -55,7 +55,7 @@ def test_all_is_done_but_to_decode(workers: Literal["threads", "processes"], tmp
 @needs_library
 def test_what_is_left_out_draws_the_same_numbers(tmp_path: Path) -> None:
     draw_photos(tmp_path, 1, height=40, width=60)
-    (photo,) = find_photos(str(tmp_path))
+    (photo,) = find_jpegs(str(tmp_path))
     out, (one, other) = np.zeros((32, 32, 3), np.uint8), (np.random.default_rng(5) for _ in range(2))
     undecoded(photo(), 32, one, out)
     assert not out.any()

@@ -21,7 +21,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.bench.dawnbench import FAST_BOUNDARIES, dawnbench, phases_of
 from resnet_tpu.performance.bench.dawnbench_options import DawnbenchOptions, read_job
-from resnet_tpu.performance.bench.dawnbench_results import Row, verdict, write_results
+from resnet_tpu.performance.bench.dawnbench_results import Row, verdict, write_tsv
 from resnet_tpu.reports.metrics import read_metrics
 
 HEADER = "epoch\thours\ttop1Accuracy\ttop5Accuracy"
@@ -214,7 +214,7 @@ def test_without_the_fast_training_there_is_one_phase() -> None:
 
 
 def test_results_have_the_form_of_dawnbench(tmp_path: Path) -> None:
-    write_results(str(tmp_path), [Row(1, 0.25, 12.3456, 100 / 3), Row(2, 11.5, 76.0, 93.004)])
+    write_tsv(str(tmp_path), [Row(1, 0.25, 12.3456, 100 / 3), Row(2, 11.5, 76.0, 93.004)])
     assert (tmp_path / "results.tsv").read_text() == (
         "epoch\thours\ttop1Accuracy\ttop5Accuracy\n1\t0.250000\t12.35\t33.33\n2\t11.500000\t76.00\t93.00\n"
     )

@@ -23,7 +23,7 @@ from resnet_tpu.performance.bench import figures
 from resnet_tpu.performance.bench.figures import Bar, Grid
 from resnet_tpu.performance.bench.input import OURS, InputBenchOptions, bench_input
 from resnet_tpu.performance.bench.peers import PEERS
-from resnet_tpu.performance.bench.photos import draw_photos, find_photos, write_records
+from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_records
 from resnet_tpu.performance.bench.task import Task, measure
 
 HEADER = ["pipeline", "images/s", "times Grain, OpenCV", "range", "CPU ms/image", "kB/image"]
@@ -117,12 +117,12 @@ def test_a_peer_that_is_missing_is_left_out_or_an_error(
 
 
 def test_records_hold_the_photos_in_turn_shrunk_as_prepare_does(photos: Path, tmp_path: Path) -> None:
-    whole = [photo() for photo in find_photos(str(photos))]
+    whole = [photo() for photo in find_jpegs(str(photos))]
     assert len(whole) == 5
     write_records([lambda photo=photo: photo for photo in whole], tmp_path / "all", 13)
-    found = [photo() for photo in find_photos(str(tmp_path / "all"))]
+    found = [photo() for photo in find_jpegs(str(tmp_path / "all"))]
     assert sorted(found) == sorted(itertools.islice(itertools.cycle(whole), 13))
-    write_records(find_photos(str(tmp_path / "all")), tmp_path / "short", 13, Limits(short_side=30))
+    write_records(find_jpegs(str(tmp_path / "all")), tmp_path / "short", 13, Limits(short_side=30))
     source = open_source(DataConfig(data_dir=str(tmp_path / "short")), "train")
     headers = [simplejpeg.decode_jpeg_header(bytes(source[i].encoded)) for i in range(len(source))]
     assert {header[:2] for header in headers} == {(30, 40)}
@@ -147,7 +147,7 @@ def test_measuring_leaves_the_first_epoch_out(tmp_path: Path) -> None:
     ],
 )
 def test_peers_give_whole_batches_of_different_crops(peer: str, photos: Path, tmp_path: Path) -> None:
-    write_records(find_photos(str(photos)), tmp_path / "records", 8)
+    write_records(find_jpegs(str(photos)), tmp_path / "records", 8)
     task = Task(str(tmp_path / "records"), 8, 32, "bilinear", 2, 4, 1.0, {})
     if write := PEERS[peer].write:
         task = dataclasses.replace(task, records=write(task))

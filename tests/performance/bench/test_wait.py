@@ -12,7 +12,7 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.data.pixels import native
 from resnet_tpu.options.config import Config
-from resnet_tpu.performance.bench.photos import draw_photos, find_photos, write_records
+from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_records
 from resnet_tpu.performance.bench.wait import PIPELINES, make_device
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.loop import train
@@ -35,7 +35,7 @@ def test_the_stand_in_counts_steps_and_gives_numbers() -> None:
 @pytest.mark.parametrize("pipeline", ["basic", "optimized"])
 def test_a_training_with_it_is_one_as_always(pipeline: str, tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos", 4, height=40, width=40)
-    write_records(find_photos(str(tmp_path / "photos")), tmp_path / "records", 16)
+    write_records(find_jpegs(str(tmp_path / "photos")), tmp_path / "records", 16)
     config = Config().replace(
         data_dir=str(tmp_path / "records"), model_dir=str(tmp_path / "model"), mode="train", num_label_classes=2,
         resnet_depth=18, resnet_width=4, image_size=32, precision="float32", train_batch_size=8, train_steps=9,

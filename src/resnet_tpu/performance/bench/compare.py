@@ -229,7 +229,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def write_record(path: Path, command: Sequence[str], figures: Mapping[str, Any]) -> None:
+def write_results(path: Path, command: Sequence[str], figures: Mapping[str, Any]) -> None:
     """Writes the figures as JSON, with what `record` adds to them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(record(command, figures))

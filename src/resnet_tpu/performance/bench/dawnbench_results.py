@@ -89,11 +89,11 @@ def _write(config: Config, rows: dict[int, Row]) -> list[Row]:
     """The rows in order, which are what `results.tsv` says now."""
     ordered = [rows[step] for step in sorted(rows)]
     if hosts.is_first():
-        write_results(config.run.model_dir, ordered)
+        write_tsv(config.run.model_dir, ordered)
     return ordered
 
 
-def write_results(model_dir: str, rows: list[Row]) -> None:
+def write_tsv(model_dir: str, rows: list[Row]) -> None:
     """Writes `results.tsv` in the form that DAWNBench takes: tabs, a header, percent with two decimals."""
     lines = [f"{row.epoch}\t{row.hours:.6f}\t{row.top_1:.2f}\t{row.top_5:.2f}\n" for row in rows]
     header = "epoch\thours\ttop1Accuracy\ttop5Accuracy\n"

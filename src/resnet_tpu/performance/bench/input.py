@@ -21,7 +21,7 @@ from resnet_tpu.performance.bench.compare import Contender
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import BenchOptions
 from resnet_tpu.performance.bench.peers import PEERS
-from resnet_tpu.performance.bench.photos import find_photos, write_photos, write_records
+from resnet_tpu.performance.bench.photos import find_jpegs, write_photos, write_records
 from resnet_tpu.performance.bench.task import Task, measure
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.system.program import exit_code
@@ -71,7 +71,7 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
     grid = _tabulate(outputs, task, notes)
     show(grid, options.format)
     if options.output:
-        compare.write_record(Path(options.output), command, _record(outputs, task))
+        compare.write_results(Path(options.output), command, _record(outputs, task))
     if options.picture:
         _draw(options.picture, outputs, list(tasks), grid.title)
 
@@ -99,7 +99,7 @@ def _variants(task: Task, short_side: int) -> dict[str, Task]:
 
     def store(**limits: Any) -> Task:
         records = "-".join((task.records, *limits))
-        write_records(find_photos(task.records), Path(records), task.num_images, Limits(**limits))
+        write_records(find_jpegs(task.records), Path(records), task.num_images, Limits(**limits))
         return dataclasses.replace(task, records=records)
 
     return {

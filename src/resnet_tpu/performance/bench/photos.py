@@ -26,7 +26,7 @@ _DRAWN = 100
 _SUFFIXES = (".jpg", ".jpeg")
 _CLASSES = ("dark", "light")
 
-Photo = Callable[[], bytes]
+Jpeg = Callable[[], bytes]
 """Reads a JPEG."""
 
 
@@ -49,7 +49,7 @@ def draw_photos(folder: Path, count: int, *, height: int = 375, width: int = 500
         path.write_bytes(encoded)
 
 
-def find_photos(where: str) -> Sequence[Photo]:
+def find_jpegs(where: str) -> Sequence[Jpeg]:
     """The JPEGs below the folder `where`, or those of its training records if it holds any.
 
     Raises UserError when there is no such folder, or nothing in it.
@@ -73,19 +73,19 @@ def write_photos(where: str, folder: Path, count: int) -> None:
         if not where:
             log.info("No photos named: drawing some. Yours may be larger or smaller.")
             draw_photos(Path(drawn), min(_DRAWN, count))
-        write_records(find_photos(where or drawn), folder, count)
+        write_records(find_jpegs(where or drawn), folder, count)
 
 
-def write_records(photos: Sequence[Photo], folder: Path, count: int, limits: Limits | None = None) -> None:
-    """Writes `count` training records of the photos, in turn, into the new `folder`.
+def write_records(jpegs: Sequence[Jpeg], folder: Path, count: int, limits: Limits | None = None) -> None:
+    """Writes `count` training records of the JPEGs, in turn, into the new `folder`.
 
     limits: what `prepare` makes of them; None: they are as they were.
     """
     folder.mkdir(parents=True)
     for shard in range(SHARDS):
         with RecordWriter(str(folder / f"train-{shard:05}-of-{SHARDS:05}")) as writer:
-            for photo in itertools.islice(itertools.cycle(photos), shard, count, SHARDS):
-                encoded = photo()
+            for jpeg in itertools.islice(itertools.cycle(jpegs), shard, count, SHARDS):
+                encoded = jpeg()
                 if limits:
                     encoded = clean_image(encoded, "photo.jpg", limits).encoded
                 writer.write(encode_example({"image/encoded": encoded, "image/class/label": 1}))

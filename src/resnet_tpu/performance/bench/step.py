@@ -71,7 +71,7 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
     header = ("step", "program", "images/s", "ours / it", "range", "CPU ms", "MFU")
     show(Grid("Training step", header, rows, notes), options.format)
     if options.output:
-        compare.write_record(Path(options.output), command, {"options": asdict(options), "cases": records})
+        compare.write_results(Path(options.output), command, {"options": asdict(options), "cases": records})
     if options.picture:
         write_bars(options.picture, "Training step", bars, "images per second")
 
