@@ -6,6 +6,8 @@ import dataclasses
 import importlib
 import json
 import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import options_of
-from resnet_tpu.performance.bench import load, runtimes, server
+from resnet_tpu.performance.bench import compare, load, runtimes, server
 from resnet_tpu.performance.bench.bundle import make_bundle
 from resnet_tpu.performance.bench.load import Load
 from resnet_tpu.performance.bench.photos import draw_photos
@@ -85,16 +87,28 @@ def test_bare_onnx_runtime_computes_what_the_bundle_computes(bundle: str) -> Non
 
 
 def test_peers_run_only_what_is_the_same_network(bundle: str, tmp_path: Path) -> None:
-    chosen, notes = runtimes.choose(open_bundle(bundle))
+    chosen, notes = runtimes.choose(open_bundle(bundle), runtimes.RUNTIMES)
     assert chosen == ["onnx", "stablehlo", "onnxruntime"]
     assert notes == [
         "Left out: resnet-tpu, int8, the bundle has no int8.",
         *(f"Left out: {title}, which has no such network." for title in ("PyTorch", "torch.compile", "Keras")),
     ]
     config = Config().replace(resnet_depth=18, image_size=64, export_forms="stablehlo")
-    notes = runtimes.choose(open_bundle(make_bundle(config, tmp_path, ["a", "b"])))[1]
+    notes = runtimes.choose(open_bundle(make_bundle(config, tmp_path, ["a", "b"])), runtimes.RUNTIMES)[1]
     assert "Left out: PyTorch, which has no such network." not in notes
     assert "Left out: Keras, which has no such network." in notes  # it begins at 50 layers
+
+
+def test_nothing_is_said_of_peers_that_nobody_asked_for(bundle: str) -> None:
+    asked = [*runtimes.OURS, *compare.asked_peers("none", runtimes.RUNTIMES)]
+    chosen, notes = runtimes.choose(open_bundle(bundle), asked)
+    assert chosen == ["onnx", "stablehlo"]
+    assert notes == ["Left out: resnet-tpu, int8, the bundle has no int8."]
+
+
+def test_a_runtime_is_measured_without_jax() -> None:
+    code = "import sys, resnet_tpu.performance.bench.runtimes; sys.exit('jax' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_pytorch_takes_the_same_images(tmp_path: Path) -> None:

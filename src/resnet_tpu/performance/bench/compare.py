@@ -22,10 +22,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.reports.progress import track
 from resnet_tpu.system.machine import num_cores
 
 log = logging.getLogger(__name__)
@@ -72,22 +71,28 @@ class Comparison:
         return [ours / theirs for ours, theirs in zip(self.figures[self.ours], self.figures[self.peer], strict=True)]
 
 
-class Peer(Protocol):
+@dataclass(frozen=True)
+class Peer:
     """A program to compare with: its name for people, and the Python module and package it needs, if any."""
 
-    @property
-    def title(self) -> str: ...
-    @property
-    def module(self) -> str: ...
-    @property
-    def package(self) -> str: ...
+    title: str
+    module: str = ""
+    package: str = ""
 
 
 def choose_peers(asked: str, peers: Mapping[str, Peer]) -> tuple[list[str], list[str]]:
-    """The names of the peers to run, and a line for each that is left out because it is not installed.
+    """The `asked_peers` that are installed, and a line for each that is left out because it is not."""
+    names = asked_peers(asked, peers)
+    missing = [name for name in names if peers[name].module and not is_installed(peers[name].module)]
+    notes = [f"Left out: {peers[name].title}, not installed (pip install {peers[name].package})." for name in missing]
+    return [name for name in names if name not in missing], notes
 
-    asked: names with commas, `none`, or nothing for all that are installed. Raises UserError for an unknown one, and
-    for one asked for by name that is not installed.
+
+def asked_peers(asked: str, peers: Mapping[str, Peer]) -> list[str]:
+    """The names of the peers to run where they are installed.
+
+    asked: names with commas, `none`, or nothing for all. Raises UserError for an unknown one, and for one asked for by
+    name that is not installed.
     """
     names = [] if asked == "none" else asked.split(",") if asked else list(peers)
     for name in names:
@@ -96,9 +101,7 @@ def choose_peers(asked: str, peers: Mapping[str, Peer]) -> tuple[list[str], list
             raise UserError("peers", name, f"some of {', '.join(peers)}, or none", do)
         if asked and peers[name].module:
             require(peers[name].title, peers[name].module, peers[name].package)
-    missing = [name for name in names if peers[name].module and not is_installed(peers[name].module)]
-    notes = [f"Left out: {peers[name].title}, not installed (pip install {peers[name].package})." for name in missing]
-    return [name for name in names if name not in missing], notes
+    return names
 
 
 def require(peer: str, module: str, package: str) -> None:
@@ -128,6 +131,8 @@ def alternate(
 
     Raises UserError with its error output when one fails; those named in `optional` are left out then, with a warning.
     """
+    from resnet_tpu.reports.progress import track  # brings JAX, which not every contender that imports this needs
+
     outputs: dict[str, list[dict[str, Any]]] = {contender.name: [] for contender in contenders}
     order = [(i, one) for i in range(rounds) for one in (contenders if i % 2 == 0 else reversed(contenders))]
     for number, contender in track(order, "measure", len(order)):

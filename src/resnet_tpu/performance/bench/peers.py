@@ -21,6 +21,7 @@ from resnet_tpu.data.records.index import CHECKSUM, HEADER
 from resnet_tpu.data.records.tfrecord import load_index
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
+from resnet_tpu.performance.bench.compare import Peer
 from resnet_tpu.performance.bench.task import Task
 
 _FILES_AT_ONCE = 64  # as the original
@@ -31,18 +32,15 @@ _EPOCHS_AT_ONCE = 1000  # an epoch of few images would be starts for the most pa
 _BETON = "train-0.beton"
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A pipeline, the Python module it needs, and the package that brings it.
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(Peer):
+    """An input pipeline of others.
 
     `write` stores the photos of a task's records in files of the pipeline's own kind, in a folder that it gives back;
     None where it reads records.
     """
 
-    title: str
     open: Callable[[Task], Iterator[Any]]
-    module: str
-    package: str
     write: Callable[[Task], str] | None = None
 
 
@@ -281,12 +279,12 @@ def _crop(encoded: bytes, rng: np.random.Generator, task: Task) -> np.ndarray:
 
 
 PEERS = {
-    "tf_optimized": Peer("tf.data, optimized", open_tf_optimized, "tensorflow", "tensorflow"),
-    "tf_basic": Peer("tf.data, basic", open_tf_basic, "tensorflow", "tensorflow"),
-    "torch": Peer("PyTorch DataLoader", open_torch, "torchvision", "torchvision"),
-    "torch_pillow": Peer("PyTorch DataLoader, Pillow", open_torch_pillow, "torchvision", "torchvision"),
-    "grain": Peer("Grain, OpenCV", open_grain, "grain", "grain"),
-    "spdl": Peer("SPDL, OpenCV", open_spdl, "spdl", "spdl-core"),
-    "dali": Peer("DALI", open_dali, "nvidia.dali", "nvidia-dali-cuda120"),
-    "ffcv": Peer("FFCV", open_ffcv, "ffcv", "ffcv", write_ffcv),
+    "tf_optimized": Pipeline("tf.data, optimized", "tensorflow", "tensorflow", open=open_tf_optimized),
+    "tf_basic": Pipeline("tf.data, basic", "tensorflow", "tensorflow", open=open_tf_basic),
+    "torch": Pipeline("PyTorch DataLoader", "torchvision", "torchvision", open=open_torch),
+    "torch_pillow": Pipeline("PyTorch DataLoader, Pillow", "torchvision", "torchvision", open=open_torch_pillow),
+    "grain": Pipeline("Grain, OpenCV", "grain", "grain", open=open_grain),
+    "spdl": Pipeline("SPDL, OpenCV", "spdl", "spdl-core", open=open_spdl),
+    "dali": Pipeline("DALI", "nvidia.dali", "nvidia-dali-cuda120", open=open_dali),
+    "ffcv": Pipeline("FFCV", "ffcv", "ffcv", open=open_ffcv, write=write_ffcv),
 }

@@ -4,18 +4,18 @@ All take the same images, uint8 [n, s, s, 3], and normalise them. Libraries are 
 no dependencies of this package, but for JAX. Their weights are random ones: these do not matter for the speed.
 """
 
-import importlib.util
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.performance.bench.compare import Peer, is_installed
 from resnet_tpu.performance.bench.task import cpu_secs
 from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier, open_bundle
 from resnet_tpu.system.program import exit_code
@@ -31,17 +31,14 @@ _TORCH_DEPTHS = (18, 34, 50, 101, 152)
 _KERAS_DEPTHS = (50, 101, 152)
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """A program, the Python module it needs, and the package that brings it.
+@dataclass(frozen=True, kw_only=True)
+class Runtime(Peer):
+    """What computes probabilities or logits.
 
     form: of the bundle that it runs; without one it has networks of its own, of these depths.
     """
 
-    title: str
     open: Callable[[Bundle], Run]
-    module: str
-    package: str
     form: Form | None = None
     depths: tuple[int, ...] = ()
 
@@ -110,14 +107,20 @@ def _statistics(bundle: Bundle) -> tuple[Sequence[float], Sequence[float]]:
     return bundle.config.model.mean_rgb, bundle.config.model.stddev_rgb
 
 
+def _ours(form: Form, module: str) -> Runtime:
+    return Runtime(f"resnet-tpu, {form}", module, module, open=lambda bundle: load_classifier(bundle, form), form=form)
+
+
 RUNTIMES = {
-    "onnx": Runtime("resnet-tpu, onnx", lambda b: load_classifier(b, "onnx"), "onnxruntime", "onnxruntime", "onnx"),
-    "int8": Runtime("resnet-tpu, int8", lambda b: load_classifier(b, "int8"), "onnxruntime", "onnxruntime", "int8"),
-    "stablehlo": Runtime("resnet-tpu, stablehlo", lambda b: load_classifier(b, "stablehlo"), "jax", "jax", "stablehlo"),
-    "onnxruntime": Runtime("ONNX Runtime", _open_onnx_runtime, "onnxruntime", "onnxruntime", "onnx"),
-    "torch": Runtime("PyTorch", _open_torch, "torchvision", "torchvision", depths=_TORCH_DEPTHS),
-    "torch_compile": Runtime("torch.compile", _open_torch_compile, "torchvision", "torchvision", depths=_TORCH_DEPTHS),
-    "keras": Runtime("Keras", _open_keras, "tensorflow", "tensorflow", depths=_KERAS_DEPTHS),
+    "onnx": _ours("onnx", "onnxruntime"),
+    "int8": _ours("int8", "onnxruntime"),
+    "stablehlo": _ours("stablehlo", "jax"),
+    "onnxruntime": Runtime("ONNX Runtime", "onnxruntime", "onnxruntime", open=_open_onnx_runtime, form="onnx"),
+    "torch": Runtime("PyTorch", "torchvision", "torchvision", open=_open_torch, depths=_TORCH_DEPTHS),
+    "torch_compile": Runtime(
+        "torch.compile", "torchvision", "torchvision", open=_open_torch_compile, depths=_TORCH_DEPTHS
+    ),
+    "keras": Runtime("Keras", "tensorflow", "tensorflow", open=_open_keras, depths=_KERAS_DEPTHS),
 }
 """Ours by the name of the form, and the peers."""
 
@@ -126,16 +129,18 @@ BARE = "onnxruntime"
 """What a server over ONNX Runtime is compared with."""
 
 
-def choose(bundle: Bundle) -> tuple[list[str], list[str]]:
-    """The runtimes that can run here, and a line for each that is left out."""
+def choose(bundle: Bundle, asked: Collection[str]) -> tuple[list[str], list[str]]:
+    """Those of the runtimes asked for that can run here, and a line for each that is left out."""
     chosen, notes = [], []
     is_plain = _is_plain(bundle)
     for name, runtime in RUNTIMES.items():
+        if name not in asked:
+            continue
         if runtime.form and runtime.form not in bundle.forms:
             notes.append(f"Left out: {runtime.title}, the bundle has no {runtime.form}.")
         elif not runtime.form and not (is_plain and bundle.config.model.resnet_depth in runtime.depths):
             notes.append(f"Left out: {runtime.title}, which has no such network.")
-        elif importlib.util.find_spec(runtime.module) is None:
+        elif not is_installed(runtime.module):
             notes.append(f"Left out: {runtime.title}, not installed (pip install {runtime.package}).")
         else:
             chosen.append(name)

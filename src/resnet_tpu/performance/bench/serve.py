@@ -47,14 +47,13 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
     options = options.settled()
     clients = _parse_clients(options.clients)
     known = {name: runtime for name, runtime in RUNTIMES.items() if name not in OURS}
-    peers, _ = compare.choose_peers(options.peers, known)  # what is left out, and why, is for `runtimes.choose` to say
+    asked = [*OURS, *compare.asked_peers(options.peers, known)]
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder, "photos")
         draw_photos(photos, _PHOTOS)
         path = where or _make_bundle(config.replace(**_TINY) if options.quick else config, Path(folder))
         bundle = open_bundle(path)
-        names, notes = runtimes.choose(bundle)
-        names = [name for name in names if name in (*OURS, *peers)]
+        names, notes = runtimes.choose(bundle, asked)
         task = {"bundle": bundle.path, "photos": sorted(map(str, photos.glob("*/*"))), "clients": clients}
         commands = {name: runtimes.run_alone(name, bundle.path, options.seconds) for name in names}
         commands[HTTP] = [sys.executable, "-m", http.__name__, json.dumps(task | {"seconds": options.seconds})]

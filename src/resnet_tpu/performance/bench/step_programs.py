@@ -9,6 +9,7 @@ import numpy as np
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.performance.bench.compare import Peer
 
 NUM_CLASSES = 1000
 DEPTHS = (18, 20, 34, 50)
@@ -157,9 +158,7 @@ def make_flax(case: Case, precision: str) -> tuple[Any, Step]:
 
 
 def make_keras(case: Case, precision: str) -> tuple[Any, Step]:
-    """(the network, a step) of Keras' own ResNet-50 on TensorFlow. Raises UserError for other depths."""
-    if case.depth != 50:
-        raise UserError("Keras", f"depth {case.depth}", "50, the only one that it brings", "Leave it out.")
+    """(the network, a step) of Keras' own ResNet-50 on TensorFlow."""
     import keras
     import tensorflow as tf
 
@@ -194,14 +193,11 @@ def _device_of_tensorflow() -> str:
     return "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
 
 
-@dataclass(frozen=True)
-class Program:
-    """A contender: its name for people, how to make its step, and the module and package that it needs."""
+@dataclass(frozen=True, kw_only=True)
+class Program(Peer):
+    """A contender, and how to make its step."""
 
-    title: str
     make: Callable[[Case, str], tuple[Any, Step]]
-    module: str = ""
-    package: str = ""
     keeps_memory: bool = False
     """Whether it runs with settings of the C library that keep freed memory, as ours does by itself."""
     depths: tuple[int, ...] = DEPTHS
@@ -213,17 +209,18 @@ class Program:
 
 OURS = "ours"
 PROGRAMS = {
-    OURS: Program("resnet-tpu", make_ours),
-    "torch": Program("PyTorch", make_torch, "torch", "torch", device=_device_of_torch),
+    OURS: Program("resnet-tpu", make=make_ours),
+    "torch": Program("PyTorch", "torch", "torch", make=make_torch, device=_device_of_torch),
     "torch_kept": Program(
-        "PyTorch, memory kept", make_torch, "torch", "torch", keeps_memory=True, device=_device_of_torch, only_on="cpu"
+        "PyTorch, memory kept", "torch", "torch", make=make_torch, keeps_memory=True, device=_device_of_torch,
+        only_on="cpu",
     ),
     "torch_compiled": Program(
-        "PyTorch, compiled", functools.partial(make_torch, compiled=True), "torch", "torch", device=_device_of_torch,
-        only_on="gpu",
+        "PyTorch, compiled", "torch", "torch", make=functools.partial(make_torch, compiled=True),
+        device=_device_of_torch, only_on="gpu",
     ),
-    "flax": Program("flax, layer by layer", make_flax, "flax", "flax", depths=(18, 34, 50)),
+    "flax": Program("flax, layer by layer", "flax", "flax", make=make_flax, depths=(18, 34, 50)),
     "keras": Program(
-        "Keras", make_keras, "tensorflow", "tensorflow-cpu", depths=(50,), device=_device_of_tensorflow
+        "Keras", "tensorflow", "tensorflow-cpu", make=make_keras, depths=(50,), device=_device_of_tensorflow
     ),
 }  # fmt: skip
