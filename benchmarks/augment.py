@@ -11,7 +11,6 @@ mean over images, since operations differ widely.
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -95,7 +94,7 @@ def describe_ours(outputs: Sequence[dict[str, float]], image_size: int) -> str:
     """Markdown: the median over rounds of what each part of ours takes."""
     lines = [f"| at {image_size} px, of {OURS} | CPU us per image |", "|---|---|"]
     for name in outputs[0]:
-        lines.append(f"| {name.replace('_', ' ')} | {statistics.median(run[name] for run in outputs):.0f} |")
+        lines.append(f"| {name.replace('_', ' ')} | {compare.median(outputs, name):.0f} |")
     return "\n".join(lines)
 
 

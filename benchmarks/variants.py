@@ -71,7 +71,7 @@ def _compare(options: argparse.Namespace, names: list[str]) -> None:
         lines.append(_row(str(seed), [accuracies[name][seed] for name in names]))
     means = [statistics.mean(accuracies[name]) for name in names]
     lines.append(_row("mean", means))
-    seconds = " | ".join(f"{statistics.median(run['train_secs'] for run in outputs[name]):.0f} s" for name in names)
+    seconds = " | ".join(f"{compare.median(outputs[name], 'train_secs'):.0f} s" for name in names)
     lines.append(f"| median time of a training | {seconds} |")
     figures = {"recipe": options.recipe, "options": options.options, "variants": options.variant, "runs": outputs}
     script.report("variants", "\n".join(lines), figures, options)

@@ -43,6 +43,9 @@ KEEP_HEAP = {
 }
 """Settings of the C library (Linux, glibc >= 2.35) that ask for huge pages and never give memory back."""
 
+Outputs = Mapping[str, Sequence[Mapping[str, Any]]]
+"""What each contender printed in each round, by its name."""
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -214,11 +217,19 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def compare(
-    what: str, metric: str, ours: str, peer: str, outputs: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> Comparison:
+def compare(what: str, metric: str, ours: str, peer: str, outputs: Outputs) -> Comparison:
     """The figures called `metric` out of what two contenders printed."""
     return Comparison(what, metric, ours, peer, {name: [run[metric] for run in outputs[name]] for name in (ours, peer)})
+
+
+def median(runs: Sequence[Mapping[str, Any]], metric: str) -> float:
+    """The middle figure called `metric` of a contender's runs."""
+    return statistics.median(run[metric] for run in runs)
+
+
+def ratio_cells(ratios: Sequence[float]) -> tuple[str, str]:
+    """Two cells of a table: the median of the rounds' ratios, and their range."""
+    return f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
@@ -226,11 +237,8 @@ def table(comparisons: Sequence[Comparison]) -> str:
     lines = ["| what | ours | peer | ours / peer | range over rounds |", "|---|---|---|---|---|"]
     for row in comparisons:
         ours, peer = row.medians()
-        ratios = row.ratios()
-        lines.append(
-            f"| {row.what}, {row.metric.replace('_', ' ')} | {ours:.4g} | {row.peer}: {peer:.4g} "
-            f"| {statistics.median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} |"
-        )
+        cells = (f"{ours:.4g}", f"{row.peer}: {peer:.4g}", *ratio_cells(row.ratios()))
+        lines.append(f"| {row.what}, {row.metric.replace('_', ' ')} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -3,10 +3,9 @@
 import dataclasses
 import json
 import os
-import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.performance.bench import compare
-from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import BenchOptions
 from resnet_tpu.performance.bench.peers import PEERS
@@ -29,8 +28,6 @@ from resnet_tpu.system.program import exit_code
 OURS = "resnet-tpu"
 OUR_OPTIONS = ("input_workers", "input_pipeline", "cache", "cache_short_side", "cache_memory")
 """What peers do not have."""
-
-_Outputs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -117,28 +114,23 @@ def run_alone(pipeline: str, task: Task) -> list[str]:
     return [sys.executable, "-m", "resnet_tpu.performance.bench.input", pipeline, json.dumps(asdict(task))]
 
 
-def _reference(outputs: _Outputs) -> str:
+def _reference(outputs: Outputs) -> str:
     """Whose speed is 1: the original's pipeline, or the next peer there is."""
     return next((peer.title for peer in PEERS.values() if peer.title in outputs), OURS)
 
 
-def _tabulate(outputs: _Outputs, task: Task, notes: Sequence[str]) -> Grid:
+def _tabulate(outputs: Outputs, task: Task, notes: Sequence[str]) -> Grid:
     reference = _reference(outputs)
     rows = []
-    for name in outputs:
-        speed, cpu = (
-            compare.compare("input", metric, name, reference, outputs)
-            for metric in ("images_per_sec", "cpu_ms_per_image")
-        )
-        ratios = speed.ratios()
+    for name, runs in outputs.items():
+        speed = compare.compare("input", "images_per_sec", name, reference, outputs)
         rows.append(
             (
                 name,
                 f"{speed.medians()[0]:,.0f}",
-                f"{statistics.median(ratios):.2f}",
-                f"{min(ratios):.2f} to {max(ratios):.2f}",
-                f"{cpu.medians()[0]:.3f}",
-                f"{outputs[name][0]['bytes_per_image'] / 1000:.1f}",
+                *compare.ratio_cells(speed.ratios()),
+                f"{compare.median(runs, 'cpu_ms_per_image'):.3f}",
+                f"{runs[0]['bytes_per_image'] / 1000:.1f}",
             )
         )
     title = (
@@ -149,17 +141,17 @@ def _tabulate(outputs: _Outputs, task: Task, notes: Sequence[str]) -> Grid:
     return Grid(title, header, rows, notes)
 
 
-def _record(outputs: _Outputs, task: Task) -> dict[str, Any]:
+def _record(outputs: Outputs, task: Task) -> dict[str, Any]:
     settings = {name: value for name, value in asdict(task).items() if name != "records"}
     return {"task": settings, "reference": _reference(outputs), "runs": outputs}
 
 
-def _draw(path: str, outputs: _Outputs, ours: Sequence[str], title: str) -> None:
+def _draw(path: str, outputs: Outputs, ours: Sequence[str], title: str) -> None:
     reference, bars = _reference(outputs), []
     for name in outputs:
         speed = compare.compare("input", "images_per_sec", name, reference, outputs)
-        value = speed.medians()[0]
-        bars.append(Bar(name, value, f"{value:,.0f}  ({statistics.median(speed.ratios()):.2f}x)", name in ours))
+        value, (ratio, _) = speed.medians()[0], compare.ratio_cells(speed.ratios())
+        bars.append(Bar(name, value, f"{value:,.0f}  ({ratio}x)", name in ours))
     write_bars(path, title, bars, f"images per second (x: times {reference})")
 
 

@@ -1,20 +1,18 @@
 """A bundle's speed: its runtimes beside peers, and the same over HTTP with more and more clients."""
 
 import json
-import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.performance.bench import compare, http, runtimes
 from resnet_tpu.performance.bench.bundle import make_bundle
-from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.load import KINDS
 from resnet_tpu.performance.bench.options import MeasureOptions
@@ -27,8 +25,6 @@ HTTP = "HTTP"
 _CLASSES = 1000
 _PHOTOS = 16
 _TINY = {"resnet_depth": 18, "resnet_width": 8, "image_size": 64}
-
-_Outputs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -88,19 +84,21 @@ def _make_bundle(config: Config, folder: Path) -> str:
     return make_bundle(config, folder, [str(label) for label in range(_CLASSES)])
 
 
-def _runtime_grid(outputs: _Outputs, what: str, notes: Sequence[str]) -> Grid:
-    reference = BARE if BARE in outputs else next(iter(outputs))
+def _reference(outputs: Outputs) -> str:
+    """Whose speed is 1: the bare runtime, or the first one that ran."""
+    return BARE if BARE in outputs else next(iter(outputs))
+
+
+def _runtime_grid(outputs: Outputs, what: str, notes: Sequence[str]) -> Grid:
+    reference = _reference(outputs)
     rows = []
-    for name in outputs:
+    for name, runs in outputs.items():
         if name == HTTP:
             continue
-        cells = [f"{_median(outputs, name, 'ms_1'):.2f}"]
-        for size in BATCH_SIZES:
-            cells.append(f"{_median(outputs, name, f'images_per_sec_{size}'):.1f}")
+        cells = [f"{compare.median(runs, 'ms_1'):.2f}"]
+        cells += [f"{compare.median(runs, f'images_per_sec_{size}'):.1f}" for size in BATCH_SIZES]
         pair = compare.compare("runtime", f"images_per_sec_{BATCH_SIZES[-1]}", name, reference, outputs)
-        ratios = pair.ratios()
-        cells += [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
-        cells.append(f"{_median(outputs, name, f'cpu_ms_{BATCH_SIZES[-1]}'):.1f}")
+        cells += [*compare.ratio_cells(pair.ratios()), f"{compare.median(runs, f'cpu_ms_{BATCH_SIZES[-1]}'):.1f}"]
         rows.append((RUNTIMES[name].title, *cells))
     batches = [f"1/s at {size}" for size in BATCH_SIZES]
     header = ("runtime", "ms at 1", *batches, f"x {RUNTIMES[reference].title}", "range", "CPU ms")
@@ -108,45 +106,37 @@ def _runtime_grid(outputs: _Outputs, what: str, notes: Sequence[str]) -> Grid:
     return Grid(f"{what}: images per second in batches of 1, 8 and 32, in one process", header, rows, notes)
 
 
-def _median(outputs: _Outputs, name: str, metric: str) -> float:
-    return statistics.median(run[metric] for run in outputs[name])
-
-
-def _bare_speeds(outputs: _Outputs) -> list[float]:
-    """Images per second of the bare runtime in each round, at its best batch size."""
-    runs = outputs.get(BARE) or outputs[next(iter(outputs))]
-    return [max(run[f"images_per_sec_{size}"] for size in BATCH_SIZES) for run in runs]
-
-
-def _http_grid(outputs: _Outputs, clients: Sequence[int], what: str) -> Grid:
-    rows, bare = [], _bare_speeds(outputs)
+def _http_grid(outputs: Outputs, clients: Sequence[int], what: str) -> Grid:
+    reference, runs = _reference(outputs), outputs[HTTP]
+    alone = [max(run[f"images_per_sec_{size}"] for size in BATCH_SIZES) for run in outputs[reference]]  # in each round
+    rows = []
     for kind in KINDS:
         for number in clients:
             key = f"{kind}_{number}"
-            speeds = [run[f"{key}_images_per_sec"] for run in outputs[HTTP]]
-            ratios = [speed / alone for speed, alone in zip(speeds, bare, strict=True)]
+            speed = f"{key}_images_per_sec"
+            ratios = [run[speed] / best for run, best in zip(runs, alone, strict=True)]
             names = ("p50_ms", "p90_ms", "p99_ms", "server_cpu_ms_per_image", "client_cpu_ms_per_image")
-            cells = [f"{_median(outputs, HTTP, f'{key}_{name}'):.2f}" for name in names]
-            speed = f"{statistics.median(speeds):.1f}"
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            rows.append((f"{kind}, {number}", speed, f"{statistics.median(ratios):.2f}", spread, *cells))
-    once = {name: _median(outputs, HTTP, name) for name in ("http_ms", "decode_ms", "run_ms", "overhead_ms")}
+            cells = [f"{compare.median(runs, f'{key}_{name}'):.2f}" for name in names]
+            rows.append(
+                (f"{kind}, {number}", f"{compare.median(runs, speed):.1f}", *compare.ratio_cells(ratios), *cells)
+            )
+    once = {name: compare.median(runs, name) for name in ("http_ms", "decode_ms", "run_ms", "overhead_ms")}
     notes = [
         "One photo at a time: {http_ms:.2f} ms over HTTP, of which decode {decode_ms:.2f} ms, network {run_ms:.2f} ms, "
         "and the server {overhead_ms:.2f} ms.".format(**once),
         "x: of its best batch size, images already decoded.",
     ]
-    reference = RUNTIMES[BARE].title if BARE in outputs else RUNTIMES[next(iter(outputs))].title
-    header = ("clients", "1/s", f"x {reference}", "range", "p50 ms", "p90 ms", "p99 ms", "CPU ms", "clients' CPU ms")
+    title = RUNTIMES[reference].title
+    header = ("clients", "1/s", f"x {title}", "range", "p50 ms", "p90 ms", "p99 ms", "CPU ms", "clients' CPU ms")
     return Grid(f"{what}: JPEGs of 100 kB per second over HTTP, clients on the same cores", header, rows, notes)
 
 
-def _draw(path: str, outputs: _Outputs, clients: Sequence[int], what: str) -> None:
+def _draw(path: str, outputs: Outputs, clients: Sequence[int], what: str) -> None:
     bars = []
-    for name in outputs:
+    for name, runs in outputs.items():
         if name != HTTP:
-            value = _median(outputs, name, f"images_per_sec_{BATCH_SIZES[-1]}")
+            value = compare.median(runs, f"images_per_sec_{BATCH_SIZES[-1]}")
             bars.append(Bar(RUNTIMES[name].title, value, f"{value:.1f}", name in OURS))
-    value = _median(outputs, HTTP, f"multipart_{clients[-1]}_images_per_sec")
+    value = compare.median(outputs[HTTP], f"multipart_{clients[-1]}_images_per_sec")
     bars.append(Bar(f"resnet-tpu serve, {clients[-1]} clients", value, f"{value:.1f}", True))
     write_bars(path, what, bars, f"images per second, batches of {BATCH_SIZES[-1]}")

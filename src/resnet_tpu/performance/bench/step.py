@@ -19,7 +19,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.bench import compare
-from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import MeasureOptions
 from resnet_tpu.performance.bench.step_programs import NUM_CLASSES, OURS, PROGRAMS, Case, Step, make_ours, make_torch
@@ -86,7 +86,7 @@ def _precisions(text: str) -> list[str]:
 
 def _measure_case(
     case: Case, precision: str, peers: Sequence[str], options: StepBenchOptions, *, optional: bool
-) -> dict[str, list[dict[str, Any]]]:
+) -> Outputs:
     """What each program printed in each round, by its title."""
     names = [OURS, *(name for name in peers if case.depth in PROGRAMS[name].depths)]
     lengths = [str(options.warmup), str(options.steps), str(options.seconds)]
@@ -140,30 +140,29 @@ def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: fl
     }
 
 
-def _rows(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[tuple[str, ...]]:
+def _rows(what: str, outputs: Outputs) -> list[tuple[str, ...]]:
     ours = PROGRAMS[OURS].title
     first = outputs[ours][0]
     share = first.get("mfu", 0) / first["images_per_sec"]
     rows = []
     for title, runs in outputs.items():
         comparison = compare.compare(what, "images_per_sec", ours, title, outputs)
-        ratios = comparison.ratios()
+        speed = comparison.medians()[1]
         rows.append(
             (
                 what,
                 title,
-                f"{comparison.medians()[1]:.4g}",
-                f"{statistics.median(ratios):.2f}",
-                f"{min(ratios):.2f} to {max(ratios):.2f}",
-                f"{1000 * statistics.median(run['cpu_secs'] for run in runs):.0f}",
-                f"{share * comparison.medians()[1]:.1%}" if share else "",
+                f"{speed:.4g}",
+                *compare.ratio_cells(comparison.ratios()),
+                f"{1000 * compare.median(runs, 'cpu_secs'):.0f}",
+                f"{share * speed:.1%}" if share else "",
             )
         )
     return rows
 
 
-def _bars(what: str, outputs: dict[str, list[dict[str, Any]]]) -> list[Bar]:
-    speeds = {title: statistics.median(run["images_per_sec"] for run in runs) for title, runs in outputs.items()}
+def _bars(what: str, outputs: Outputs) -> list[Bar]:
+    speeds = {title: compare.median(runs, "images_per_sec") for title, runs in outputs.items()}
     ours = PROGRAMS[OURS].title
     return [Bar(f"{title}, {what}", speed, f"{speed:.4g}", title == ours) for title, speed in speeds.items()]
 

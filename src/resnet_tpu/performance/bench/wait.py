@@ -9,7 +9,6 @@ hand-over of batches, the share of time waited for input as it stands in its `me
 import dataclasses
 import json
 import logging
-import statistics
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ from resnet_tpu.options.fields import option
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.performance.bench import compare
-from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.input import our_task, run_alone
 from resnet_tpu.performance.bench.options import BenchOptions
@@ -108,7 +107,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
         figures = {"device": device, "device_ms": device_ms, "options": config.flat() | {"data_dir": where}}
         compare.write_results(Path(options.output), command, figures | {"runs": outputs})
     if options.picture:
-        shares = {name: statistics.median(run["input_wait_share"] for run in runs) for name, runs in outputs.items()}
+        shares = {name: compare.median(runs, "input_wait_share") for name, runs in outputs.items()}
         bars = [Bar(name, 100 * share, f"{share:.1%}", name != "basic") for name, share in shares.items()]
         write_bars(options.picture, grid.title, bars, "% of the time in which the device waits for input")
 
@@ -131,13 +130,13 @@ def _command(config: Config, device_ms: float | None, options: WaitBenchOptions)
     return [*_THIS, "train", json.dumps(run)]
 
 
-def _tabulate(outputs: Mapping[str, Sequence[Mapping[str, float]]], config: Config, note: str) -> Grid:
+def _tabulate(outputs: Outputs, config: Config, note: str) -> Grid:
     rows = []
     for name, runs in outputs.items():
         shares = [run["input_wait_share"] for run in runs]
-        speed = statistics.median(run["images_per_sec"] for run in runs)
+        speed = compare.median(runs, "images_per_sec")
         spread = f"{min(shares):.1%} to {max(shares):.1%}"
-        rows.append((name, f"{speed:,.0f}", f"{statistics.median(shares):.1%}", spread))
+        rows.append((name, f"{speed:,.0f}", f"{compare.median(runs, 'input_wait_share'):.1%}", spread))
     title = f"Waiting for input, {config.data.image_size} px, batch {config.train.train_batch_size}"
     return Grid(title, ("input_pipeline", "images/s", "input wait", "range"), rows, [note])
 
