@@ -8,7 +8,6 @@ of Google's emulator. So the ratio says what the client costs, and not how fast 
     python -m benchmarks.bigtable PHOTOS --emulator=cbtemulator
 """
 
-import json
 import os
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +26,7 @@ from resnet_tpu.data.prepare.bigtable_writer import write_table
 from resnet_tpu.data.sources.bigtable_rows import EMULATOR
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.input import run_alone
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.task import Task
 from resnet_tpu.system.machine import num_cores
@@ -59,7 +59,7 @@ def main() -> None:
         write_table(task.records, stored.data(), console=quiet)
         writing = options.num_images / (time.perf_counter() - start)
         tasks = {DISK: task, TABLE: stored}
-        contenders = [compare.Contender(name, lambda _, one=one: _command(one)) for name, one in tasks.items()]
+        contenders = [compare.Contender(name, lambda _, one=one: run_alone("ours", one)) for name, one in tasks.items()]
         outputs = script.alternate(contenders, options)
     rows = [
         compare.compare(f"{options.num_images} photos, 224 px", metric, TABLE, DISK, outputs)
@@ -71,10 +71,6 @@ def main() -> None:
 
 def _table(name: str) -> dict[str, str]:
     return {"bigtable_instance": "instance", "bigtable_project": "project", "bigtable_table": name}
-
-
-def _command(task: Task) -> list[str]:
-    return [sys.executable, "-m", "resnet_tpu.performance.bench.input", "ours", json.dumps(asdict(task))]
 
 
 @contextmanager

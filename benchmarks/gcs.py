@@ -16,7 +16,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from resnet_tpu.data.records.tfrecord import RecordWriter, read_records
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.tfrecords import DistantRecordSource
 from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.input import run_alone
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.task import Task
 from resnet_tpu.system.machine import num_cores
@@ -62,7 +63,7 @@ def main() -> None:
         }  # fmt: skip
         for name in (KEPT, DIRECT):
             _say_requests(name, tasks[name], endpoint)
-        contenders = [compare.Contender(name, lambda _, one=one: _command(one)) for name, one in tasks.items()]
+        contenders = [compare.Contender(name, lambda _, one=one: run_alone("ours", one)) for name, one in tasks.items()]
         outputs = script.alternate(contenders, options)
     rows = [
         compare.compare(f"{name}: {options.num_images} photos", metric, name, DISK, outputs)
@@ -96,10 +97,6 @@ def _say_requests(name: str, task: Task, endpoint: str) -> None:
     requests = sum(after["requests"].values()) - sum(before["requests"].values())
     num_bytes = (after["bytes"] - before["bytes"]) / len(source)
     print(f"{name}: {requests / len(source):.3f} requests and {num_bytes / 1000:.0f} kB per image of the first epoch.")
-
-
-def _command(task: Task) -> list[str]:
-    return [sys.executable, "-m", "resnet_tpu.performance.bench.input", "ours", json.dumps(asdict(task))]
 
 
 def ask(endpoint: str, path: str, body: dict[str, float] | None = None) -> Any:

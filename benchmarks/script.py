@@ -72,4 +72,4 @@ def report_ratios(name: str, comparisons: Sequence[Comparison], options: argpars
 
 def main(program: Callable[[], None]) -> None:
     """Runs a benchmark's program; an error of the user's is one message and exit code 2."""
-    sys.exit(exit_code(lambda _: program(), sys.argv[1:]))
+    sys.exit(exit_code(lambda _: program()))

@@ -1,30 +1,22 @@
 """The most that the input can give: its work beside decoding, and what that means for hosts of more cores."""
 
 import dataclasses
-import json
-import os
-import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from resnet_tpu.data.loader.batches import train_batches
-from resnet_tpu.data.pixels.decode import train_image
-from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.compare import Contender
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
-from resnet_tpu.performance.bench.input import InputBenchOptions, our_task
+from resnet_tpu.performance.bench.input import InputBenchOptions, our_task, run_alone
 from resnet_tpu.performance.bench.photos import write_photos
-from resnet_tpu.performance.bench.task import Task, measure
-from resnet_tpu.performance.bench.undecoded import check_stub, undecoded
+from resnet_tpu.performance.bench.task import Task
+from resnet_tpu.performance.bench.undecoded import check_stub
 from resnet_tpu.system.machine import num_cores
-from resnet_tpu.system.program import exit_code
 
 MORE_CORES = (16, 112, 224)
 """Of hosts that the figures are carried over to."""
@@ -88,11 +80,11 @@ def _command(run: Run, task: Task) -> list[str]:
     records = "null" if run.decoder == "memcpy" else task.records
     options = task.options | {"input_workers": run.workers, "input_pipeline": "optimized"}
     task = dataclasses.replace(task, records=records, num_parallel_calls=run.number, options=options)
-    return [sys.executable, "-m", "resnet_tpu.performance.bench.ceiling", run.decoder, json.dumps(asdict(task))]
+    return run_alone("stubbed" if run.decoder == "stubbed" else "ours", task)
 
 
 def _medians(outputs: Sequence[Mapping[str, float]]) -> tuple[float, float, float]:
-    speed, parent, cpu = (statistics.median(output[name] for output in outputs) for name in _FIGURES)
+    speed, parent, cpu = (compare.median(outputs, name) for name in _FIGURES)
     return speed, parent, 1000 * cpu
 
 
@@ -106,17 +98,3 @@ def tabulate(medians: Mapping[Run, tuple[float, float, float]], title: str) -> G
         rows.append((run.title, f"{speed:,.0f}", f"{parent:.1f}", f"{cpu:.1f}", *(f"{each:,.0f}" for each in reckoned)))
     header = ("decoder, workers", "images/s", "parent us/image", "CPU us/image", *(f"{n} cores" for n in MORE_CORES))
     return Grid(title, header, rows, _NOTES)
-
-
-def _run(arguments: Sequence[str]) -> None:
-    """One run in this process: what decodes, and a Task as JSON."""
-    decoder, text = arguments
-    task = Task(**json.loads(text))
-    data, make = task.data(), undecoded if decoder == "stubbed" else train_image
-    batches = train_batches(open_source(data, "train"), data, batch_size=task.batch_size, seed=0, train_image=make)
-    print(json.dumps(measure(batches, task)), flush=True)
-    os._exit(0)  # the threads and processes of an endless iterator end with this one
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(_run, sys.argv[1:]))

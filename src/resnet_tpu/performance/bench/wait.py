@@ -202,4 +202,4 @@ def _describe_device(use_tpu: bool) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_run, sys.argv[1:]))
+    sys.exit(exit_code(_run))
