@@ -38,7 +38,7 @@ def _named(*names: str) -> Mapping[str, Option]:
     ],
 )
 def bench_input(given: Given) -> None:
-    """Images per second of the input pipeline, beside tf.data, PyTorch's DataLoader, Grain and SPDL."""
+    """Images per second of the input pipeline, beside tf.data, PyTorch's DataLoader, Grain, SPDL, DALI and FFCV."""
     from resnet_tpu.performance.bench.ceiling import bench_ceiling
     from resnet_tpu.performance.bench.input import InputBenchOptions
     from resnet_tpu.performance.bench.input import bench_input as measure

@@ -8,7 +8,7 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.cli.bench import bench_step
 from resnet_tpu.errors import UserError
-from resnet_tpu.parallel import distributed
+from resnet_tpu.performance.bench import step
 from resnet_tpu.performance.bench.compare import KEEP_HEAP
 from resnet_tpu.performance.bench.step import CASES, check_devices, measure, run_alone
 from resnet_tpu.performance.bench.step_programs import OURS, PROGRAMS, Case
@@ -69,7 +69,7 @@ def test_a_gpu_is_not_compared_with_a_cpu() -> None:
 
 def test_a_peer_for_gpus_is_none_of_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for here, other in ((False, "torch_compiled"), (True, "torch_kept")):
-        monkeypatch.setattr(distributed, "has_gpu", lambda here=here: here)
+        monkeypatch.setattr(step, "has_gpu", lambda here=here: here)
         assert cli.main(["bench", "step", f"--peers={other}"]) == 2
         assert f"got {other}, expected some of torch, " in capsys.readouterr().err
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from resnet_tpu.data.pixels.decode import eval_image
 from resnet_tpu.performance.bench import compare, load, server
 from resnet_tpu.performance.bench.load import KINDS, Load
 from resnet_tpu.serving.export.bundle import default_form, load_classifier, open_bundle
+from resnet_tpu.serving.server import images
+from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.system.program import exit_code
 
 _PAIRS_PER_SECOND = 4
@@ -49,8 +50,7 @@ def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
     """
     bundle = open_bundle(path)
     classify = load_classifier(bundle, default_form(bundle))
-    data = bundle.config.data
-    out = np.empty((1, data.image_size, data.image_size, 3), np.uint8)
+    max_pixels = ServeOptions().max_pixels
     rows: list[tuple[float, float, float]] = []
     with socket.create_connection(asked.address) as connection:
         for number in range(_WARM_UP_PAIRS + max(2, round(_PAIRS_PER_SECOND * asked.seconds))):
@@ -62,16 +62,9 @@ def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
             http = time.perf_counter() - begin
             time.sleep(_PAUSE)
             begin = time.perf_counter()
-            eval_image(
-                encoded,
-                data.image_size,
-                out[0],
-                resize_method=data.resize_method,
-                crop_pct=data.crop_pct,
-                preprocessing=data.eval_preprocessing,
-            )
+            image = images.decode(encoded, bundle.config.data, max_pixels)
             decoded = time.perf_counter()
-            classify(out)
+            classify(image[None])
             rows.append((http, decoded - begin, time.perf_counter() - decoded))
     http, decode, run = 1000 * np.array(rows[_WARM_UP_PAIRS:]).T
     medians = {"http_ms": http, "decode_ms": decode, "run_ms": run, "overhead_ms": http - decode - run}

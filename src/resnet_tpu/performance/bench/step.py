@@ -17,12 +17,12 @@ from typing import Any
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
-from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import MeasureOptions
 from resnet_tpu.performance.bench.step_programs import NUM_CLASSES, OURS, PROGRAMS, Case, Step, make_ours, make_torch
+from resnet_tpu.system.machine import has_gpu
 from resnet_tpu.system.program import exit_code
 
 PRECISIONS = ("float32", "bfloat16")
@@ -58,7 +58,7 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
         for case in chosen:
             check(case)
         return
-    here = "gpu" if distributed.has_gpu() else "cpu"
+    here = "gpu" if has_gpu() else "cpu"
     peers = {name: program for name, program in PROGRAMS.items() if name != OURS and program.only_on in ("", here)}
     chosen_peers, notes = compare.choose_peers(options.peers, peers)
     rows, records, bars = [], [], []
