@@ -40,6 +40,20 @@ def test_running_again_does_nothing(class_folders: Path, tmp_path: Path, run) ->
     assert {path for path in times if times[path] != after[path]} <= {out / "_prepare", out / "_prepare/prepare.json"}
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"options": {}, "inputs": {"daisy": 3}, "shards": []}'])
+def test_what_an_earlier_run_left_and_somebody_changed_is_named(
+    text: str, class_folders: Path, tmp_path: Path, run
+) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out)
+    (out / "_prepare" / "prepare.json").write_text(text)
+    with pytest.raises(
+        UserError, match=r"prepare\.json: got .*, expected what an earlier `prepare` wrote\. Remove the"
+    ):
+        run(class_folders, out)
+    assert (out / "manifest.json").exists()
+
+
 @pytest.mark.parametrize("lost", ["train-00001-of-00003", "_prepare/train-00001-of-00003.json", "manifest.json"])
 def test_what_is_missing_is_made_again(class_folders: Path, tmp_path: Path, lost: str, run, contents) -> None:
     out = tmp_path / "out"

@@ -49,7 +49,8 @@ def _read_state(out_dir: str) -> dict[str, Any] | None:
         return None
     try:
         state = checked_json.parse(storage.read_text(path))
-        return {"options": dict(state["options"]), "inputs": dict(state["inputs"]), "shards": list(state["shards"])}
+        inputs = {group: (count, digest) for group, (count, digest) in dict(state["inputs"]).items()}
+        return {"options": dict(state["options"]), "inputs": inputs, "shards": list(state["shards"])}
     except (ValueError, KeyError, TypeError) as error:
         do = "Remove the output folder and run again."
         raise UserError(path, f"{type(error).__name__}: {error}", "what an earlier `prepare` wrote", do) from None
