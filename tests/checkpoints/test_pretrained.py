@@ -70,6 +70,12 @@ def test_a_file_is_fetched_once(site: Site) -> None:
     assert (site.num_requests, kept()) == (1, [FILE])
 
 
+def test_only_the_name_tells_the_checksum(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "run-12345678.d"))
+    place, checksum = published.fetch(site.address)
+    assert (Path(place).read_bytes(), checksum, kept()) == (CONTENT, CHECKSUM, [FILE])
+
+
 def test_a_file_that_was_put_there_is_taken(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(

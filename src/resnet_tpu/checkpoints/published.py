@@ -27,9 +27,10 @@ def fetch(address: str) -> tuple[str, str]:
     """
     name = address.rsplit("/", 1)[-1]
     path = storage.join(folder(), name)
+    expected = _begins(name)
     if not storage.exists(path):
-        _download(address, path)
-    expected, found = _begins(name), checksum(path)
+        _download(address, path, expected)
+    found = checksum(path)
     if not found.startswith(expected):
         got = f"content with sha256 {found[:16]}..."
         raise UserError(f"Weights {path}", got, f"{expected}..., as its name says", "Delete it, and run this again.")
@@ -58,7 +59,8 @@ def _begins(name: str) -> str:
     return match[1]
 
 
-def _download(address: str, path: str) -> None:
+def _download(address: str, path: str, expected: str) -> None:
+    """Writes the file to `path` once all of it is there, with a checksum that begins as `expected`."""
     do = f"Fetch the file by other means and put it into {folder()}, or check network and proxy and run this again."
     if is_offline():
         raise UserError(f"Weights {address}", "HF_HUB_OFFLINE, and no copy on this machine", "the file", do)
@@ -77,9 +79,9 @@ def _download(address: str, path: str) -> None:
                 received += len(chunk)
             if length is not None and received != int(length):
                 raise http.client.IncompleteRead(b"", int(length) - received)
-            if not digest.hexdigest().startswith(_begins(path)):
+            if not digest.hexdigest().startswith(expected):
                 got = f"content with sha256 {digest.hexdigest()[:16]}..."
-                raise UserError(f"Weights {address}", got, f"{_begins(path)}..., as its name says", do)
+                raise UserError(f"Weights {address}", got, f"{expected}..., as its name says", do)
     except http.client.HTTPException as error:
         got = f"an answer that ended after {received:,} bytes ({type(error).__name__})"
         raise UserError(f"Weights {address}", got, "the whole file", do) from None
