@@ -84,14 +84,13 @@ def test_any_share_of_squeeze_and_excite_gives_the_same_network(ratio: float, wi
 
 def test_slots_averages_and_other_variables_change_nothing() -> None:
     variables = variables_of(make_network({"resnet_depth": 18}))
-    assert contents(variables) == Contents(pruned=False, optimizer=None, averaged=False)
+    assert contents(variables) == Contents(optimizer=None, averaged=False)
     others = {f"{name}/{copy}": shape for name, shape in variables.items() for copy in ("Momentum", "Adam")}
     others |= {f"{name}/ExponentialMovingAverage": shape for name, shape in variables.items()}
     others |= {"global_step": Shape(), "beta1_power": Shape(), "tower/weights": Shape(3, 4)}
     assert describe(variables | others) == described({"resnet_depth": 18})
-    assert contents(variables | others) == Contents(pruned=False, optimizer="Momentum", averaged=True)
+    assert contents(variables | others) == Contents(optimizer="Momentum", averaged=True)
     assert contents({"dense/kernel/LARSOptimizer": Shape(1)}).optimizer == "LARSOptimizer"
-    assert contents({"resnet_model/conv_1_m": Shape(1)}).pruned
 
 
 def without(shapes: dict[str, Shape], *names: str) -> dict[str, Shape]:

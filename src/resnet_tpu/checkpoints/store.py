@@ -33,7 +33,7 @@ from resnet_tpu.checkpoints.folders import (
     steps_in,
 )
 from resnet_tpu.checkpoints.missing import no_checkpoint
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, describe
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.parallel import hosts
 from resnet_tpu.storage import buckets
@@ -135,7 +135,7 @@ class CheckpointStore:
             except (OSError, ValueError, RuntimeError) as error:  # a disk that is full comes as any of them
                 if hosts.is_loss(error):
                     raise
-                got = _first_line(error)
+                got = describe(error)
             if got:
                 gc.collect()  # Orbax's tasks log their errors when they are collected, now that nobody keeps them
         if got:
@@ -326,7 +326,7 @@ def _reading(path: str) -> Iterator[None]:
             raise
         except Exception as error:  # noqa: BLE001  Orbax, TensorStore and the file system each raise their own
             _check_bucket(path, error)
-            got = _first_line(error)
+            got = describe(error)
             del error
             gc.collect()  # the last of these traces come when Orbax's tasks are collected
             raise DamagedCheckpointError(
@@ -353,8 +353,4 @@ def _check_bucket(path: str, error: Exception) -> None:
     buckets.require_bucket(path)
     if storage.is_remote(path) and (buckets.named(error) or _UNREACHED.search(str(error))):
         do = "Check the network and the permissions, then run the same command again."
-        raise UserError(f"Checkpoint {path}", _first_line(error), "an answer of the bucket", do) from error
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+        raise UserError(f"Checkpoint {path}", describe(error), "an answer of the bucket", do) from error

@@ -16,6 +16,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
 from resnet_tpu import storage
+from resnet_tpu.checkpoints.foreign import unreadable
 from resnet_tpu.checkpoints.tf1_table import make_table, read_table
 from resnet_tpu.data.records.tfrecord import masked_crc
 from resnet_tpu.errors import UserError
@@ -123,7 +124,7 @@ def _read_shard(path: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
         start = min(entry.offset for entry in entries.values())
         span = _read_span(path, start, max(entry.offset + entry.size for entry in entries.values()))
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(f"Checkpoint file {path}", error) from None
     for name, entry in entries.items():
         data = span[entry.offset - start :][: entry.size]
         if (crc := masked_crc(data)) != entry.crc32c:
@@ -173,7 +174,7 @@ def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
         with storage.open_read(path) as file:
             data = file.read(_MAX_INDEX_BYTES + 1)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(f"Checkpoint file {path}", error) from None
     if len(data) > _MAX_INDEX_BYTES:
         got = f"more than {_MAX_INDEX_BYTES} bytes"
         raise UserError(f"Checkpoint index {path}", got, "the names and places of a network's variables", _DO)
@@ -198,11 +199,6 @@ def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
             raise UserError(what, f"data file {entry.shard_id}", f"one of {header.num_shards} files", _DO)
         _check_shape(what, entry)
     return header.num_shards, entries
-
-
-def _unreadable(path: str, error: OSError) -> UserError:
-    got = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
-    return UserError(f"Checkpoint file {path}", got, "a readable file", "Check path and permissions.")
 
 
 def write_bundle(prefix: str, arrays: Mapping[str, np.ndarray | jax.Array]) -> None:

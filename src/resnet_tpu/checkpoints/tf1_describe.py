@@ -3,9 +3,10 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from resnet_tpu.checkpoints.tf1_lottery import is_pruned, rename
+from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE
+from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
@@ -20,7 +21,6 @@ AVERAGE = "/ExponentialMovingAverage"
 
 _EXPECTED = "those of a ResNet of the original"
 _OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"
-_IMAGE_SIZE = 224  # decides nothing where the stem is given
 
 # Features before the classifier as a multiple of the width, and the depths that have so many
 _DEPTHS = {
@@ -34,19 +34,9 @@ _WEIGHT = re.compile(r"(conv2d|batch_normalization|evonorm|dense)(?:_\d{1,9})?/(
 Shapes = dict[str, tuple[int, ...]]
 
 
-class Shaped(Protocol):
-    """An array, or what is known of one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its size in each dimension."""
-        ...
-
-
 class Contents(NamedTuple):
     """What a checkpoint holds beside the weights of a network."""
 
-    pruned: bool  # masks, and the names of the pruning fork
     optimizer: str | None  # whose slots there are: 'Momentum' or 'LARSOptimizer'
     averaged: bool  # moving averages of the weights
 
@@ -55,7 +45,7 @@ def contents(variables: Mapping[str, object]) -> Contents:
     """What there is among `variables`, by TensorFlow's names, beside the weights of a network."""
     slots = [slot.strip("/") for slot in (MOMENTUM, LARS) if any(name.endswith(slot) for name in variables)]
     averaged = any(name.endswith(AVERAGE) for name in variables)
-    return Contents(any(map(is_pruned, variables)), slots[0] if slots else None, averaged)
+    return Contents(slots[0] if slots else None, averaged)
 
 
 def check_original(variables: Mapping[str, object]) -> None:
@@ -68,7 +58,7 @@ def check_original(variables: Mapping[str, object]) -> None:
         )  # fmt: skip
 
 
-def describe(variables: Mapping[str, Shaped]) -> dict[str, Any]:
+def describe(variables: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the network that `variables` are of, by option name.
 
     resnet_depth, num_label_classes and stem, and the others that differ from the defaults. `variables` are by
@@ -137,7 +127,7 @@ def _of_depth(
     depth: int, width: int, convs: Sequence[tuple[int, ...]], options: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """`options` completed to the network of that depth, or None when it has not so many convolutions."""
-    network = resolve_architecture(Config().replace(resnet_depth=depth).model, image_size=_IMAGE_SIZE)
+    network = resolve_architecture(Config().replace(resnet_depth=depth).model, image_size=ANY_IMAGE_SIZE)
     blocks = network.blocks_per_group
     stem = 3 if "use_resnetd_stem" in options else 1
     projected = 1 in (convs[stem][0], convs[stem + 1][0])  # the first or, after a replaced max-pool, the second
@@ -159,7 +149,7 @@ def _difference(options: Mapping[str, Any], shapes: Shapes) -> str | None:
     """The first variable in which the network of `options` differs from `shapes`, in words, or None."""
     model = Config().replace(**{name: value for name, value in options.items() if name != "num_label_classes"}).model
     try:
-        network = Network.create(model, num_classes=options["num_label_classes"], image_size=_IMAGE_SIZE)
+        network = Network.create(model, num_classes=options["num_label_classes"], image_size=ANY_IMAGE_SIZE)
     except UserError as error:  # squeeze-and-excite in a basic block, and the like
         return error.expected
     params, batch_stats = network.shapes()

@@ -23,11 +23,6 @@ _NAME = re.compile(
 AnyVariable = TypeVar("AnyVariable")
 
 
-def is_pruned(name: str) -> bool:
-    """Whether a variable called `name` is of the fork's pruned networks."""
-    return _NAME.fullmatch(name.removeprefix(_SCOPE)) is not None
-
-
 def rename(variables: Mapping[str, AnyVariable]) -> dict[str, AnyVariable]:
     """`variables` by the names that they have in the original: `conv_1_w/Momentum` is `conv2d/kernel/Momentum`.
 

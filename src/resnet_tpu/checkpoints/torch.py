@@ -18,6 +18,7 @@ import safetensors
 import safetensors.numpy
 
 from resnet_tpu import storage
+from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE, stand_in, unreadable
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
 from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
@@ -43,7 +44,6 @@ _NOTED = (
     "resnet_depth", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool", "se_ratio", "pool_padding",
     "mean_rgb", "stddev_rgb",
 )  # fmt: skip
-_IMAGE_SIZE = 224  # decides nothing where the stem is given
 _DO = "Copy or download it again."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
@@ -83,8 +83,7 @@ def _read(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -
     try:
         arrays = _read_file(path, read_safetensors)
     except OSError as error:
-        got = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
-        raise UserError(f"Weights {path}", got, "a readable file", "Check path and permissions.") from None
+        raise unreadable(f"Weights {path}", error) from None
     bare = {_PREFIXES.sub("", name, count=1): array for name, array in arrays.items()}
     if len(bare) != len(arrays):
         raise UserError(
@@ -142,10 +141,7 @@ def _read_header(path: str) -> dict[str, np.ndarray]:
     header.pop("__metadata__", None)
     try:
         expected = 8 + size + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        arrays = {
-            name: np.broadcast_to(np.zeros((), _DTYPES[entry["dtype"]]), entry["shape"])
-            for name, entry in header.items()
-        }
+        arrays = {name: stand_in(entry["shape"], _DTYPES[entry["dtype"]]) for name, entry in header.items()}
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         got = f"a header that cannot be read ({error!r})"
         raise UserError(f"Weights {path}", got, "a whole, undamaged .safetensors file", _DO) from None
@@ -250,7 +246,7 @@ def _converted(told: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], path: str) -> None:
     """Raises UserError for the first array that is missing, of another shape, or not of the network of `options`."""
     model = ModelConfig(**{name: value for name, value in options.items() if name != "num_label_classes"})
-    network = Network.create(model, num_classes=options.get("num_label_classes", 1), image_size=_IMAGE_SIZE)
+    network = Network.create(model, num_classes=options.get("num_label_classes", 1), image_size=ANY_IMAGE_SIZE)
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
     expected = {

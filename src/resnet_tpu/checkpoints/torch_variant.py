@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.registry import IMAGENET_DEPTHS, resolve_architecture
 from resnet_tpu.options.config import ModelConfig
@@ -14,8 +15,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 WIDTH = 64
 """Channels of the stem in torchvision's and timm's ResNets."""
-
-_IMAGE_SIZE = 224  # decides nothing where the stem is given
 
 _CONV = re.compile(r"(layer\d\.\d+\.(conv\d|se\.fc1)|conv1|conv1\.[036])\.weight")
 _FIRST_CONV = re.compile(r"layer(\d+)\.\d+\.conv1\.weight")
@@ -105,7 +104,7 @@ def _find_depth(shapes: Shapes, path: str) -> tuple[int, bool]:
     blocks = tuple(counts[group] for group in sorted(counts))
     bottleneck = "layer1.0.conv3.weight" in shapes
     for depth in IMAGENET_DEPTHS:
-        network = resolve_architecture(ModelConfig(resnet_depth=depth), image_size=_IMAGE_SIZE)
+        network = resolve_architecture(ModelConfig(resnet_depth=depth), image_size=ANY_IMAGE_SIZE)
         if (network.blocks_per_group, network.bottleneck) == (blocks, bottleneck):
             return depth, bottleneck
     kind = "bottleneck" if bottleneck else "basic"

@@ -10,6 +10,7 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import pretrained, store, tf1, tf1_bundle, tf1_describe, torch
+from resnet_tpu.checkpoints.foreign import stand_in
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.missing import TF1_FILE
 from resnet_tpu.checkpoints.tf1_describe import STEP
@@ -191,14 +192,9 @@ def outline(found: Found) -> dict[str, np.ndarray]:
     """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
     kind, path = found.kind, found.path
     if kind == "ours":
-        return {name: _stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(store.stored_shapes(path))}
+        return {name: stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(store.stored_shapes(path))}
     if kind == "tf1":
         index = tf1_bundle.read_index(path)
-        arrays = {name: _stand_in(variable.shape, variable.dtype) for name, variable in index.items()}
+        arrays = {name: stand_in(variable.shape, variable.dtype) for name, variable in index.items()}
         return arrays | tf1_bundle.read_bundle(path, [STEP])
     return torch.read_outline(path)
-
-
-def _stand_in(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of zeros that takes the memory of one of them."""
-    return np.broadcast_to(np.zeros((), dtype), shape)
