@@ -86,22 +86,21 @@ def test_restores_every_array(write_bundle: WriteBundle) -> None:
     momentum = {f"{name}/Momentum": 2 * variables[name] for name, place in names.items() if place[0] == "params"}
     everything = variables | momentum | {"global_step": np.array(7, np.int64)}
     restored = tf1.from_tf1(network, tf1.read_checkpoint(write_bundle(everything)))
-    assert restored.global_step == 7
-    assert restored.momentum is not None
-    trees = {"params": restored.params, "batch_stats": restored.batch_stats}
+    assert restored["step"] == 7
     for name, place in names.items():
-        assert np.array_equal(leaf_at(trees, place), variables[name]), name
+        assert np.array_equal(leaf_at(restored, place), variables[name]), name
         if place[0] == "params":
-            assert np.array_equal(leaf_at({"params": restored.momentum}, place), momentum[f"{name}/Momentum"]), name
+            assert np.array_equal(leaf_at({"params": restored["momentum"]}, place), momentum[f"{name}/Momentum"]), name
 
 
 def test_restored_arrays_make_the_network_run() -> None:
     network = make_network(18, width=4, num_classes=3)
     restored = tf1.from_tf1(network, variables_of(network, 0))
-    assert restored.momentum is None
-    assert restored.global_step is None
+    assert restored.keys() == {"step", "params", "batch_stats"}
+    assert restored["step"] == 0
+    images = jnp.zeros((2, 64, 64, 3))
     logits, _ = jax.eval_shape(
-        lambda arrays: network.apply(arrays[0], arrays[1], jnp.zeros((2, 64, 64, 3)), train=False), restored[:2]
+        lambda arrays: network.apply(arrays["params"], arrays["batch_stats"], images, train=False), restored
     )
     assert logits.shape == (2, 3)
 

@@ -37,6 +37,10 @@ def _state_dict(network: Network) -> dict[str, np.ndarray]:
     return {name: torch.to_torch(array) for name, array in zeros.items()}
 
 
+def _drawn(network: Network) -> dict[str, Any]:
+    return dict(zip(("params", "batch_stats"), network.init(0), strict=True))
+
+
 class Saved(NamedTuple):
     """A file that `write_safetensors` wrote, the network, and its arrays: {"params": ..., "batch_stats": ...}."""
 
@@ -50,9 +54,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """Weights of a ResNet-18."""
     path = str(tmp_path_factory.mktemp("weights") / "r18.safetensors")
     network = _network(mean_rgb=(0.5, 0.4, 0.3))
-    params, batch_stats = network.init(0)
-    torch.write_safetensors(path, network, params, batch_stats, class_names=_CLASSES)
-    return Saved(path, network, {"params": params, "batch_stats": batch_stats})
+    arrays = _drawn(network)
+    torch.write_safetensors(path, network, arrays, class_names=_CLASSES)
+    return Saved(path, network, arrays)
 
 
 @pytest.fixture
@@ -385,17 +389,15 @@ def test_prefixes_of_wrappers_are_taken_off(tmp_path: Path) -> None:
     ],
 )
 def test_what_pytorch_s_classes_have_not_is_not_written(options: dict[str, Any], words: str, tmp_path: Path) -> None:
-    network = _network(**options)
-    params, batch_stats = network.shapes()
     with pytest.raises(UserError) as caught:
-        torch.write_safetensors(str(tmp_path / "w.safetensors"), network, params, batch_stats)
+        torch.write_safetensors(str(tmp_path / "w.safetensors"), _network(**options), {})
     assert words in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_other_pool_padding_is_written_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, network = str(tmp_path / "w.safetensors"), _network(pool_padding="same", num_classes=2)
-    torch.write_safetensors(path, network, *network.init(0))
+    torch.write_safetensors(path, network, _drawn(network))
     assert "pool_padding=same" in caplog.text
     assert torch.describe(torch.read_state_dict(path), path)["pool_padding"] == "same"
     assert torch.read_class_names(path) is None
@@ -405,5 +407,5 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path) -> 
     network = _network()
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="got a file, expected a folder"):
-        torch.write_safetensors(str(tmp_path / "file" / "w.safetensors"), network, *network.init(0))
+        torch.write_safetensors(str(tmp_path / "file" / "w.safetensors"), network, _drawn(network))
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]

@@ -103,7 +103,8 @@ def test_same_logits_there_and_back(name: str, tmp_path: Path) -> None:
         assert np.abs(theirs[0] - theirs[1]).max() > 1  # else nothing that the layers do to the images would be noticed
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=_TOLERANCE)
 
-    weights.write_safetensors(str(tmp_path / "back.safetensors"), network, params, batch_stats)
+    arrays = {"params": params, "batch_stats": batch_stats}
+    weights.write_safetensors(str(tmp_path / "back.safetensors"), network, arrays)
     again = _make(name)
     with torch.no_grad():
         for value in again.state_dict().values():
@@ -217,8 +218,8 @@ def test_torch_reads_what_is_converted_to_it(tmp_path: Path) -> None:
     network = Network.create(
         ModelConfig(resnet_depth=18, stem="imagenet", project_first_group=False), num_classes=3, image_size=64
     )
-    arrays = network.init(0)
-    weights.write_safetensors(str(tmp_path / "w.safetensors"), network, *arrays)
+    arrays: Arrays = dict(zip(("params", "batch_stats"), network.init(0), strict=True))
+    weights.write_safetensors(str(tmp_path / "w.safetensors"), network, arrays)
     theirs = safetensors_torch.load_file(tmp_path / "w.safetensors")
     torch.save(theirs, tmp_path / "w.pth")
     ours, again = (weights.read_state_dict(str(tmp_path / name)) for name in ("w.safetensors", "w.pth"))

@@ -107,7 +107,7 @@ def tensorflow(folder: Path) -> Subject:
 
     def read() -> Any:
         found = tf1.from_tf1(small, tf1.read_checkpoint(str(prefix)))
-        return [array.tobytes() for array in jax.tree.leaves((found.params, found.batch_stats))], found.global_step
+        return [np.asarray(array).tobytes() for array in jax.tree.leaves(found)]
 
     return Subject(sorted(prefix.parent.glob(f"{prefix.name}.*")), read)
 
@@ -116,7 +116,7 @@ def weights(folder: Path) -> Subject:
     """What `convert --to=safetensors` writes."""
     whole, arrays = drawn(CONFIG.replace(resnet_width=64, project_first_group=False))  # as PyTorch has it
     path = folder / "weights.safetensors"
-    torch.write_safetensors(str(path), whole, arrays["params"], arrays["batch_stats"], class_names=CLASSES)
+    torch.write_safetensors(str(path), whole, arrays, class_names=CLASSES)
 
     def read() -> Any:
         found = torch.read_state_dict(str(path))

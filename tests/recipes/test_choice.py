@@ -75,7 +75,8 @@ def weights(tmp_path: Path) -> Path:
     folder = tmp_path / "weights"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
-        torch.write_safetensors(str(folder / "model.safetensors"), network, *network.init(0))
+        arrays: dict[str, Any] = dict(zip(("params", "batch_stats"), network.init(0), strict=True))
+        torch.write_safetensors(str(folder / "model.safetensors"), network, arrays)
     pretrained = {"input_size": [3, 48, 48], "crop_pct": 0.9, "interpolation": "bilinear"}
     (folder / "config.json").write_text(json.dumps({"architecture": "resnet18", "pretrained_cfg": pretrained}))
     return folder

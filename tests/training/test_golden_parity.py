@@ -86,15 +86,15 @@ class Case:
         """
         variables = tf1.read_checkpoint(str(self.folder / self.meta[f"{checkpoint}_checkpoint"]))
         restored = tf1.from_tf1(self.network, variables)
-        assert restored.global_step == self.meta[f"{checkpoint}_global_step"]
-        params = restored.params
+        assert restored["step"] == self.meta[f"{checkpoint}_global_step"]
+        params = restored["params"]
         if seed is not None:
             rng = np.random.default_rng(seed)
             params = jax.tree.map(lambda leaf: leaf * (1 + 2.0**-23 * rng.uniform(-1, 1, leaf.shape)), params)
         params, batch_stats, trace = jax.tree.map(
-            lambda leaf: jnp.asarray(leaf, self.dtype), (params, restored.batch_stats, restored.momentum)
+            lambda leaf: jnp.asarray(leaf, self.dtype), (params, restored["batch_stats"], restored.get("momentum"))
         )
-        new = TrainState(jnp.int32(restored.global_step), params, batch_stats, self.optimizer(0.0).init(params))
+        new = TrainState(jnp.int32(restored["step"]), params, batch_stats, self.optimizer(0.0).init(params))
         return new.with_arrays(new.to_arrays() | {"momentum": trace}) if momentum and trace is not None else new
 
     def run(self, state: TrainState, steps: int) -> tuple[list[TrainState], list[float]]:

@@ -86,7 +86,8 @@ def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).model  # fmt: skip
     network = Network.create(model, num_classes=4, image_size=64)
     path = tmp_path_factory.mktemp("torchvision") / "resnet18.safetensors"
-    torch.write_safetensors(str(path), network, *network.init(1))
+    arrays: dict[str, Any] = dict(zip(("params", "batch_stats"), network.init(1), strict=True))
+    torch.write_safetensors(str(path), network, arrays)
     return path
 
 

@@ -86,9 +86,8 @@ def convert(
             with _new_folder(target) as folder:
                 timm.write_folder(folder, config, network, arrays, names, top_1=top_1)
         else:
-            params, batch_stats = arrays["params"], arrays["batch_stats"]
             seen = {name: getattr(config.data, name) for name in torch.PREPROCESSING}
-            torch.write_safetensors(target, network, params, batch_stats, class_names=class_names, preprocessing=seen)
+            torch.write_safetensors(target, network, arrays, class_names=class_names, preprocessing=seen)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
 
 
@@ -172,14 +171,9 @@ def _arrays(weights: Weights, network: Network) -> Arrays:
     left_over = [name for name in report.left_over if not name.endswith(used)]
     for line in describe_left_over(left_over, report.loaded):
         log.info("Not used: %s", line)
-    momentum, ema = None, None
-    if weights.kind == "tf1":
-        restored = tf1.from_tf1(network, weights.variables)
-        momentum, ema = restored.momentum, restored.ema
-    if momentum is None:
-        momentum = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
-    arrays = {"step": weights.step or 0, "params": params, "batch_stats": batch_stats, "momentum": momentum}
-    return arrays if ema is None else arrays | {"ema": ema}
+    restored = tf1.from_tf1(network, weights.variables) if weights.kind == "tf1" else {"step": 0}
+    momentum = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
+    return {"momentum": momentum, **restored, "params": params, "batch_stats": batch_stats}
 
 
 def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -68,34 +68,26 @@ def read_checkpoint(path: str) -> dict[str, np.ndarray]:
     return read_bundle(prefix)
 
 
-class Restored(NamedTuple):
-    """What a checkpoint of the original holds for a network, float32."""
+def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Arrays:
+    """All variables of a checkpoint of the original, or of its pruning fork, as the arrays of a checkpoint of ours.
 
-    params: Arrays
-    batch_stats: Arrays
-    momentum: Arrays | None  # None where the checkpoint has no optimizer slots
-    ema: Arrays | None  # moving averages {"params": ..., "batch_stats": ...}; None where there are none
-    global_step: int | None
-
-
-def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Restored:
-    """The arrays of `network` from all variables of a checkpoint of the original or of its pruning fork.
-
-    Masks are applied to weights, slots and averages. The slots of Momentum are ours as they are, and so are those of
-    LARS since TensorFlow 1.15 (before, its slots were without the learning rate). Raises UserError when a variable is
-    missing or has another shape than in the network.
+    step, an int, 0 where there is none; params, batch_stats, and momentum and ema where there are any, float32. Masks
+    are applied to all of them. The slots of Momentum are ours as they are, and so are those of LARS since TensorFlow
+    1.15 (before, its slots were without the learning rate). Raises UserError when a variable is missing or has another
+    shape than in the network.
     """
     check_original(variables)
     variables = apply_masks(variables)
     _check_depth(network, variables)
     names = tf_names(network)
     trainable = {name: leaf for name, leaf in names.items() if leaf[0] == "params"}
-    weights = _fill(network, names, variables, "")
+    arrays: Arrays = {"step": int(variables.get(STEP, 0)), **_fill(network, names, variables, "")}
     found = contents(variables)
-    momentum = _fill(network, trainable, variables, f"/{found.optimizer}")["params"] if found.optimizer else None
-    ema = _fill(network, names, variables, AVERAGE) if found.averaged else None
-    step = int(variables[STEP]) if STEP in variables else None
-    return Restored(weights["params"], weights["batch_stats"], momentum, ema, step)
+    if found.optimizer:
+        arrays["momentum"] = _fill(network, trainable, variables, f"/{found.optimizer}")["params"]
+    if found.averaged:
+        arrays["ema"] = _fill(network, names, variables, AVERAGE)
+    return arrays
 
 
 def _fill(

@@ -57,13 +57,12 @@ def write_folder(
     UserError for a network that timm has not.
     """
     name = architecture_of(config.model)
-    params, batch_stats = arrays["params"], arrays["batch_stats"]
     path = storage.join(folder, "model.safetensors")
     rest = {"eval_preprocessing": config.data.eval_preprocessing}  # which timm has no word for
-    torch.write_safetensors(path, network, params, batch_stats, class_names=class_names, preprocessing=rest)
+    torch.write_safetensors(path, network, arrays, class_names=class_names, preprocessing=rest)
     described = json.dumps(_describe(name, config, network, class_names), indent=2, ensure_ascii=False)
     storage.write_text(storage.join(folder, "config.json"), described + "\n")
-    num_parameters = sum(leaf.size for _, leaf in leaves(params))
+    num_parameters = sum(leaf.size for _, leaf in leaves(arrays["params"]))
     storage.write_text(storage.join(folder, "README.md"), _card(name, config, class_names, num_parameters, top_1))
 
 

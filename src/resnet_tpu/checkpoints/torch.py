@@ -264,15 +264,14 @@ def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], 
 def write_safetensors(
     path: str,
     network: Network,
-    params: Arrays,
-    batch_stats: Arrays,
+    arrays: Arrays,
     *,
     class_names: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the network as a `.safetensors` file with torchvision's names, float32, whole or not at all.
 
-    Its folder is made where it is missing.
+    arrays: params and batch_stats. The folder is made where it is missing.
 
     `torchvision.models.resnet50(num_classes=n).load_state_dict(safetensors.torch.load_file(path))` takes it, timm's
     `resnet50` likewise, and timm's ResNet what torchvision has not (ResNet-D, SE). Images must be normalised by
@@ -282,9 +281,8 @@ def write_safetensors(
     """
     _check_writable(network)
     model = network.model
-    trees = {"params": params, "batch_stats": batch_stats}
-    arrays = {
-        name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(trees, leaf), np.float32)))
+    named = {
+        name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(arrays, leaf), np.float32)))
         for name, leaf in torch_names(network).items()
     }
     if model.pool_padding == "same" and not model.replace_stem_max_pool:
@@ -298,8 +296,8 @@ def write_safetensors(
     if class_names is not None:
         notes["class_names"] = list(class_names)
     told = json.dumps(notes)
-    metadata = {"format": "pt", _OWN_KEY: told, _CHECKSUM_KEY: _checksum(told, arrays)}
-    data = safetensors.numpy.save(arrays, metadata)
+    metadata = {"format": "pt", _OWN_KEY: told, _CHECKSUM_KEY: _checksum(told, named)}
+    data = safetensors.numpy.save(named, metadata)
     storage.make_dir(path.rpartition("/")[0] or ".")
     with storage.write_whole(path) as file:
         file.write(data)

@@ -240,16 +240,13 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
     variables = tf1.read_checkpoint(found)
     restored = tf1.from_tf1(network, variables)
-    arrays = fresh_arrays(network, config) | {
-        name: jax.tree.map(np.array, array)  # copies, for what was read may still be the pages of the file
-        for name, array in restored._asdict().items()
-        if name != "global_step" and array is not None
-    }
+    # copies, for what was read may still be the pages of the file
+    arrays = fresh_arrays(network, config) | jax.tree.map(np.array, restored)
     theirs = masks_by_layer(variables)
     names = {key: name.removesuffix("/kernel") for name, (_, key) in tf_names(network).items()}
     masks = all_kept(kernels_of(arrays["params"], layers))
     masks |= {name: theirs[names[key]].astype(bool) for name, key in layers.items() if names[key] in theirs}
-    return _Origin(arrays, masks, restored.global_step or 0)
+    return _Origin(arrays, masks, restored["step"])
 
 
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:

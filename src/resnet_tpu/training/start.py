@@ -105,16 +105,10 @@ def find_start(
 def _continue_original(network: Network, optimizer: Optimizer, prefix: str, *, average: bool) -> TrainState:
     """The state that a training of the original program saved, step and optimizer included."""
     restored = tf1.from_tf1(network, tf1.read_checkpoint(prefix))
-    step = restored.global_step or 0
-    log.info("Going on from step %d of the original's checkpoint %s", step, prefix)
-    saved = {
-        "step": np.int32(step),
-        "params": restored.params,
-        "batch_stats": restored.batch_stats,
-        "momentum": restored.momentum,
-        "ema": restored.ema if average else None,
-    }
+    log.info("Going on from step %d of the original's checkpoint %s", restored["step"], prefix)
+    if not average:
+        restored.pop("ema", None)
     # copies, for what was read may still be the pages of the file
-    arrays = jax.tree.map(jnp.array, {name: value for name, value in saved.items() if value is not None})
+    arrays = jax.tree.map(jnp.array, restored | {"step": np.int32(restored["step"])})
     state = start_state(optimizer, arrays["params"], arrays["batch_stats"], average=average)
     return state.with_arrays(state.to_arrays() | arrays)
