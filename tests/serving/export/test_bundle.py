@@ -20,7 +20,15 @@ import pytest
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier, newest_bundle, open_bundle, write_bundle
+from resnet_tpu.serving.export.bundle import (
+    Bundle,
+    Form,
+    find_bundle,
+    load_classifier,
+    newest_bundle,
+    open_bundle,
+    write_bundle,
+)
 from resnet_tpu.serving.export.export import export_model, export_run
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.trained import Trained
@@ -93,6 +101,14 @@ def test_two_exports_within_a_second_are_two_bundles_and_the_newest_counts(tmp_p
     assert newest_bundle(str(tmp_path)) == str(max(paths, key=lambda path: int(path.name)))
     (tmp_path / "99999999999").mkdir()  # one that is being copied
     assert newest_bundle(str(tmp_path)) == str(max(paths, key=lambda path: int(path.name)))
+
+
+def test_a_search_that_finds_no_bundle_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resnet_tpu.serving.export.bundle._no_bundle", pytest.fail)
+    assert find_bundle(str(tmp_path)) is None
+    assert find_bundle("nowhere://bucket/exported") is None
+    path = write(tmp_path)
+    assert find_bundle(str(tmp_path)) == find_bundle(str(path)) == str(path)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Prediction with a bundle: the images, formats and reports of `train.predict`."""
+"""Prediction with a bundle: the images, formats and reports of `training.predict`."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,7 +33,7 @@ def predict_with_bundle(
     top_k: int = 5,
     output_dir: str = "",
 ) -> Predictions:
-    """Predicts image files and folders, or a split of the data, as `train.predict.predict`, in one process.
+    """Predicts image files and folders, or a split of the data, as `training.predict.predict`, in one process.
 
     form: default that of `load_classifier`. Raises UserError.
     """

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import network_of
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed
-from resnet_tpu.serving.export.bundle import Bundle
+from resnet_tpu.serving.export.bundle import Bundle, load_classifier, softmax
 from resnet_tpu.serving.export.export import network_data
 from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
 from resnet_tpu.training.compiler_options import sound_options_for
@@ -50,22 +49,13 @@ class Comparison:
     images_per_second: float | None
 
 
-class Reference(NamedTuple):
-    """A trained network, and the first `num_images` of `source`, on which bundles are held against it."""
-
-    trained: Trained
-    source: Source
-    data: DataConfig
-    num_images: int
-
-
 def open_reference(
     config: Config, images: Sequence[str] = (), *, split: Split | None = None, num_images: int = 500
-) -> Reference:
+) -> tuple[Trained, Source, DataConfig, int]:
     """The newest checkpoint of `model_dir`, and the images named, or without any the first of a split of the data.
 
-    Test, or validation where there is no test, unless another is named. Raises UserError where there are none, or they
-    are of other classes.
+    What `verify` holds a bundle against. Test, or validation where there is no test, unless another is named. Raises
+    UserError where there are none, or they are of other classes.
     """
     trained = load_trained(
         config.run.model_dir,
@@ -79,7 +69,7 @@ def open_reference(
         if images or split:
             raise
         source, there = open_images(data, images, "validation", trained.class_names)
-    return Reference(trained, source, data, min(num_images, there))
+    return trained, source, data, min(num_images, there)
 
 
 def verify(bundle: Bundle, trained: Trained, source: Source, data: DataConfig, num_images: int) -> list[Comparison]:
@@ -110,18 +100,12 @@ def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Run]]:
     if trained.config.model.precision != "float32":
         yield f"trained network, {trained.config.model.precision}", _live(trained, trained.config.model.precision)
     for form in bundle.forms:
-        if form == "stablehlo":
-            from resnet_tpu.serving.export.stablehlo import load_stablehlo
-
-            yield form, load_stablehlo(bundle, "logits")
-        elif form == "savedmodel":
+        if form == "savedmodel":
             from resnet_tpu.serving.export.savedmodel import load_savedmodel
 
             yield form, load_savedmodel(bundle)
         else:
-            from resnet_tpu.serving.export.runtime import load_onnx
-
-            yield form, load_onnx(bundle, form, output="logits")
+            yield form, load_classifier(bundle, form, output="logits")
 
 
 def _live(trained: Trained, precision: str) -> Run:
@@ -164,17 +148,12 @@ def _compare(
     return Comparison(
         name,
         float(np.abs(logits - reference).max()),
-        float(np.abs(_softmax(logits) - _softmax(reference)).max()),
+        float(np.abs(softmax(logits) - softmax(reference)).max()),
         int((predicted == reference.argmax(1)).sum()),
         len(logits),
         float((predicted == labels)[known].mean()) if known.any() else None,
         rate,
     )
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
 
 
 def _check(bundle: Bundle, found: Comparison, reference: np.ndarray) -> None:

@@ -81,11 +81,10 @@ class _Walk(Generic[T]):
     def network(self, images: T) -> tuple[T, T]:
         settings = self.folded.architecture
         x, size = self.stem(self.ops.normalize(images, self.folded.mean, self.folded.std))
-        block = self.bottleneck_block if settings.bottleneck else self.basic_block
         for group, blocks in enumerate(settings.blocks_per_group, start=1):
             for number in range(1, blocks + 1):
                 stride = 2 if group > 1 and number == 1 else 1
-                x = block(x, f"group{group}/block{number}", size, stride)
+                x = self.block(x, f"group{group}/block{number}", size, stride)
                 size = -(-size // stride)
         if settings.pre_activation:
             x = self.norm(x, "norm_out")
@@ -108,20 +107,17 @@ class _Walk(Generic[T]):
             x = self.ops.max_pool(x, (1, 1) if settings.pool_padding == "symmetric" else same_pads(size, 3))
         return x, -(-size // 2)
 
-    def basic_block(self, x: T, name: str, size: int, stride: int) -> T:
-        x, shortcut = self.enter(x, name)
+    def block(self, x: T, name: str, size: int, stride: int) -> T:
+        settings, shortcut = self.folded.architecture, x
+        if settings.pre_activation:
+            x = self.norm(x, f"{name}/norm_in")
         if self.has(f"{name}/projection/kernel"):
             shortcut = self.project(x, name, size, stride)
-        x = self.ops.conv(self.conv_act(x, f"{name}/conv1", stride), f"{name}/conv2")
-        return self.ops.add(x, shortcut, relu=not self.folded.architecture.pre_activation)
-
-    def bottleneck_block(self, x: T, name: str, size: int, stride: int) -> T:
-        settings = self.folded.architecture
-        x, shortcut = self.enter(x, name)
-        if self.has(f"{name}/projection/kernel"):
-            shortcut = self.project(x, name, size, stride)
-        x = self.conv_act(self.conv_act(x, f"{name}/conv1"), f"{name}/conv2", stride)
-        x = self.ops.conv(x, f"{name}/conv3")
+        if not settings.bottleneck:
+            x = self.ops.conv(self.conv_act(x, f"{name}/conv1", stride), f"{name}/conv2")
+        else:
+            x = self.conv_act(self.conv_act(x, f"{name}/conv1"), f"{name}/conv2", stride)
+            x = self.ops.conv(x, f"{name}/conv3")
         if self.has(f"{name}/squeeze_excite/reduce/kernel"):
             squeezed = self.ops.conv(self.ops.global_mean(x), f"{name}/squeeze_excite/reduce", relu=True)
             x = self.ops.gate(x, self.ops.conv(squeezed, f"{name}/squeeze_excite/expand"))
@@ -132,10 +128,6 @@ class _Walk(Generic[T]):
         pools = self.folded.architecture.resnetd_shortcut and stride == 2
         seen = self.ops.average_pool(x, same_pads(size, 2)) if pools else x
         return self.ops.conv(seen, f"{name}/projection", stride=1 if pools else stride)
-
-    def enter(self, x: T, name: str) -> tuple[T, T]:
-        """What the branch and what the shortcut of a block begin with."""
-        return (self.norm(x, f"{name}/norm_in"), x) if self.folded.architecture.pre_activation else (x, x)
 
     def conv_act(self, x: T, name: str, stride: int = 1) -> T:
         """A convolution and its activation; a batch norm between them is in the convolution's arrays."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
+from resnet_tpu.checkpoints.tf1_table import make_varint
 from resnet_tpu.data.records.tfrecord import framed
 
 REQUESTS = "assets.extra/tf_serving_warmup_requests"
@@ -47,16 +48,8 @@ def _prediction_log(model_name: str, images: Sequence[bytes]) -> bytes:
 
 def _bytes(field: int, value: bytes) -> bytes:
     """A field of protobuf's wire format that holds bytes, text or a message."""
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+    return make_varint(field << 3 | 2) + make_varint(len(value)) + value
 
 
 def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    groups = []
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*groups, value])
+    return make_varint(field << 3) + make_varint(value)
