@@ -139,7 +139,7 @@ def test_a_bundle_of_a_network_that_overflows(
         message = refused("predict", bundle, picture, f"--form={form}", "--format=json")
         assert f"Probabilities of {bundle}, step {STEP}, batch 1 of 1: got nan" in message
     message = refused("serve", exported, "--port=0")
-    assert f"Probabilities of bundle {bundle}, step {STEP}: got nan" in message
+    assert f"Logits of bundle {bundle}, step {STEP}: got nan" in message
     message = refused("export", run, exported, "--forms=int8")
     assert "Calibration of int8" in message
     assert list(exported.iterdir()) == [bundle]

@@ -14,13 +14,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.serving.export.bundle import softmax
 from resnet_tpu.serving.server.app import make_app
 from resnet_tpu.serving.server.batching import Batcher
 from resnet_tpu.serving.server.gate import State
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, load_models
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.serving.server.predict_api import softmax
 
 
 def test_health(client: httpx.Client) -> None:
@@ -139,7 +139,7 @@ def test_probabilities_that_are_no_numbers_are_never_answered(export_dir: Path, 
         app = httpx.ASGITransport(make_app(models, loader, State()), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=app, base_url="http://server") as client:
             version = flowers.current.bundle.version
-            expected = f"Image 0: flowers version {version}, step 3, gives probabilities that are not finite."
+            expected = f"Image 0: flowers version {version}, step 3, gives logits that are not finite."
             both = {"instances": [{"b64": base64.b64encode(image).decode()} for image in images[:2]]}
             answer = await client.post("/v1/models/flowers:predict", json=both)
             assert (answer.status_code, list(answer.json())) == (500, ["error"])

@@ -5,7 +5,7 @@ import contextlib
 import importlib.resources
 import mimetypes
 from collections.abc import AsyncIterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,7 +18,7 @@ from resnet_tpu.serving.server import openapi
 from resnet_tpu.serving.server.gate import Gate, State
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, Model, keep_reloading
-from resnet_tpu.serving.server.predict_api import model_metadata, model_status, to_json
+from resnet_tpu.serving.server.predict_api import json_response, model_metadata, model_status
 from resnet_tpu.serving.server.refusal import Refusal
 from resnet_tpu.serving.server.service import Service
 
@@ -100,7 +100,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
         model, found = service.find(name, version)
         bundle = found.bundle
         signatures = model_metadata(name, bundle.version, len(bundle.class_names), bundle.image_size)
-        return _json({**signatures, "model_card": model.card()})
+        return json_response({**signatures, "model_card": model.card()})
 
     @app.get("/v1/models", responses=openapi.models_answer())
     async def list_models() -> Response:
@@ -108,17 +108,17 @@ def _add_models(app: FastAPI, service: Service) -> None:
         found = [{"name": name, "version": model.current.bundle.version} for name, model in service.models.items()]
         options = service.options
         limits = {"body_bytes": options.max_body, "images": options.max_images_per_request}
-        return _json({"models": found, "limits": limits})
+        return json_response({"models": found, "limits": limits})
 
     @app.get("/v1/models/{name:part}", responses=openapi.status_answer())
     async def status(name: str) -> Response:
         """The version that is served, as TensorFlow Serving's Model status API."""
-        return _json(model_status(service.find(name, None)[1].bundle.version))
+        return json_response(model_status(service.find(name, None)[1].bundle.version))
 
     @app.get("/v1/models/{name:part}/versions/{version:part}", responses=openapi.status_answer())
     async def status_version(name: str, version: int) -> Response:
         """The same of a certain version."""
-        return _json(model_status(service.find(name, version)[1].bundle.version))
+        return json_response(model_status(service.find(name, version)[1].bundle.version))
 
     @app.get("/v1/models/{name:part}/metadata", responses=openapi.metadata_answer())
     async def metadata_latest(name: str) -> Response:
@@ -133,7 +133,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
 def _add_operation(app: FastAPI, metrics: Metrics, state: State) -> None:
     def health() -> Response:
-        return _json({"live": True, "ready": state.is_ready}, 200 if state.is_ready else 503)
+        return json_response({"live": True, "ready": state.is_ready}, 200 if state.is_ready else 503)
 
     @app.get("/health", responses=openapi.health_answer(503))
     async def health_all() -> Response:
@@ -148,7 +148,7 @@ def _add_operation(app: FastAPI, metrics: Metrics, state: State) -> None:
     @app.get("/health/live", responses=openapi.health_answer())
     async def health_live() -> Response:
         """200 as long as the process answers."""
-        return _json({"live": True, "ready": state.is_ready})
+        return json_response({"live": True, "ready": state.is_ready})
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def read_metrics() -> Response:
@@ -178,22 +178,18 @@ def _add_pages(app: FastAPI) -> None:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Refusal)
     async def refused(_: Request, error: Refusal) -> Response:
-        return _json({"error": error.message}, error.status, error.headers)
+        return json_response({"error": error.message}, error.status, error.headers)
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         message = f"Malformed request: {request.method} {request.url.path}: {error.detail}."
-        return _json({"error": message}, error.status_code, error.headers)
+        return json_response({"error": message}, error.status_code, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def no_such_value(_: Request, error: RequestValidationError) -> Response:
         found = "; ".join(f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors())
-        return _json({"error": f"Malformed request: {found}."}, 400)
+        return json_response({"error": f"Malformed request: {found}."}, 400)
 
     @app.exception_handler(Exception)
     async def our_fault(_: Request, __: Exception) -> Response:  # the server logs the traceback
-        return _json({"error": "Internal error. The log of the server says more."}, 500)
-
-
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(to_json(value), status, headers, "application/json")
+        return json_response({"error": "Internal error. The log of the server says more."}, 500)

@@ -10,11 +10,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from resnet_tpu.serving.server.connection import MAX_HEAD
 from resnet_tpu.serving.server.metrics import Metrics
-from resnet_tpu.serving.server.predict_api import to_json
+from resnet_tpu.serving.server.predict_api import json_response
 
 log = logging.getLogger(__name__)
 
 _LENGTHS = {b"content-length", b"transfer-encoding"}
+_CLOSE = {"connection": "close"}
 
 
 @dataclass
@@ -81,11 +82,9 @@ def _refused_head(scope: Scope) -> Response | None:
         len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) + 4 for name, value in headers)
     )
     if size > MAX_HEAD:
-        return _refusal(431, f"Request: got a head of {size} bytes, expected at most {MAX_HEAD}.")
+        error = f"Request: got a head of {size} bytes, expected at most {MAX_HEAD}."
+        return json_response({"error": error}, 431, _CLOSE)
     if {name for name, _ in headers} >= _LENGTHS:
-        return _refusal(400, "Request: got Content-Length and Transfer-Encoding, expected one of them.")
+        error = "Request: got Content-Length and Transfer-Encoding, expected one of them."
+        return json_response({"error": error}, 400, _CLOSE)
     return None
-
-
-def _refusal(status: int, error: str) -> Response:
-    return Response(to_json({"error": error}), status, {"connection": "close"}, "application/json")

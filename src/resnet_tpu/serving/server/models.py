@@ -102,7 +102,7 @@ class Loader:
                 raise UserError(
                     f"Bundle {bundle.path}", f"an output of shape {found.shape}", expected, "Export it again."
                 )
-            what = f"Probabilities of bundle {bundle.path}, step {bundle.description.get('step')}"
+            what = f"Logits of bundle {bundle.path}, step {bundle.description.get('step')}"
             check_finite(what, found, lambda: "Export an earlier checkpoint.")
         batcher = Batcher(
             classify,

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from starlette.responses import Response
 
+from resnet_tpu.serving.export.bundle import softmax
 from resnet_tpu.serving.server.pixels import parse_image, parse_images, take_arrays
 from resnet_tpu.serving.server.refusal import Refusal
 
@@ -100,26 +102,25 @@ def _file(value: Any, index: int) -> bytes:
         raise Refusal(400, f"Image {index}: got text that is no base64 ({error}), expected an image file.") from None
 
 
-def predict_answer(logits: np.ndarray, request: PredictRequest) -> bytes:
-    """The body of the answer to a `:predict` request. logits: [n, classes] of its images."""
+def predict_answer(logits: np.ndarray, request: PredictRequest) -> Response:
+    """The answer to a `:predict` request. logits: [n, classes] of its images."""
     first = logits if request.are_pixels else logits.argmax(-1)
     columns = dict(zip(_OUTPUTS[request.are_pixels], (first.tolist(), softmax(logits).tolist()), strict=True))
     if not request.by_rows:
-        return to_json({"outputs": columns})
-    return to_json(
+        return json_response({"outputs": columns})
+    return json_response(
         {"predictions": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
     )
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities [..., classes]."""
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
 
 
 def to_json(value: Any) -> bytes:
     """JSON in UTF-8, without spaces. Half a surrogate pair, which UTF-8 has not, becomes a question mark."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer that says `value` in JSON."""
+    return Response(to_json(value), status, headers, "application/json")
 
 
 def model_status(version: int) -> dict[str, Any]:

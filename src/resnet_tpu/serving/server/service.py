@@ -9,10 +9,11 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from resnet_tpu.serving.export.bundle import softmax
 from resnet_tpu.serving.server.body import Pending, Share, read_body, read_files
 from resnet_tpu.serving.server.models import Model, Version
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.serving.server.predict_api import parse_request, predict_answer, softmax, to_json
+from resnet_tpu.serving.server.predict_api import json_response, parse_request, predict_answer
 from resnet_tpu.serving.server.refusal import CLIENT_GONE, Refusal
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Service:
                     raise Refusal(result.status, result.message.replace("Image", f"Image {index}", 1))
             rows = [result for result in results if isinstance(result, np.ndarray)]
             num_bytes = 20 * len(rows) * len(rows[0])
-            return _json(await _apart(num_bytes, lambda: predict_answer(np.stack(rows), parsed)))
+            return await _apart(num_bytes, lambda: predict_answer(np.stack(rows), parsed))
 
         return await self._bounded(request, lambda share: read_body(request, self.options.max_body, share), work)
 
@@ -76,8 +77,8 @@ class Service:
             }
             refused = [result for result in results if isinstance(result, Refusal)]
             if len(refused) < len(results):
-                return _json(to_json(answer))
-            return _json(to_json({"error": refused[0].message, **answer}), refused[0].status)
+                return json_response(answer)
+            return json_response({"error": refused[0].message, **answer}, refused[0].status)
 
         return await self._bounded(request, read, work)
 
@@ -126,11 +127,11 @@ async def _classify(
 
 
 def _sound(result: np.ndarray | Refusal, version: Version) -> np.ndarray | Refusal:
-    """The result, or a refusal in place of probabilities that are not finite."""
+    """The result, or a refusal in place of logits that are not finite."""
     if isinstance(result, Refusal) or np.isfinite(result).all():
         return result
     bundle = version.bundle
-    got = f"{bundle.name} version {bundle.version}, step {bundle.description.get('step')}, gives probabilities"
+    got = f"{bundle.name} version {bundle.version}, step {bundle.description.get('step')}, gives logits"
     return Refusal(500, f"Image: {got} that are not finite. Serve a bundle of another checkpoint.")
 
 
@@ -149,7 +150,3 @@ async def _apart(num_bytes: int, function: Callable[[], T]) -> T:
 async def _wait_until_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")
