@@ -15,12 +15,15 @@ from PIL import Image
 from resnet_tpu.reports import style
 
 HERE = Path(__file__).parent
-MEASURED = HERE.parents[1] / "benchmarks" / "results" / "2026-11-20-input.json"
+MEASURED = HERE.parents[1] / "benchmarks" / "results" / "2026-11-25-input.json"
 BARS = {
     "resnet-tpu": "resnet_tpu",
     "tf.data, optimized": "tf.data, the original's pipeline",
+    "FFCV": "FFCV, on a file of its own",
     "Grain, OpenCV": "Grain with OpenCV",
+    "SPDL, OpenCV": "SPDL with OpenCV",
     "PyTorch DataLoader": "PyTorch DataLoader",
+    "DALI": "DALI on the CPU",
 }
 WIDTH, GAP, MARGIN = 1500, 12, 30  # pixels
 
@@ -56,13 +59,15 @@ def join(page: Image.Image, matrix: Image.Image, curves: Image.Image) -> Image.I
 
 @mpl.rc_context(style.STYLE)
 def draw_peers(record: dict) -> Figure:
-    """Images per second of ours and of three others."""
+    """Images per second of ours and of others."""
     runs = record["figures"]["runs"]
     speeds = [statistics.median(run["images_per_sec"] for run in runs[name]) for name in BARS]
-    figure = Figure(figsize=(8, 2.4), layout="constrained")
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
     style.add_title(figure, "Photos of ImageNet decoded for training, images/s")
     axes = figure.subplots()
-    bars = axes.barh(list(BARS.values()), speeds, color=[style.COLOURS[0], *[style.COLOURS[7]] * 3], height=0.65)
+    bars = axes.barh(
+        list(BARS.values()), speeds, color=[style.COLOURS[0], *[style.COLOURS[7]] * (len(BARS) - 1)], height=0.65
+    )
     axes.bar_label(bars, [f"{speed:,.0f}" for speed in speeds], padding=4)
     axes.invert_yaxis()
     axes.grid(visible=False)

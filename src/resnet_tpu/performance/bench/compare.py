@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 PACKAGES = (
     "resnet-tpu", "jax", "jaxlib", "flax", "grain", "numpy", "scipy", "opencv-python-headless", "simplejpeg",
-    "pillow", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "onnxruntime", "uvicorn", "fastapi",
+    "pillow", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "spdl-core", "nvidia-dali-cuda120",
+    "ffcv", "onnxruntime", "uvicorn", "fastapi",
 )  # fmt: skip
 
 _PATIENCE = 10.0
