@@ -166,6 +166,16 @@ def test_made_up_images_and_files_of_options_choose_nothing(
     assert config_of(tmp_path / "b")["learning_rate_schedule"] == "step"
 
 
+def test_where_there_may_be_several_processes_none_is_chosen(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resnet_tpu.parallel.rendezvous.is_in_cluster", lambda _: True)
+    assert cli.main(["train", str(photos), f"--model_dir={tmp_path}", "--print_config"]) == 0
+    shown = capsys.readouterr()
+    assert "No --recipe: the defaults, which are for ImageNet." in shown.err
+    assert "train_batch_size" not in shown.out  # the default
+
+
 def test_weights_that_are_not_there_are_told_before_a_device_is_used(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
