@@ -154,10 +154,11 @@ def _chosen(config: Config) -> Layer | None:
     if data.bigtable_instance or data.data_dir in ("", "null", "synthetic") or tf1.find_checkpoint(run.model_dir):
         return None
     if run.coordinator_address or rendezvous.is_in_cluster(run):
-        log.info(
-            "No --recipe: the defaults, which are for ImageNet. None is chosen where there may be several processes, "
-            "as on a TPU VM; for photos name one, such as --recipe=finetune."
-        )
+        if not run.process_id:  # the first of them says it, or whoever may be the only one
+            log.info(
+                "No --recipe: the defaults, which are for ImageNet. None is chosen where there may be several "
+                "processes, as on a TPU VM; for photos name one, such as --recipe=finetune."
+            )
         return None
     check(config)  # mistakes show before the data are looked for
     distributed.start(use_tpu=run.use_tpu)
