@@ -7,7 +7,7 @@ imported where they are used: they are no dependencies of this package.
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,8 +211,8 @@ def open_dali(task: Task) -> Iterator[Any]:
     @pipeline_def(batch_size=task.batch_size, num_threads=threads, device_id=None, prefetch_queue_depth=_BATCHES_AHEAD)
     def make() -> Any:
         records: Any = fn.readers.tfrecord(
-            path=files, index_path=_index_for_dali(task), features=features, random_shuffle=True,
-            initial_fill=_SHUFFLE_BUFFER,
+            path=files, index_path=_index_for_dali(files, f"{task.records}-dali"), features=features,
+            random_shuffle=True, initial_fill=_SHUFFLE_BUFFER,
         )  # fmt: skip
         images = fn.decoders.image_random_crop(
             records["image/encoded"], random_aspect_ratio=(3 / 4, 4 / 3), random_area=(0.08, 1.0)
@@ -226,15 +226,13 @@ def open_dali(task: Task) -> Iterator[Any]:
         yield pipeline.run()[0].as_tensor()
 
 
-def _index_for_dali(task: Task) -> list[str]:
-    """Where each record begins and how long it is, as text files beside the records."""
-    folder = Path(f"{task.records}-dali")
-    folder.mkdir(exist_ok=True)
-    paths = []
-    for file in sorted(Path(task.records).glob("train-*")):
-        rows = [(begin - HEADER.size, HEADER.size + n + CHECKSUM.size) for begin, n in load_index(str(file)).tolist()]
-        paths.append(folder / file.name)
-        paths[-1].write_text("".join(f"{begin} {length}\n" for begin, length in rows))
+def _index_for_dali(files: Sequence[str], folder: str) -> list[str]:
+    """Where each record of TFRecords begins and how long it is, as text files in `folder`; their paths."""
+    Path(folder).mkdir(exist_ok=True)
+    paths = [Path(folder, Path(file).name) for file in files]
+    for file, path in zip(files, paths, strict=True):
+        rows = [(begin - HEADER.size, HEADER.size + n + CHECKSUM.size) for begin, n in load_index(file).tolist()]
+        path.write_text("".join(f"{begin} {length}\n" for begin, length in rows))
     return list(map(str, paths))
 
 
