@@ -49,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, serving() as endpoint:
         records = Path(folder) / "records"
         write_photos(options.photos, records, options.num_images)
-        place = _copy(records)
+        place = copy_records(records)
         ask(endpoint, "/_control", {"slow": 1.0 if options.slow_secs else 0.0, "slow_secs": options.slow_secs})
         task = Task(
             str(records), options.num_images, 224, "bicubic", num_cores(), 8 if options.quick else 100,
@@ -73,7 +73,7 @@ def main() -> None:
     script.report_ratios("gcs", rows, options)
 
 
-def _copy(records: Path) -> str:
+def copy_records(records: Path) -> str:
     """The records in the bucket, with their indexes beside them."""
     place = "gs://bucket/records"
     for path in records.glob("*-of-*"):

@@ -1,6 +1,7 @@
 """`resnet-tpu plan`."""
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,11 @@ from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
+    from resnet_tpu.options.config import Config
+    from resnet_tpu.performance.plan.feeding import Host
     from resnet_tpu.performance.plan.plan import Plan
+
+_HOST_WORKERS = 96  # as many as the cores of the smallest host that Google Cloud has for a TPU
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,14 @@ class PlanOptions:
         "Images/s that the loader gives on each host: the time that devices wait for them is then counted. Measure "
         "there, with `resnet-tpu bench input`. Default: as many as the devices take.",
         at_least=1,
+    )
+    host_mb_per_sec: float | None = option(
+        None,
+        "MB/s that each host reads from its bucket, with host_images_per_sec. Default: as many as it decodes.",
+        at_least=1,
+    )
+    image_kb: float = option(
+        110.0, "Mean size of an image file in kB, with host_mb_per_sec. ImageNet's: 110.", at_least=1
     )
     largest_batch: bool = option(
         False, "Also look for the largest train_batch_size that fits: two or three short compilations."
@@ -56,7 +69,7 @@ class PlanOptions:
         "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",
         "resnet-tpu plan --recipe=resnetrs50_i160 --topology=v3:8x8 --mode=train --picture=plan.png",
         "resnet-tpu plan --topology=v5e:2x2 --resnet_depth=152 --largest_batch",
-        "resnet-tpu plan --recipe=v5e-8 --host_images_per_sec=15000",
+        "resnet-tpu plan --recipe=v5e-8 --host_images_per_sec=15000 --host_mb_per_sec=1200",
         "resnet-tpu plan --topology=h200:8,a100:8 --train_batch_size=2048 --mode=train --kernels=gpu",
     ),
     groups=[Group("what to plan", PlanOptions), *options_of_trainings()],
@@ -73,7 +86,7 @@ def plan(given: Given) -> None:
     from resnet_tpu.performance.plan.prices import price_of, read_prices
     from resnet_tpu.performance.plan.topology import find_topology, slice_for
 
-    prices = read_prices(options.price_per_chip_hour)
+    prices, host = read_prices(options.price_per_chip_hour), _host_of(options, config)
     recipe = given.values.get("recipe", "")
     names = options.topology or slice_for(recipe, config.run.num_cores)
     if not names:
@@ -88,12 +101,25 @@ def plan(given: Given) -> None:
     plans = [
         plan_run(
             config, found, price_per_chip_hour=price_of(prices, found.generation.name),
-            host_images_per_sec=options.host_images_per_sec, search=options.largest_batch, fast=options.fast,
+            host=host, search=options.largest_batch, fast=options.fast,
             notice=_notice,
         )
         for found in slices
     ]  # fmt: skip
     _show(plans, options)
+
+
+def _host_of(options: PlanOptions, config: "Config") -> "Host | None":
+    """What feeds the devices, as far as the options say."""
+    from resnet_tpu.performance.plan.feeding import Host
+
+    if options.host_images_per_sec is None:
+        if options.host_mb_per_sec is not None:
+            expected, do = "host_images_per_sec as well", "Measure it there, with `resnet-tpu bench input`."
+            raise UserError("--host_mb_per_sec", f"{options.host_mb_per_sec:g} alone", expected, do)
+        return None
+    workers = config.data.num_parallel_calls or _HOST_WORKERS
+    return Host(options.host_images_per_sec, options.host_mb_per_sec or math.inf, options.image_kb, workers)
 
 
 def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:

@@ -8,6 +8,7 @@ from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.plan.advice import advise
+from resnet_tpu.performance.plan.feeding import Host
 from resnet_tpu.performance.plan.plan import settle
 from resnet_tpu.performance.plan.prices import price_of, read_prices
 from resnet_tpu.recipes import find_recipe
@@ -36,12 +37,36 @@ def test_devices_wait_where_hosts_give_fewer_images_than_they_take() -> None:
     assert plan.train and plan.train.time and plan.train.images_per_second and plan.hours
     wanted = plan.train.images_per_second / 4
     for name, host, wait in (("all", 2 * wanted, 0.0), ("enough", wanted, 0.0), ("half", wanted / 2, 0.5)):
-        slow = dataclasses.replace(plan, host_images_per_sec=host)
+        slow = dataclasses.replace(plan, host=Host(host))
         assert slow.input_wait == pytest.approx(wait), name
         assert slow.hours == pytest.approx(plan.hours / (1 - wait)), name
-        assert any("Make the input faster" in text for text in advise(slow)) == (wait > 0), name
+        assert any("decoding is the limit" in text for text in advise(slow)) == (wait > 0), name
     assert plan.input_wait is None
-    assert make_plan(fits=False, host_images_per_sec=1.0).input_wait is None
+    assert make_plan(fits=False, host=Host(1.0)).input_wait is None
+
+
+@pytest.mark.parametrize(
+    ("decoded", "read", "advice"),
+    [
+        (0.75, 2.0, "decoding is the limit. `resnet-tpu prepare --recompress --quality=90` makes"),
+        (1.1, 0.6, "reading is the limit. `resnet-tpu prepare --recompress --quality=90` makes"),
+        (0.6, 2.0, "`resnet-tpu prepare --short_side=256` makes"),
+        (0.52, 0.5, "reading is the limit. `resnet-tpu prepare --short_side=256 --quality=90` makes"),
+        (1.1, 0.1, "reading is the limit. Keep the data on a disk"),
+        (0.3, 2.0, "decoding is the limit. Make the input faster"),
+    ],
+)
+def test_where_devices_wait_the_least_that_ends_it_is_advised(decoded: float, read: float, advice: str) -> None:
+    plan = make_plan("v5e:4x4")
+    assert plan.train and plan.train.images_per_second
+    wanted = plan.train.images_per_second / 4
+    host = Host(decoded * wanted, mb_per_sec=read * wanted * 0.1, image_kb=100)
+    assert any(advice in text for text in advise(dataclasses.replace(plan, host=host)))
+
+
+def test_what_a_host_reads_needs_what_it_decodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--recipe=v5e-8", "--host_mb_per_sec=100"]) == 2
+    assert "host_images_per_sec as well" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_has_no_time() -> None:

@@ -35,7 +35,7 @@ CHUNKS = {"threads": 16, "processes": 128}
 """Images made at a time, at most, by kind of worker: handing over to a thread costs as much as a part of an image, to a
 process some 300 us of this one's time."""
 
-_MOST_THREADS = 8  # of Python's lock, each image takes about 45 of its 700 us: more than half of the time with more
+MOST_THREADS = 8  # of Python's lock, each image takes about 45 of its 700 us: more than half of the time with more
 _ENDLESS = 1 << 62
 
 
@@ -238,7 +238,7 @@ def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) ->
     if data.input_pipeline == "basic":
         return "threads"
     reads_files = isinstance(source, RecordSource | FolderSource) and not distant(source)
-    are_many = trains and reads_files and num_workers(data) > _MOST_THREADS
+    are_many = trains and reads_files and num_workers(data) > MOST_THREADS
     return data.input_workers or ("processes" if are_many else "threads")
 
 

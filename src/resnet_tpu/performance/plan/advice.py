@@ -1,9 +1,21 @@
 """What to change where a plan does not fit, or could be better."""
 
+import dataclasses
+
+from resnet_tpu.performance.plan.feeding import Host
 from resnet_tpu.performance.plan.plan import Plan, Step
 
 FEW_IMAGES = 32
 """On a device; with fewer it is badly used."""
+
+
+_SMALLER = {
+    "--recompress --quality=90": (1.37, 0.54),
+    "--short_side=256": (1.75, 0.40),
+    "--short_side=256 --quality=90": (1.97, 0.29),
+}
+"""Ways to `prepare` ImageNet's photos: how many times as many images/s, and the fraction of the bytes; measured, see
+`benchmarks/README.md`."""
 
 
 def advise(plan: Plan) -> list[str]:
@@ -16,18 +28,27 @@ def advise(plan: Plan) -> list[str]:
     if plan.train and plan.train.fits and plan.train.batch_per_device < FEW_IMAGES and plan.devices > 1:
         few = plan.train.batch_per_device
         advice.append(f"With {few} images per device the matrix units wait: use a smaller slice or a larger batch.")
-    if plan.train and plan.train.images_per_second and plan.host_images_per_sec and plan.input_wait:
-        wanted = plan.train.images_per_second / plan.topology.hosts
-        advice.append(
-            f"A host gives {plan.host_images_per_sec:,.0f} images/s of the {wanted:,.0f} that its chips take. Make the "
-            "input faster (docs/input.md), or take chips that are slower or spread over more hosts."
-        )
+    if plan.train and plan.train.images_per_second and plan.host and plan.input_wait:
+        advice.append(_feed(plan.host, plan.train.images_per_second / plan.topology.hosts))
     if plan.devices < plan.topology.devices:
         advice.append(
             f"num_cores leaves {plan.topology.devices - plan.devices} of {plan.topology.devices} devices idle, "
             "but all chips are paid for."
         )
     return advice
+
+
+def _feed(host: Host, wanted: float) -> str:
+    """What brings a host's images/s up to `wanted`."""
+    given = host.most_images_per_sec
+    gap = f"A host gives {given:,.0f} images/s of the {wanted:,.0f} that its chips take: {host.limit} is the limit."
+    for way, (speed, size) in _SMALLER.items():
+        smaller = dataclasses.replace(host, images_per_sec=speed * host.images_per_sec, image_kb=size * host.image_kb)
+        if (given := smaller.most_images_per_sec) >= wanted:
+            return f"{gap} `resnet-tpu prepare {way}` makes that about {given:,.0f} with photos like ImageNet's."
+    if host.images_per_sec >= wanted:
+        return f"{gap} Keep the data on a disk of the host that has room for all of them (cache_folder)."
+    return f"{gap} Make the input faster (docs/input.md), or take chips that are slower or spread over more hosts."
 
 
 def _fit_training(plan: Plan, step: Step) -> list[str]:

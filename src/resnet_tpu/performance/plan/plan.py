@@ -14,6 +14,7 @@ from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
+from resnet_tpu.performance.plan.feeding import Host, simulate
 from resnet_tpu.performance.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.memory import Memory
 from resnet_tpu.performance.plan.operations import Operation, by_layer
@@ -24,6 +25,8 @@ from resnet_tpu.training.run import lengths_of, resolve
 
 PROGRAM = 0.03
 """Of a device's memory: left to the program where only the other memory is asked for. 0.01 to 0.26 GiB were seen."""
+
+_SIMULATED_STEPS = 200
 
 _ANY_LENGTH = {"num_train_images": 1_281_167, "train_steps": 112_590}
 """What a step is compiled for: the length is but numbers in the schedule, and runs of all lengths share one program."""
@@ -64,7 +67,8 @@ class Plan:
     train_steps: int
     evaluations: int
     price_per_chip_hour: float | None
-    host_images_per_sec: float | None  # that the loader gives on each host; None: as many as the devices take
+    host: Host | None  # what each gives; None: as much as the devices take
+    host_mb: float | None  # image files and batches in the memory of each, at most
     largest_batch: int | None  # that fits, of the whole slice; None when it was not looked for, or nothing fits
     compiled_for: str  # the slice that the compiler was given
     compiler: str  # its name and version
@@ -90,13 +94,13 @@ class Plan:
     @property
     def input_wait(self) -> float | None:
         """The fraction of a training in which the devices wait for images; None where nothing is known of these."""
-        if not (self.train and self.train.time and self.host_images_per_sec):
+        if not (self.train and self.train.time and self.host):
             return None
         return 1 - self.train.time.total / self._seconds(self.train)
 
     def _seconds(self, step: Step) -> float:
         assert step.time
-        images = step.batch_size / (self.topology.hosts * self.host_images_per_sec) if self.host_images_per_sec else 0
+        images = step.batch_size / (self.topology.hosts * self.host.most_images_per_sec) if self.host else 0
         return max(step.time.total, images)
 
     @property
@@ -112,7 +116,7 @@ def plan(
     topology: Topology,
     *,
     price_per_chip_hour: float | None = None,
-    host_images_per_sec: float | None = None,
+    host: Host | None = None,
     search: bool = False,
     fast: bool = False,
     notice: Notice = contextlib.nullcontext,
@@ -142,11 +146,23 @@ def plan(
         lengths_of(config).total,
         math.ceil(lengths_of(config).total / per_eval) if mode == "train_and_eval" else 0,
         price_per_chip_hour,
-        host_images_per_sec,
+        host,
+        host and _memory_of(host, topology, train, config.data.image_size),
         planner.largest_batch(train) if search else None,
         compiled_for.name,
         compiler_of(topology),
     )
+
+
+def _memory_of(host: Host, topology: Topology, step: Step | None, image_size: int) -> float | None:
+    """MB of image files and batches that a host holds, at most; None where nothing is known of the step's time."""
+    if not (step and step.time):
+        return None
+    batch_size, hosts = step.batch_size, topology.hosts
+    return simulate(
+        host, hosts=1, batch_size=batch_size // hosts, step_seconds=step.time.total, steps=_SIMULATED_STEPS,
+        image_size=image_size,
+    ).host_mb  # fmt: skip
 
 
 def check_plan(config: Config, topology: Topology) -> None:

@@ -1,0 +1,200 @@
+"""An epoch of images on its way to the devices, simulated: every host reads, decodes and waits for the others.
+
+The model is that of `data.loader`: workers make chunks of a batch in order, a number of them ahead of their use, from
+image files that a bucket gives some way ahead of that; the host takes in a few batches before the devices need them;
+and a step begins when each host has its part. `benchmarks/epoch.py` holds it against trainings on this machine.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, MOST_BYTES, THREADS
+from resnet_tpu.data.loader.batches import CHUNKS, MOST_THREADS
+
+_BATCHES_AHEAD = 6  # two on their way to the devices, four in steps that were handed over
+_SPREAD = 0.6  # standard deviation of an image's time to decode, as a fraction of the mean: ImageNet's photos
+
+
+@dataclass(frozen=True)
+class Host:
+    """What feeds the devices of one machine."""
+
+    images_per_sec: float
+    """That all its workers decode together."""
+    mb_per_sec: float = math.inf
+    """That it reads; infinite for files that lie in memory, or on a disk that is fast enough."""
+    image_kb: float = 110.0
+    """Of a file in the mean, as of ImageNet's."""
+    workers: int = 96
+
+    @property
+    def images_read_per_sec(self) -> float:
+        """Images whose files it reads in a second."""
+        return 1000 * self.mb_per_sec / self.image_kb
+
+    @property
+    def most_images_per_sec(self) -> float:
+        """That it gives in the long run."""
+        return min(self.images_per_sec, self.images_read_per_sec)
+
+    @property
+    def limit(self) -> str:
+        """What it gives no more for: 'reading' or 'decoding'."""
+        return "reading" if self.images_read_per_sec < self.images_per_sec else "decoding"
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A while in which a bucket gives less."""
+
+    begin: float  # seconds from the start
+    seconds: float
+    speed: float  # of the usual one: 0.1
+    hosts: int  # the first of all, that notice it
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker process that dies: the training ends on all hosts, and goes on from its last checkpoint."""
+
+    at: float  # seconds from the start
+    restart: float  # seconds until the input begins again
+    steps_per_save: int
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a simulated epoch was like."""
+
+    seconds: float  # from the first step on
+    input_wait: float  # fraction of that time in which the devices had no batch
+    longest_wait: float  # seconds between two steps
+    host_mb: float  # image files and batches in the memory of the host that held most, at most
+    steps: int  # with those computed twice
+
+
+@dataclass
+class _Held:
+    """Bytes in memory over time."""
+
+    changes: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, since: float, until: float, num_bytes: float) -> None:
+        self.changes += [(since, num_bytes), (until, -num_bytes)]
+
+    def most(self) -> float:
+        held, most = 0.0, 0.0
+        for _, change in sorted(self.changes):
+            held += change
+            most = max(most, held)
+        return most
+
+
+class _Loader:
+    """The input of one host, from `begin` on."""
+
+    def __init__(self, host: Host, per_host: int, begin: float, slow: Sequence[Slow], seed: int) -> None:
+        is_distant = math.isfinite(host.mb_per_sec)
+        kind = "processes" if host.workers > MOST_THREADS and not is_distant else "threads"
+        parts = -(-per_host // CHUNKS[kind])
+        self._sizes = [high - low for low, high in pairwise(per_host * part // parts for part in range(parts + 1))]
+        self._host, self._slow = host, slow
+        self._rng = np.random.default_rng(seed)
+        self._idle = [begin] * host.workers
+        self._ahead = parts + 2 * host.workers
+        request = CHUNKS_PER_REQUEST * self._sizes[0] * host.image_kb * 1000
+        self._requests_ahead = max(1, min(THREADS, int(MOST_BYTES / request)))
+        self._calls = [begin] * self._ahead  # when the training asked for a chunk, of all so far
+        self._begun: list[float] = []  # of all chunks so far
+        self._link, self._begin = begin, begin
+        self.held = _Held()
+
+    def batch(self, asked: float) -> tuple[float, float]:
+        """The next batch of a training that asks for it then: when its first chunk was begun, and when it is there."""
+        first = math.inf
+        for size in self._sizes:
+            self._calls.append(asked)
+            begun = max(self._calls[len(self._begun)], heapq.heappop(self._idle))
+            self._begun.append(begun)
+            first = min(first, begun)
+            there = self._read(size) if math.isfinite(self._host.mb_per_sec) else begun
+            end = max(begun, there) + self._decode(size)
+            heapq.heappush(self._idle, end)
+            self.held.add(min(there, begun), end, 1000 * size * self._host.image_kb)
+            asked = max(asked, end)
+        return first, asked
+
+    def _decode(self, size: int) -> float:
+        mean = self._host.workers / self._host.images_per_sec
+        return float(self._rng.gamma(size / _SPREAD**2, mean * _SPREAD**2))
+
+    def _read(self, size: int) -> float:
+        """When the files of a chunk are there, one after the other on the way from the bucket."""
+        wanted = len(self._begun) - 1 - CHUNKS_PER_REQUEST * self._requests_ahead
+        since = max(self._link, self._begun[wanted] if wanted >= 0 else self._begin)
+        self._link = self._end_of(since, size / self._host.images_read_per_sec)
+        return self._link
+
+    def _end_of(self, since: float, seconds: float) -> float:
+        """When something ends that takes so long at the usual speed."""
+        for slow in self._slow:
+            end = slow.begin + slow.seconds
+            if since < end and since + seconds > slow.begin:
+                before = max(0.0, slow.begin - since)
+                possible = (end - max(since, slow.begin)) * slow.speed
+                left = seconds - before - possible
+                since, seconds = (end, left) if left > 0 else (max(since, slow.begin), (seconds - before) / slow.speed)
+        return since + seconds
+
+
+def simulate(
+    host: Host,
+    *,
+    hosts: int,
+    batch_size: int,
+    step_seconds: float,
+    steps: int,
+    image_size: int = 224,
+    slow: Sequence[Slow] = (),
+    lost: Lost | None = None,
+) -> Epoch:
+    """So many steps on `hosts` equal machines, each of which gets an equal part of a batch of all.
+
+    The times to decode are drawn, the same in each call. A second for an epoch of ImageNet.
+    """
+    per_host = batch_size // hosts
+
+    def open_loaders(begin: float) -> list[_Loader]:
+        return [
+            _Loader(host, per_host, begin, [one for one in slow if number < one.hosts], number)
+            for number in range(hosts)
+        ]
+
+    loaders, held = open_loaders(0.0), 0.0
+    ends: list[float] = []  # of the steps since the start
+    begin, waits, done, computed = math.nan, [0.0], 0, 0
+    while done < steps:
+        asked = ends[-_BATCHES_AHEAD - 1] if len(ends) > _BATCHES_AHEAD else 0.0
+        firsts, given = zip(*(loader.batch(asked) for loader in loaders), strict=True)
+        start = max(*given, ends[-1] if ends else 0.0)
+        if ends:
+            waits.append(start - ends[-1])
+        elif math.isnan(begin):
+            begin = start
+        ends.append(start + step_seconds)
+        done, computed = done + 1, computed + 1
+        for loader, first in zip(loaders, firsts, strict=True):
+            loader.held.add(first, start, per_host * image_size**2 * 3)
+        if lost and ends[-1] > lost.at:
+            held = max(loader.held.most() for loader in loaders)
+            waits.append(lost.restart)
+            loaders, ends = open_loaders(lost.at + lost.restart), []
+            done, lost = done - done % lost.steps_per_save, None
+    seconds = ends[-1] - begin
+    held = max(held, *(loader.held.most() for loader in loaders))
+    return Epoch(seconds, sum(waits) / seconds, max(waits), held / 1e6, computed)
