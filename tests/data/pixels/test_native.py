@@ -19,6 +19,7 @@ from resnet_tpu.data.pixels import native
 from resnet_tpu.data.pixels.crop import Window
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
 from resnet_tpu.data.pixels.native.build import LIBRARY, BuildError, build
+from resnet_tpu.data.pixels.operations import OPERATIONS
 from resnet_tpu.data.pixels.resize import Method, resize, resize_to_uint8
 from resnet_tpu.system.c_libraries import SWITCH
 
@@ -315,3 +316,18 @@ def test_no_input_makes_a_memory_error(library: native.Library, tmp_path: Path) 
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert 100 < int(run.stdout) < 2 * len(files)  # some damage is noticed, some is not
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 2), (40, 513), (31, 1100)])
+@pytest.mark.parametrize("name", ["AutoContrast", "Equalize", "Color", "Sharpness", "Rotate", "ShearX", "ShearY"])
+def test_operations_give_the_pixels_of_the_plain_ones(
+    library: native.Library, name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = OPERATIONS["tf"][name]
+    images = [picture(*shape), np.full((*shape, 3), 77, np.uint8)]
+    amounts = [()] if name in ("AutoContrast", "Equalize") else [(-30.0,), (-0.3,), (0.1,), (1.0,), (1.9,), (1e30,)]
+    for image, arguments in itertools.product(images, amounts):
+        monkeypatch.setattr(native, "load", lambda: library)
+        found = operation(image, *arguments)
+        monkeypatch.setattr(native, "load", lambda: None)
+        np.testing.assert_array_equal(found, operation(image, *arguments), err_msg=str(arguments))

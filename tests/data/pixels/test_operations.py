@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnet_tpu.data.pixels import native
 from resnet_tpu.data.pixels.operations import OPERATIONS, Flavor
 from resnet_tpu.data.pixels.policies import AUTOAUGMENT, RANDAUGMENT, draw_arguments
 
@@ -36,7 +37,14 @@ def levels_of(image: np.ndarray) -> list[int]:
 # --------------------------------------------------------------------------------------------------------- the original
 
 
-def test_every_run_of_the_original_is_met_bit_for_bit(golden: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "plain"])
+def test_every_run_of_the_original_is_met_bit_for_bit(
+    golden: Callable[[str], Path], is_native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_native:
+        monkeypatch.setattr(native, "load", lambda: None)
+    elif not native.load():
+        pytest.skip("the library in C is not there")
     arrays = np.load(golden("augment/ops.npz"))
     runs = json.loads(golden("augment/ops.json").read_text())["runs"]
     different = []

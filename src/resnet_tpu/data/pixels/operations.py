@@ -14,8 +14,9 @@ There are two flavours. `tf` computes bit for bit what the original computes in 
 `corrected` differs in two operations: Contrast blends with the mean grey, and a Solarize threshold above 255 leaves the
 image as it is.
 
-Float arithmetic is done in float32, in the order in which TensorFlow's kernels do it without fused multiply-add. Time
-is spent in NumPy and OpenCV, without Python's lock.
+Float arithmetic is done in float32, in the order in which TensorFlow's kernels do it without fused multiply-add. What
+takes long in NumPy is done by the library in C where it is there, with the same result. Neither that nor OpenCV holds
+Python's lock.
 """
 
 import math
@@ -25,6 +26,8 @@ from typing import Literal
 
 import cv2
 import numpy as np
+
+from resnet_tpu.data.pixels import native
 
 Flavor = Literal["tf", "corrected"]
 """How operations compute: as the original, or without its mistakes."""
@@ -92,34 +95,36 @@ def contrast_by_size(image: np.ndarray, factor: float) -> np.ndarray:
 
 def autocontrast(image: np.ndarray) -> np.ndarray:
     """Each channel stretched to 0 ... 255."""
-    tables = []
-    for channel in cv2.split(image):
-        low, high = np.float32(channel.min()), np.float32(channel.max())
-        if low == high:
-            tables.append(_LEVELS)
-            continue
-        scale = np.float32(255) / (high - low)
-        tables.append(_to_uint8(_LEVELS * scale + -low * scale))
-    return _look_up(image, tables)
+    are_there = _count_levels(image) > 0
+    low = are_there.argmax(1).astype(np.float32)
+    high = (255 - are_there[:, ::-1].argmax(1)).astype(np.float32)
+    is_flat = low == high
+    scale = np.float32(255) / np.where(is_flat, np.float32(1), high - low)
+    tables = _to_uint8(_LEVELS * scale[:, None] + (-low * scale)[:, None])
+    return _look_up(image, np.where(is_flat[:, None], _LEVELS, tables))
 
 
 def equalize(image: np.ndarray) -> np.ndarray:
     """Each channel with a flat histogram."""
-    tables = []
-    for channel in range(3):
-        counts = cv2.calcHist([image], [channel], None, [256], [0, 256]).ravel().astype(np.int64)
-        step = (counts.sum() - counts[counts > 0][-1]) // 255
-        if step == 0:
-            tables.append(_LEVELS)
-            continue
-        darker = np.cumsum(counts) - counts
-        tables.append(np.minimum((darker + step // 2) // step, 255).astype(np.uint8))
-    return _look_up(image, tables)
+    counts = _count_levels(image)
+    brightest = 255 - (counts[:, ::-1] > 0).argmax(1)
+    step = (counts.sum(1) - counts[range(3), brightest])[:, None] // 255
+    darker = np.cumsum(counts, axis=1) - counts
+    tables = np.minimum((darker + step // 2) // np.maximum(step, 1), 255).astype(np.uint8)
+    return _look_up(image, np.where(step == 0, _LEVELS, tables))
 
 
-def _look_up(image: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
-    """Each channel with its levels replaced by those of its table, uint8 [256]."""
-    return cv2.LUT(image, np.stack(tables, axis=-1)[None])
+def _count_levels(image: np.ndarray) -> np.ndarray:
+    """How often each level stands in each channel, int64 [3, 256]."""
+    if library := _library_for(image):
+        return library.count_levels(image)
+    counts = [cv2.calcHist([image], [channel], None, [256], [0, 256]).ravel() for channel in range(3)]
+    return np.stack(counts).astype(np.int64)
+
+
+def _look_up(image: np.ndarray, tables: np.ndarray) -> np.ndarray:
+    """Each channel with its levels replaced by those of its table, uint8 [3, 256]."""
+    return cv2.LUT(image, np.ascontiguousarray(tables.T)[None])
 
 
 def _blend_with_level(level: int, image: np.ndarray, factor: float) -> np.ndarray:
@@ -131,11 +136,15 @@ def _blend_with_level(level: int, image: np.ndarray, factor: float) -> np.ndarra
 
 def color(image: np.ndarray, factor: float) -> np.ndarray:
     """The grey image and the image, blended."""
+    if library := _library_for(image):
+        return library.color(image, factor)
     return _blend(cv2.cvtColor(_grey(image), cv2.COLOR_GRAY2RGB), image, factor)
 
 
 def sharpness(image: np.ndarray, factor: float) -> np.ndarray:
     """The smoothed image and the image, blended."""
+    if library := _library_for(image):
+        return library.sharpness(image, factor)
     return _blend(_smooth(image), image, factor)
 
 
@@ -258,6 +267,8 @@ def _shift(image: np.ndarray, pixels: float, axis: int) -> np.ndarray:
 
 def _warp(image: np.ndarray, x_row: _Row, y_row: _Row) -> np.ndarray:
     """out(x, y) = in(x_row . (x, y, 1), y_row . (x, y, 1)), the nearest pixel."""
+    if library := _library_for(image):
+        return library.warp(image, [float(one) for one in (*x_row, *y_row)], float(_BELOW_HALF), FILL)
     height, width, _ = image.shape
     x_factors, y_factors, offsets = np.array([x_row, y_row], np.float32).T[..., None, None]
     x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
@@ -273,6 +284,11 @@ def _warp(image: np.ndarray, x_row: _Row, y_row: _Row) -> np.ndarray:
             image, source[0], source[1], cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT, borderValue=fill
         )
     return warped
+
+
+def _library_for(image: np.ndarray) -> native.Library | None:
+    """The library in C; None where it is not there, or cannot take the image as it lies in memory."""
+    return native.load() if image.flags.c_contiguous and image.size else None
 
 
 # --------------------------------------------------------------------------------------------------------------- tables

@@ -82,7 +82,8 @@ def randaugment(
     The image itself is not changed. The original draws a probability for each operation and never uses it; here none is
     drawn.
     """
-    for index in rng.integers(len(_NAMES), size=num_layers):
+    indices = [rng.integers(len(_NAMES)) for _ in range(num_layers)]  # an array of them takes longer
+    for index in indices:
         image = _apply(_NAMES[index], image, magnitude, RANDAUGMENT, rng, flavor)
     return image
 

@@ -1,4 +1,4 @@
-"""The optional library in C: decodes nothing but the window of a JPEG, and resizes it.
+"""The optional library in C: decodes nothing but the window of a JPEG, resizes it, and computes the slow augmentations.
 
 The pixels are the same as without it. It is there when a compiler and libjpeg-turbo were when the package was
 installed (build.py), and used unless the environment says RESNET_TPU_NATIVE=0.
@@ -7,6 +7,7 @@ installed (build.py), and used unless the environment says RESNET_TPU_NATIVE=0.
 import ctypes
 import functools
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from resnet_tpu.data.pixels.crop import Window
 from resnet_tpu.data.pixels.native.build import LIBRARY
 from resnet_tpu.system.c_libraries import are_off
 
-_INTERFACE = 2
+_INTERFACE = 3
 _METHODS = {"bicubic": 0, "bilinear": 1}
 
 
@@ -41,6 +42,10 @@ class Library:
         library.decoder_free.argtypes = [pointer]
         library.resize_jpeg.argtypes = [pointer, ctypes.c_char_p, size, *window, *target]
         library.resize_pixels.argtypes = [pointer, pointer, ctypes.c_ssize_t, number, number, *target]
+        library.color.argtypes = [pointer, size, ctypes.c_float, pointer]
+        library.sharpness.argtypes = [pointer, number, number, ctypes.c_float, pointer]
+        library.warp.argtypes = [pointer, number, number, *[ctypes.c_float] * 7, ctypes.c_uint8, pointer]
+        library.count_levels.argtypes = [pointer, size, pointer]
         self._library = library
         self._read_facts = ctypes.PyDLL(path).read_facts  # keeps the lock: shorter than to take it again
         self._read_facts.argtypes = [pointer, ctypes.c_char_p, size, pointer]
@@ -69,6 +74,30 @@ class Library:
         source = image.ctypes.data, row, image.shape[0], image.shape[1]
         target = out.ctypes.data, len(out), mirrored, _METHODS[method]
         return bool(self._library.resize_pixels(self._decoder(), *source, *target))
+
+    def color(self, image: np.ndarray, factor: float) -> np.ndarray:
+        """As `operations.color`, of an image whose rows lie one after the other, as all that follow."""
+        out = np.empty_like(image)
+        self._library.color(image.ctypes.data, image.size // 3, factor, out.ctypes.data)
+        return out
+
+    def sharpness(self, image: np.ndarray, factor: float) -> np.ndarray:
+        """As `operations.sharpness`."""
+        out = np.empty_like(image)
+        self._library.sharpness(image.ctypes.data, *image.shape[:2], factor, out.ctypes.data)
+        return out
+
+    def warp(self, image: np.ndarray, rows: Sequence[float], below_half: float, fill: int) -> np.ndarray:
+        """out(x, y) = image(rows[:3] . (x, y, 1), rows[3:] . (x, y, 1)), the nearest pixel, or `fill`."""
+        out = np.empty_like(image)
+        self._library.warp(image.ctypes.data, *image.shape[:2], *rows, below_half, fill, out.ctypes.data)
+        return out
+
+    def count_levels(self, image: np.ndarray) -> np.ndarray:
+        """How often each level stands in each channel, int64 [3, 256]."""
+        counts = np.empty((3, 256), np.int64)
+        self._library.count_levels(image.ctypes.data, image.size // 3, counts.ctypes.data)
+        return counts
 
     def _decoder(self) -> int | None:
         """The memory of this thread."""

@@ -5,7 +5,7 @@
 
 #include "native.h"
 
-#define INTERFACE 2 /* to be counted up with every change of these functions; __init__.py asks for it */
+#define INTERFACE 3 /* to be counted up with every change of these functions; __init__.py asks for it */
 
 #ifndef MOST_KEPT
 #define MOST_KEPT (64 << 20) /* bytes of a buffer that outlive a call */

@@ -12,6 +12,15 @@
 
 #include <jpeglib.h>
 
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__has_attribute)
+#if __has_attribute(target_clones)
+#define VECTORISED __attribute__((target_clones("avx2", "default")))
+#endif
+#endif
+#ifndef VECTORISED
+#define VECTORISED
+#endif
+
 typedef struct { /* memory that is used again */
     void *data;
     size_t size;

@@ -4,15 +4,6 @@
 
 #include <math.h>
 
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__has_attribute)
-#if __has_attribute(target_clones)
-#define VECTORISED __attribute__((target_clones("avx2", "default")))
-#endif
-#endif
-#ifndef VECTORISED
-#define VECTORISED
-#endif
-
 /* The source pixels around output pixel i, as in resize.py: tap k is pixel first + k, the edge repeated. */
 static int weigh(int length, int size, int method, int i, float *weights) {
     float position = (float)i * ((float)length / (float)size), whole = floorf(position), t = position - whole;
