@@ -60,7 +60,7 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
 
     from resnet_tpu.data.loader.batches import eval_batches, train_batches
     from resnet_tpu.data.sources.data_dir import open_source
-    from resnet_tpu.models.network import Network
+    from resnet_tpu.options.network import create_network
     from resnet_tpu.performance.bench import torch_resnet
     from resnet_tpu.training.run import lengths_of, resolve
     from resnet_tpu.training.schedule import make_schedule
@@ -72,7 +72,7 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
     options, seed = config.optimizer, config.train.seed
     model = torch_resnet.build(config.model.resnet_depth, num_classes, seed=seed)
     if same_weights:
-        network = Network.create(config.model, num_classes=num_classes, image_size=config.data.image_size)
+        network = create_network(config.model, num_classes=num_classes, image_size=config.data.image_size)
         torch_resnet.copy_weights(model, network.init(seed)[0])
     optimizer = torch_resnet.make_optimizer(
         model, momentum=options.momentum, nesterov=options.nesterov, weight_decay=options.weight_decay

@@ -26,8 +26,8 @@ from resnet_tpu.checkpoints import checksums
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import Checkpoint, CheckpointStore
 from resnet_tpu.models.arrays import Arrays
-from resnet_tpu.models.network import network_of
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.performance.bench.compare import Comparison
 from resnet_tpu.pruning.compact import compact
 from resnet_tpu.pruning.layers import kernels_of, maskable

@@ -37,11 +37,11 @@ def make_variables(width: int) -> dict[str, np.ndarray]:
     """The variables of a training of ResNet-50 by the original's names, random."""
     from resnet_tpu.checkpoints.tf1_names import tf_names
     from resnet_tpu.models.arrays import leaf_at
-    from resnet_tpu.models.network import Network
     from resnet_tpu.options.config import Config
+    from resnet_tpu.options.network import create_network
 
     config = Config().replace(resnet_depth=50, resnet_width=width)
-    network = Network.create(config.model, num_classes=1000, image_size=224)
+    network = create_network(config.model, num_classes=1000, image_size=224)
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
     rng = np.random.default_rng(0)

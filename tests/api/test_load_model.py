@@ -16,7 +16,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import pretrained, published
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
 from resnet_tpu.models.arrays import leaf_at
-from resnet_tpu.models.network import Network
+from resnet_tpu.options.network import create_network
 from resnet_tpu.serving.server.images import decode
 from tests.checkpoints.test_torch_pickle import save_zip, tensor
 
@@ -27,7 +27,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 80, 100, 3), np.uint8)
 def weights() -> dict[str, np.ndarray]:
     """A ResNet-18 of width 4 for three classes, by torchvision's names."""
     config = rt.Config().replace(resnet_depth=18, resnet_width=4, stem="imagenet")
-    network = Network.create(config.model, num_classes=3, image_size=64)
+    network = create_network(config.model, num_classes=3, image_size=64)
     rng = np.random.default_rng(0)
     params, batch_stats = network.shapes()
     shapes = {"params": params, "batch_stats": batch_stats}

@@ -21,6 +21,7 @@ from resnet_tpu.checkpoints.weights import Kind
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 WriteBundle = Callable[..., str]
 _TYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "bfloat16": 14, "float16": 19}
@@ -45,7 +46,7 @@ def three_kinds(tmp_path_factory: pytest.TempPathFactory) -> ThreeKinds:
     config = Config().replace(
         resnet_depth=18, resnet_width=4, num_label_classes=3, image_size=64, stem="imagenet", mean_rgb="0.5,0.5,0.5"
     )
-    network = Network.create(config.model, num_classes=3, image_size=64)
+    network = create_network(config.model, num_classes=3, image_size=64)
     rng = np.random.default_rng(0)
     params, batch_stats = network.shapes()
     weights = {"params": params, "batch_stats": batch_stats}

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import timm
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 CLASSES = ["daisy", "rose", "tulip"]
 _CARD = b"---\nlicense: apache-2.0\ntags:\n- timm\n---\n# A card\n"
@@ -61,7 +61,7 @@ def make_repository(folder: Path) -> dict[str, bytes]:
         "mean_rgb": (0.5, 0.4, 0.3), "num_label_classes": 3, "eval_preprocessing": "pil",
     }  # fmt: skip
     config = Config().replace(**options)
-    network = Network.create(config.model, num_classes=3, image_size=64)
+    network = create_network(config.model, num_classes=3, image_size=64)
     rng = np.random.default_rng(0)
     params, batch_stats = network.shapes()
     shapes = {"params": params, "batch_stats": batch_stats}

@@ -26,8 +26,8 @@ from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.torch import PREPROCESSING
 from resnet_tpu.models.arrays import Arrays, leaves
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.metrics import MetricsWriter
 from resnet_tpu.training.step import normalize
@@ -48,7 +48,7 @@ def make_run(model_dir: str, *, average: bool = False, **options: Any) -> Arrays
 
 @functools.cache
 def _made(config: Config, average: bool) -> tuple[Path, Arrays]:
-    network = Network.create(config.model, num_classes=3, image_size=config.data.image_size)
+    network = create_network(config.model, num_classes=3, image_size=config.data.image_size)
     params, batch_stats = network.shapes()
     shapes = {"params": params, "batch_stats": batch_stats, "momentum": params}
     shapes |= {"ema": {"params": params, "batch_stats": batch_stats}} if average else {}
@@ -196,7 +196,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def write_tf1(**options: Any) -> Path:
     """Writes `tf1/model.ckpt-7` and returns its file of data."""
     config = Config().replace(**(TINY | options))
-    network = Network.create(config.model, num_classes=3, image_size=32)
+    network = create_network(config.model, num_classes=3, image_size=32)
     params, batch_stats = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), network.shapes())
     tf1.write_checkpoint("tf1", network, {"step": np.int32(7), "params": params, "batch_stats": batch_stats})
     return Path("tf1/model.ckpt-7.data-00000-of-00001")

@@ -13,8 +13,8 @@ from resnet_tpu.checkpoints import pretrained, published, weights
 from resnet_tpu.checkpoints.pretrained import PRETRAINED
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaves
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.network import create_network
 
 CONTENT = b"weights" * 1000
 CHECKSUM = hashlib.sha256(CONTENT).hexdigest()
@@ -129,7 +129,7 @@ def test_the_table_tells_true_sizes(name: str) -> None:
         options |= {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": family == "ResNet-RS"}
     options |= {"se_ratio": {"ResNet-RS": 0.25, "SE-ResNet": 1 / 16}.get(family)}
     config = Config().replace(**options)
-    params, _ = Network.create(config.model, num_classes=1000, image_size=224).shapes()
+    params, _ = create_network(config.model, num_classes=1000, image_size=224).shapes()
     assert round(sum(leaf.size for _, leaf in leaves(params)) / 1e6, 1) == found.parameters
 
 

@@ -16,6 +16,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 WriteBundle = Callable[..., str]
 
@@ -23,7 +24,7 @@ WriteBundle = Callable[..., str]
 @functools.cache
 def make_network(depth: int, *, width: int | None = None, num_classes: int = 1000) -> Network:
     config = Config().replace(resnet_depth=depth, resnet_width=width, stem="imagenet", precision="float32")
-    return Network.create(config.model, num_classes=num_classes, image_size=224)
+    return create_network(config.model, num_classes=num_classes, image_size=224)
 
 
 def variables_of(network: Network, seed: int) -> dict[str, np.ndarray]:

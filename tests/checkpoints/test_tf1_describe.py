@@ -10,10 +10,11 @@ import pytest
 from resnet_tpu.checkpoints import tf1_bundle, tf1_names
 from resnet_tpu.checkpoints.tf1_describe import Contents, contents, describe
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.architecture import CIFAR_DEPTHS
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import CIFAR_DEPTHS
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
 NETWORKS: list[dict[str, Any]] = [
@@ -44,7 +45,7 @@ class Shape:
 
 def make_network(options: dict[str, Any], num_classes: int = 7) -> Network:
     config = Config().replace(**{"stem": "imagenet", **options})
-    return Network.create(config.model, num_classes=num_classes, image_size=224)
+    return create_network(config.model, num_classes=num_classes, image_size=224)
 
 
 def variables_of(network: Network) -> dict[str, Shape]:

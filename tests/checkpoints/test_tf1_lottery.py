@@ -14,6 +14,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 # depth -> projections, from the fork's networks
 PROJECTIONS = {
@@ -28,7 +29,7 @@ PROJECTIONS = {
 
 def make_network(depth: int) -> Network:
     config = Config().replace(resnet_depth=depth, resnet_width=4, stem="auto" if depth == 20 else "imagenet")
-    return Network.create(config.model, num_classes=3, image_size=32)
+    return create_network(config.model, num_classes=3, image_size=32)
 
 
 def fork_names(network: Network) -> dict[str, str]:

@@ -11,6 +11,7 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import Arrays, Leaf
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 RS: dict[str, Any] = {
     "use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25
@@ -25,7 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make_network(**options: Any) -> Network:
-    return Network.create(Config().replace(**options).model, num_classes=1000, image_size=224)
+    return create_network(Config().replace(**options).model, num_classes=1000, image_size=224)
 
 
 def find(trees: dict[str, Arrays], place: Leaf) -> Any:

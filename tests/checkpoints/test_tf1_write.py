@@ -16,6 +16,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
 NETWORKS: list[dict[str, Any]] = [
@@ -32,7 +33,7 @@ SLOT = {False: "Momentum", True: "LARSOptimizer"}
 
 def make_network(options: dict[str, Any], num_classes: int = 3) -> Network:
     config = Config().replace(**{"stem": "imagenet", "resnet_width": 4, **options})
-    return Network.create(config.model, num_classes=num_classes, image_size=64)
+    return create_network(config.model, num_classes=num_classes, image_size=64)
 
 
 def draw(network: Network, *, step: int = 1251, kept: tuple[str, ...] = ("momentum", "ema")) -> Arrays:

@@ -16,6 +16,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.options.network import create_network
 
 _CLASSES = ["daisy", "rose", "tulip"]
 
@@ -23,7 +24,7 @@ _CLASSES = ["daisy", "rose", "tulip"]
 def _network(depth: int = 18, num_classes: int = 3, **options: Any) -> Network:
     basic = {"project_first_group": False} if depth < 50 else {}
     model = ModelConfig(**{"resnet_depth": depth, "pool_padding": "symmetric", **basic, **options})
-    return Network.create(model, num_classes=num_classes, image_size=64)
+    return create_network(model, num_classes=num_classes, image_size=64)
 
 
 def _state_dict(network: Network) -> dict[str, np.ndarray]:

@@ -22,6 +22,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.options.network import create_network
 
 pytestmark = pytest.mark.peer("torch")
 torch = pytest.importorskip("torch")
@@ -80,7 +81,7 @@ def _load(path: str) -> tuple[Network, Arrays, Arrays]:
     options = weights.describe(state_dict, path)
     num_classes = options.pop("num_label_classes")
     assert options.pop("eval_preprocessing") == "pil"
-    network = Network.create(ModelConfig(precision="float32", **options), num_classes=num_classes, image_size=64)
+    network = create_network(ModelConfig(precision="float32", **options), num_classes=num_classes, image_size=64)
     trees: Any = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
     for name, (collection, place) in weights.torch_names(network).items():
         parent = trees[collection]
@@ -215,7 +216,7 @@ def test_reads_what_torch_load_reads(zipped: bool, tmp_path: Path) -> None:
 
 
 def test_torch_reads_what_is_converted_to_it(tmp_path: Path) -> None:
-    network = Network.create(
+    network = create_network(
         ModelConfig(resnet_depth=18, stem="imagenet", project_first_group=False), num_classes=3, image_size=64
     )
     arrays: Arrays = dict(zip(("params", "batch_stats"), network.init(0), strict=True))

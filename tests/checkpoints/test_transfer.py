@@ -17,6 +17,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 WriteBundle = Callable[..., str]
 
@@ -28,7 +29,7 @@ def config_of(**options: Any) -> Config:
 
 
 def make_network(*, num_classes: int = 3, **options: Any) -> Network:
-    return Network.create(config_of(**options).model, num_classes=num_classes, image_size=64)
+    return create_network(config_of(**options).model, num_classes=num_classes, image_size=64)
 
 
 def arrays_of(network: Network, seed: int) -> tuple[Arrays, Arrays]:

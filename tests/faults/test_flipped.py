@@ -29,6 +29,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.serving.export.bundle import open_bundle, write_bundle
 from resnet_tpu.serving.export.fold import fold
@@ -93,7 +94,7 @@ def checkpoint(folder: Path, *, masked: bool = False) -> Subject:
 
 def drawn(config: Config = CONFIG) -> tuple[Network, dict[str, Any]]:
     """A network with arrays drawn at random."""
-    network = Network.create(config.model, num_classes=3, image_size=32)
+    network = create_network(config.model, num_classes=3, image_size=32)
     params, batch_stats = network.shapes()
     rng = np.random.default_rng(0)
     shapes = {"params": params, "batch_stats": batch_stats}

@@ -16,8 +16,8 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.meta import config_of
-from resnet_tpu.models.network import network_of
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.training.loop import curves_path
 

@@ -16,10 +16,11 @@ from resnet_tpu.kernels import cpu, native
 from resnet_tpu.kernels.cpu import CPU
 from resnet_tpu.kernels.deferred import Deferred, Norm
 from resnet_tpu.kernels.native.build import build, locate_headers
-from resnet_tpu.models import layers, registry
+from resnet_tpu.models import architecture, layers
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.system.c_libraries import SWITCH
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import make_schedule
@@ -199,12 +200,12 @@ def test_what_is_no_number_goes_through() -> None:
 
 def network_of(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Network, Config]:
     for depth in (18, 50):  # each kind of block, and one that follows its like
-        monkeypatch.setitem(registry._IMAGENET_BLOCKS, depth, (2, 1, 1, 1))
+        monkeypatch.setitem(architecture.BLOCKS_PER_GROUP, depth, (2, 1, 1, 1))
     config = Config().replace(
         resnet_width=8, stem="imagenet", train_batch_size=8, num_train_images=64, base_learning_rate=0.1,
         learning_rate_schedule="constant", **options,
     )  # fmt: skip
-    return Network.create(config.model, num_classes=10, image_size=64).with_kernels(kernels), config
+    return create_network(config.model, num_classes=10, image_size=64).with_kernels(kernels), config
 
 
 def perturbed(params: Any) -> Any:

@@ -12,12 +12,13 @@ from resnet_tpu.kernels import block as whole_block
 from resnet_tpu.kernels import fused
 from resnet_tpu.kernels.block import block_kernels
 from resnet_tpu.kernels.fused import FUSED
-from resnet_tpu.models import registry
+from resnet_tpu.models.architecture import BLOCKS_PER_GROUP
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.resnet import residual_block
 from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.training.compiler_options import sound_options_for
 from tests.models.nets import TRAINING, Part, architecture, random
@@ -187,10 +188,10 @@ def test_a_whole_network_gives_the_same(
     kernels: Kernels, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # each kind of block, and some that follow their like
-    monkeypatch.setitem(registry._IMAGENET_BLOCKS, 50, (2, 2, 1, 1))
+    monkeypatch.setitem(BLOCKS_PER_GROUP, 50, (2, 2, 1, 1))
     monkeypatch.setattr(whole_block, "_LANES", 2)
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
-    plain_network = Network.create(model, num_classes=5, image_size=64, batch_norm_groups=2)
+    plain_network = create_network(model, num_classes=5, image_size=64, batch_norm_groups=2)
     params, batch_stats = plain_network.init(0)
     # last norms of branches begin at zero and would hide theirs
     params = jax.tree.map(lambda leaf: leaf + 0.1 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)

@@ -12,8 +12,8 @@ from resnet_tpu.models import resnet
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.net import Net
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.options.network import create_network, resolve_architecture
 
 
 def make_model(**options: Any) -> ModelConfig:
@@ -21,7 +21,7 @@ def make_model(**options: Any) -> ModelConfig:
 
 
 def make_network(image_size: int = 224, num_classes: int = 1000, **options: Any) -> Network:
-    return Network.create(make_model(**options), num_classes=num_classes, image_size=image_size)
+    return create_network(make_model(**options), num_classes=num_classes, image_size=image_size)
 
 
 def count(arrays: Arrays) -> int:

@@ -12,6 +12,7 @@ from jax import export
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 RS: dict[str, Any] = {
     "use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25
@@ -31,7 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def make_network(image_size: int = 64, num_classes: int = 10, *, groups: int = 1, **options: Any) -> Network:
     options = {"resnet_width": 8, "precision": "float32", "stem": "imagenet"} | options
     model = Config().replace(**options).model
-    return Network.create(model, num_classes=num_classes, image_size=image_size, batch_norm_groups=groups)
+    return create_network(model, num_classes=num_classes, image_size=image_size, batch_norm_groups=groups)
 
 
 def images(n: int = 4, size: int = 32) -> jax.Array:

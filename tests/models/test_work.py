@@ -10,11 +10,12 @@ import pytest
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.work import forward_flops, multiply_adds
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 
 
 def network(image_size: int = 32, num_classes: int = 10, **options: Any) -> Network:
     config = Config().replace(**({"resnet_width": 8} | options))
-    return Network.create(config.model, num_classes=num_classes, image_size=image_size)
+    return create_network(config.model, num_classes=num_classes, image_size=image_size)
 
 
 def test_flops_are_those_that_are_known() -> None:

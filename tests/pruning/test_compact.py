@@ -15,8 +15,8 @@ from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import Checkpoint
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
-from resnet_tpu.models.network import network_of
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.compact import compact
 from resnet_tpu.pruning.filters import remove_filters
 from resnet_tpu.pruning.layers import kernels_of, maskable

@@ -9,6 +9,7 @@ import pytest
 
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.masks import all_kept, density
 from resnet_tpu.pruning.methods import find_method
@@ -17,7 +18,7 @@ from resnet_tpu.pruning.methods import find_method
 def network(depth: int, **options: object) -> Network:
     config = Config().replace(resnet_depth=depth, **options)
     is_cifar = depth == 56
-    return Network.create(config.model, num_classes=10 if is_cifar else 1000, image_size=32 if is_cifar else 224)
+    return create_network(config.model, num_classes=10 if is_cifar else 1000, image_size=32 if is_cifar else 224)
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50, 101])

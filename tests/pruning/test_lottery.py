@@ -11,7 +11,7 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.tf1_bundle import write_bundle
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import leaf_at
-from resnet_tpu.models.network import network_of
+from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.lottery import find_named
 from resnet_tpu.pruning.phase import config_at

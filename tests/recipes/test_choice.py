@@ -12,8 +12,8 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import torch
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow, follow_weights
 
@@ -71,7 +71,7 @@ def weights(tmp_path: Path) -> Path:
     """A folder as timm's: a ResNet-18 of width 4 for five classes, at 48 px."""
     colours = {"mean_rgb": (0.5, 0.5, 0.5), "pool_padding": "symmetric"}
     config = Config().replace(resnet_depth=18, resnet_width=4, stem="imagenet", project_first_group=False, **colours)
-    network = Network.create(config.model, num_classes=5, image_size=48)
+    network = create_network(config.model, num_classes=5, image_size=48)
     folder = tmp_path / "weights"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import RECIPES, find_recipe
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN, cloud, modern, randaugment
 from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs
@@ -63,7 +63,7 @@ def test_later_slices_follow_the_originals_table(name: str) -> None:
 
 def num_params(config: Config) -> int:
     """Parameters of the recipe's network with the classes of ImageNet. Computes nothing."""
-    network = Network.create(config.model, num_classes=1000, image_size=config.data.image_size)
+    network = create_network(config.model, num_classes=1000, image_size=config.data.image_size)
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(network.shapes()[0]))
 
 

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import constant
@@ -26,7 +26,7 @@ Result = tuple[TrainState, dict[str, jax.Array]]
 def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, **options: Any) -> Result:
     """The state after a step and its metrics, from the same state and batch for all options."""
     config = CONFIG.replace(gradient_accumulation_steps=parts, **options)
-    network = Network.create(config.model, num_classes=7, image_size=16, batch_norm_groups=groups)
+    network = create_network(config.model, num_classes=7, image_size=16, batch_norm_groups=groups)
     optimizer = make_optimizer(config.optimizer)
     step: Callable[..., Result] = make_train_step(
         network, optimizer, constant(0.1), config.optimizer, num_devices=devices

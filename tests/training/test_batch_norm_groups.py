@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.training.step import normalize
 
@@ -29,7 +29,7 @@ def test_the_statistics_are_those_of_each_group_by_hand(scope: str, size: int, g
     model = Config(model=MODEL).replace(batch_norm_scope=scope, batch_norm_group_size=size).model
     mesh = distributed.make_mesh(DEVICES)
     assert distributed.batch_norm_groups(model, mesh) == groups
-    network = Network.create(model, num_classes=3, image_size=SIZE, batch_norm_groups=groups)
+    network = create_network(model, num_classes=3, image_size=SIZE, batch_norm_groups=groups)
     params, batch_stats = network.init(0)
     rng = np.random.default_rng(0)
     brightness = np.arange(1, BATCH + 1)[:, None, None, None] / BATCH  # so that groups differ

@@ -27,8 +27,8 @@ import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_names
 from resnet_tpu.models.arrays import Arrays
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.training.loss import cross_entropy, l2
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import constant
@@ -63,7 +63,7 @@ class Case:
         options |= {"stem": "imagenet", "resnet_width": FULL_WIDTH // settings["width_div"], "precision": "float32"}
         config = Config().replace(**options | self.meta["upstream_params"])
         model = dataclasses.replace(config.model, precision=precision)  # float64 is no option
-        self.network = Network.create(model, num_classes=settings["num_classes"], image_size=settings["image_size"])
+        self.network = create_network(model, num_classes=settings["num_classes"], image_size=settings["image_size"])
         self.names = tf1_names.tf_names(self.network)
         self.optimizer = make_optimizer(config.optimizer)
         self.step = make_train_step(self.network, self.optimizer, constant(settings["lr"]), config.optimizer)

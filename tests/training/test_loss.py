@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.training.loss import cross_entropy, decaying, l2
 
 LOGITS = jnp.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
@@ -39,7 +39,7 @@ def test_large_logits_stay_finite() -> None:
 
 @pytest.mark.parametrize("depth", [18, 50])
 def test_decay_acts_on_all_but_batch_norm(depth: int) -> None:
-    network = Network.create(Config().replace(resnet_depth=depth).model, num_classes=10, image_size=224)
+    network = create_network(Config().replace(resnet_depth=depth).model, num_classes=10, image_size=224)
     decays = decaying(network.shapes()[0])
     for name, (collection, path) in tf_names(network).items():
         if collection == "params":

@@ -10,8 +10,8 @@ import pytest
 
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import leaf_at
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.training.optimizer import make_optimizer
 
 
@@ -120,7 +120,7 @@ def test_lars_gives_each_kernel_a_rate_of_its_own() -> None:
 def test_lars_skips_what_the_original_skips_by_name(options: dict[str, Any]) -> None:
     """Plain momentum for variables with `batch_normalization`, `evonorm` or `bias` in their TensorFlow name."""
     config = Config().replace(resnet_width=4, image_size=64, enable_lars=True, **options)
-    network = Network.create(config.model, num_classes=5, image_size=64)
+    network = create_network(config.model, num_classes=5, image_size=64)
     params = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 2.0), network.shapes()[0])
     (step,) = run(params, jax.tree.map(jnp.ones_like, params), [1.0], **config.flat())
     for name, (collection, path) in tf_names(network).items():

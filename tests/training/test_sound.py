@@ -12,8 +12,8 @@ import pytest
 
 import resnet_tpu
 from resnet_tpu.data.sources.data_dir import open_source
-from resnet_tpu.models.network import network_of
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
 from resnet_tpu.training.evaluate import evaluate

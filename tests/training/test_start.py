@@ -15,6 +15,7 @@ from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import predict
@@ -25,7 +26,7 @@ AVERAGED = {"moving_average_decay": 0.6, "bn_momentum": 0.0}
 
 
 def network_of(config: Config, num_classes: int = 4) -> Network:
-    return Network.create(config.model, num_classes=num_classes, image_size=config.data.image_size)
+    return create_network(config.model, num_classes=num_classes, image_size=config.data.image_size)
 
 
 def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.ndarray]:
@@ -84,7 +85,7 @@ def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = Config().replace(
         resnet_depth=18, pool_padding="symmetric", project_first_group=False, precision="float32"
     ).model  # fmt: skip
-    network = Network.create(model, num_classes=4, image_size=64)
+    network = create_network(model, num_classes=4, image_size=64)
     path = tmp_path_factory.mktemp("torchvision") / "resnet18.safetensors"
     arrays: dict[str, Any] = dict(zip(("params", "batch_stats"), network.init(1), strict=True))
     torch.write_safetensors(str(path), network, arrays)

@@ -11,6 +11,7 @@ import pytest
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
+from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.loss import cross_entropy, l2
@@ -29,7 +30,7 @@ LOSS_RTOL = 2e-6
 @functools.cache
 def make_network(*, batch_norm_groups: int = 1, precision: str = "float32") -> Network:
     model = CONFIG.replace(precision=precision).model
-    return Network.create(model, num_classes=NUM_CLASSES, image_size=SIZE, batch_norm_groups=batch_norm_groups)
+    return create_network(model, num_classes=NUM_CLASSES, image_size=SIZE, batch_norm_groups=batch_norm_groups)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import constant
 from resnet_tpu.training.state import TrainState, create_state
@@ -21,7 +22,7 @@ CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", w
 
 
 def make_network(config: Config) -> Network:
-    return Network.create(config.model, num_classes=5, image_size=16)
+    return create_network(config.model, num_classes=5, image_size=16)
 
 
 def factors(**options: Any) -> dict[str, float]:

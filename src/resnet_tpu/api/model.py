@@ -16,9 +16,10 @@ from resnet_tpu.checkpoints.weights import locate
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.models.arrays import Arrays
-from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import expand_home
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions

@@ -20,9 +20,10 @@ from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
-from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import evaluation_at
 
 log = logging.getLogger(__name__)

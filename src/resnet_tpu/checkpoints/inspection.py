@@ -16,8 +16,9 @@ from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, describe, locate, outline
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.network import network_of
 
 _VARIANT = (
     "stem",

@@ -9,10 +9,10 @@ from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.architecture import BLOCKS_PER_GROUP, CIFAR_DEPTHS
 from resnet_tpu.models.arrays import leaf_at
-from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import CIFAR_DEPTHS, IMAGENET_DEPTHS, resolve_architecture
 from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.options.network import create_network, resolve_architecture
 
 STEP = "global_step"
 MOMENTUM = "/Momentum"
@@ -25,8 +25,8 @@ _OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"
 # Features before the classifier as a multiple of the width, and the depths that have so many
 _DEPTHS = {
     4: CIFAR_DEPTHS,
-    8: tuple(depth for depth in IMAGENET_DEPTHS if depth < 50),
-    32: tuple(depth for depth in IMAGENET_DEPTHS if depth >= 50),
+    8: tuple(depth for depth in BLOCKS_PER_GROUP if depth < 50),
+    32: tuple(depth for depth in BLOCKS_PER_GROUP if depth >= 50),
 }
 
 _WEIGHT = re.compile(r"(conv2d|batch_normalization|evonorm|dense)(?:_\d{1,9})?/(?!mask$)[^/]+")
@@ -149,7 +149,7 @@ def _difference(options: Mapping[str, Any], shapes: Shapes) -> str | None:
     """The first variable in which the network of `options` differs from `shapes`, in words, or None."""
     model = Config().replace(**{name: value for name, value in options.items() if name != "num_label_classes"}).model
     try:
-        network = Network.create(model, num_classes=options["num_label_classes"], image_size=ANY_IMAGE_SIZE)
+        network = create_network(model, num_classes=options["num_label_classes"], image_size=ANY_IMAGE_SIZE)
     except UserError as error:  # squeeze-and-excite in a basic block, and the like
         return error.expected
     params, batch_stats = network.shapes()

@@ -26,6 +26,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, ModelConfig
+from resnet_tpu.options.network import create_network
 from resnet_tpu.storage import checked_json
 
 log = logging.getLogger(__name__)
@@ -246,7 +247,7 @@ def _converted(told: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], path: str) -> None:
     """Raises UserError for the first array that is missing, of another shape, or not of the network of `options`."""
     model = ModelConfig(**{name: value for name, value in options.items() if name != "num_label_classes"})
-    network = Network.create(model, num_classes=options.get("num_label_classes", 1), image_size=ANY_IMAGE_SIZE)
+    network = create_network(model, num_classes=options.get("num_label_classes", 1), image_size=ANY_IMAGE_SIZE)
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
     expected = {

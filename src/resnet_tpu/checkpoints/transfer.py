@@ -14,8 +14,8 @@ from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelli
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.options.network import resolve_architecture
 
 log = logging.getLogger(__name__)
 

@@ -9,16 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.net import Draw, Net, Training
-from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.models.resnet import resnet
-from resnet_tpu.options.config import Config, ModelConfig
-from resnet_tpu.parallel import distributed
+from resnet_tpu.options.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -31,15 +28,6 @@ class Network:
     image_size: int
     kernels: Kernels = PLAIN
     """How training computes the layers."""
-
-    @classmethod
-    def create(cls, model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> "Network":
-        """The network that the options ask for, with 0 classes one without a classifier. Computes nothing.
-
-        Raises UserError when there is no such network.
-        """
-        architecture = resolve_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
-        return cls(model, architecture, num_classes, image_size)
 
     def with_kernels(self, kernels: Kernels) -> "Network":
         """The same network, computed in another way in training."""
@@ -113,16 +101,3 @@ def _make(structure: _Structure, make: Callable[[Draw, tuple[int, ...]], Any]) -
 @functools.lru_cache(maxsize=32)  # a deep network takes a second to trace, and a conversion asks many times
 def _shapes(structure: _Structure) -> tuple[Arrays, Arrays]:
     return _make(structure, lambda _, shape: jax.ShapeDtypeStruct(shape, np.float32))
-
-
-def network_of(config: Config, mesh: Mesh | None = None) -> Network:
-    """The network of a run whose counts are resolved; `mesh` decides whose images give its batch-norm statistics.
-
-    Weights without a classifier are of a network with 0 classes. Raises UserError when there is no such network.
-    """
-    return Network.create(
-        config.model,
-        num_classes=config.data.num_label_classes or 0,
-        image_size=config.data.image_size,
-        batch_norm_groups=1 if mesh is None else distributed.batch_norm_groups(config.model, mesh),
-    )

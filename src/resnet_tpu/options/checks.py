@@ -3,14 +3,14 @@
 import math
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config, DataConfig, OptimizerConfig, epoch_boundaries
+from resnet_tpu.options.network import resolve_architecture
 
 
 def check(config: Config) -> None:
     """Raises UserError for options that cannot do what they say, before data are opened or a device is touched.
 
-    Those of the network are checked by finding it: see `models.registry.resolve_architecture`.
+    Those of the network are checked by finding it: see `options.network.resolve_architecture`.
     """
     resolve_architecture(config.model, image_size=config.data.image_size)
     _check_images(config.data)

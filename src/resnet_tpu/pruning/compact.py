@@ -20,9 +20,8 @@ from resnet_tpu.checkpoints.store import Checkpoint
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import Arrays, require_finite
-from resnet_tpu.models.network import network_of
-from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of, resolve_architecture
 from resnet_tpu.parallel import distributed
 from resnet_tpu.pruning.sizes import Size, size_of
 from resnet_tpu.reports.finite import check_finite

@@ -27,9 +27,10 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, require_finite
-from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.pruning.former import set_aside
 from resnet_tpu.pruning.layers import kernels_of, maskable

@@ -15,8 +15,9 @@ from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, Path, leaf_at, require_finite
-from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.masks import Masks, all_kept

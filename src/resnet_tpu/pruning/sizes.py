@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from resnet_tpu.models.arrays import Arrays, Path, leaf_at
-from resnet_tpu.models.network import Network
 from resnet_tpu.models.work import multiply_adds, parameter_shapes
 from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.options.network import create_network
 from resnet_tpu.pruning.layers import maskable
 
 
@@ -59,5 +59,5 @@ def _describe(
     model: ModelConfig, num_classes: int, image_size: int
 ) -> tuple[dict[str, Path], dict[Path, tuple[int, ...]], dict[Path, int]]:
     """Of a network without masks: where its layers are, the shape of each parameter, multiply-adds of each kernel."""
-    network = Network.create(model, num_classes=num_classes, image_size=image_size)
+    network = create_network(model, num_classes=num_classes, image_size=image_size)
     return maskable(network), parameter_shapes(network), multiply_adds(network)

@@ -28,9 +28,9 @@ from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import NonFiniteError
-from resnet_tpu.models.network import network_of
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics

@@ -11,8 +11,9 @@ from jax.sharding import Mesh
 from resnet_tpu.kernels.choose import choose_kernels
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import Kernels
-from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
 from resnet_tpu.training.loss import cross_entropy, l2

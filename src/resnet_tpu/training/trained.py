@@ -10,8 +10,9 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.models.arrays import Arrays, first_not_finite
-from resnet_tpu.models.network import Network, network_of
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 
 

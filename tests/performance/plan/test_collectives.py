@@ -28,14 +28,14 @@ PROGRAM = """
 import json, re, sys
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import mesh_of
-from resnet_tpu.models import registry
+from resnet_tpu.models import architecture
 from resnet_tpu.performance.plan.compiler import devices_of, libtpu_version
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.plan import settle
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.training.compiler_options import uncached
 
-registry._IMAGENET_BLOCKS[50] = (2, 1, 1, 1)
+architecture.BLOCKS_PER_GROUP[50] = (2, 1, 1, 1)
 KINDS = r"all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|collective-\\w+|send|recv"
 found = {"libtpu": libtpu_version()}
 for name in ("v3:2x2", "v5e:2x2"):

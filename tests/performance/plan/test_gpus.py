@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from resnet_tpu.models import registry
+from resnet_tpu.models import architecture
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import mesh_of
 from resnet_tpu.performance.plan import compiler
@@ -74,7 +74,7 @@ def test_the_real_step_compiles_and_stays_within_its_bounds(
 @pytest.mark.parametrize("kernels", ["plain", "fused", "gpu"])
 @pytest.mark.parametrize("name", GPUS)
 def test_gpus_send_each_other_sums_alone(name: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._IMAGENET_BLOCKS, 50, (2, 1, 1, 1))
+    monkeypatch.setitem(architecture.BLOCKS_PER_GROUP, 50, (2, 1, 1, 1))
     mesh = mesh_of(devices_of(find_topology(f"{name}:8")))
     lowered = [lower_train_step(TINY.replace(kernels=kernels), mesh)]
     lowered += [lower_eval_step(TINY, mesh)] if kernels == "plain" else []

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu.models.arrays import Arrays
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.trained import Trained, load_trained
@@ -44,7 +44,7 @@ def drawn(trained: Trained) -> Callable[..., Trained]:
     def drawn(**options: Any) -> Trained:
         small = {"resnet_width": 4, "precision": "float32", "image_size": 32, "num_label_classes": 5}
         config = Config().replace(**(small | options))
-        network = Network.create(
+        network = create_network(
             config.model, num_classes=config.data.num_label_classes or 0, image_size=config.data.image_size
         )
         rng = np.random.default_rng(0)

@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 
 from resnet_tpu.data.pixels.decode import eval_image
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.serving.export.bundle import Form, load_classifier, open_bundle, write_bundle
 from resnet_tpu.serving.export.fold import fold
@@ -60,7 +60,7 @@ def write_small_bundle(folder: Path, pixels: np.ndarray) -> None:
     config = Config().replace(
         resnet_depth=18, resnet_width=4, precision="float32", image_size=SIZE, num_label_classes=len(CLASSES)
     )
-    network = Network.create(config.model, num_classes=len(CLASSES), image_size=SIZE)
+    network = create_network(config.model, num_classes=len(CLASSES), image_size=SIZE)
     params, batch_stats = network.init(0)
     mesh = distributed.make_mesh(1)
     folded = fold(Trained("", 3, config, CLASSES, network, params, batch_stats, mesh))

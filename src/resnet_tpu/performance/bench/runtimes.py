@@ -149,12 +149,12 @@ def choose(bundle: Bundle, asked: Collection[str]) -> tuple[list[str], list[str]
 
 def _is_plain(bundle: Bundle) -> bool:
     """Whether the network has the arrays of the textbook's of that depth: nothing narrower, added or left out."""
-    from resnet_tpu.models.network import Network  # not where a runtime is measured, which may need no JAX
+    from resnet_tpu.options.network import create_network  # not where a runtime is measured, which may need no JAX
 
     model, size = bundle.config.model, bundle.image_size
     plain = ModelConfig(resnet_depth=model.resnet_depth, stem="imagenet")
     ours, theirs = (
-        Network.create(config, num_classes=len(bundle.class_names), image_size=size).shapes()[0]
+        create_network(config, num_classes=len(bundle.class_names), image_size=size).shapes()[0]
         for config in (model, plain)
     )
     return bool(ours == theirs)

@@ -199,15 +199,15 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
     """The share of a GPU's peak that a step's arithmetic uses; empty on other devices."""
     import jax
 
-    from resnet_tpu.models.network import Network
     from resnet_tpu.models.work import PASSES_PER_STEP, forward_flops
+    from resnet_tpu.options.network import create_network
     from resnet_tpu.performance.profiling.peaks import find_peak
 
     device = jax.devices()[0]
     peak = find_peak(device.device_kind) if device.platform == "gpu" else None
     if peak is None:
         return {}
-    network = Network.create(case.config(precision).model, num_classes=NUM_CLASSES, image_size=case.image_size)
+    network = create_network(case.config(precision).model, num_classes=NUM_CLASSES, image_size=case.image_size)
     return {"mfu": images_per_sec * PASSES_PER_STEP * forward_flops(network) / peak}
 
 

@@ -88,7 +88,7 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     """(initial parameters, a step on one device) of resnet-tpu, computed as `train` would here."""
     import jax
 
-    from resnet_tpu.models.network import network_of
+    from resnet_tpu.options.network import network_of
     from resnet_tpu.parallel import distributed
     from resnet_tpu.training.optimizer import make_optimizer
     from resnet_tpu.training.state import create_state

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, Sharding
 
 from resnet_tpu.models.kernel_table import Kernels
-from resnet_tpu.models.network import network_of
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.optimizer import make_optimizer

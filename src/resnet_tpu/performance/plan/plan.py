@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import PASSES_PER_STEP, forward_flops
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
 from resnet_tpu.performance.plan.feeding import Host, simulate

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import KERNELS
-from resnet_tpu.models.network import network_of
 from resnet_tpu.models.work import PASSES_PER_STEP, forward_flops
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.lowering import lower_train_step
 from resnet_tpu.performance.profiling.labels import labels_of, read_labels, write_labels

@@ -12,8 +12,8 @@ from rich.table import Table
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.network import network_of
 from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.serving.export.bundle import Bundle, load_classifier, softmax
 from resnet_tpu.serving.export.export import network_data

@@ -1,33 +1,45 @@
-"""Which networks there are, by depth and options."""
+"""The network that the options ask for."""
 
 import dataclasses
 from typing import Any
 
+from jax.sharding import Mesh
+
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.architecture import Architecture
-from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.models.architecture import BLOCKS_PER_GROUP, CIFAR_DEPTHS, Architecture, architecture_of_depth
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.parallel import distributed
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
-
-_IMAGENET_BLOCKS = {
-    18: (2, 2, 2, 2),
-    34: (3, 4, 6, 3),
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-    200: (3, 24, 36, 3),
-    270: (4, 29, 53, 4),
-    350: (4, 36, 72, 4),
-    420: (4, 44, 87, 4),
-}
-CIFAR_DEPTHS = (8, 20, 32, 44, 56, 110)  # 6n + 2: arXiv:1512.03385, section 4.2
-IMAGENET_DEPTHS = tuple(_IMAGENET_BLOCKS)
 
 # Options that some networks have no place for; there the original ignores them without a word
 _ONLY_BOTTLENECK = ("se_ratio", "dropblock_groups", "drop_connect_rate")
 _ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
 _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
+
+
+def network_of(config: Config, mesh: Mesh | None = None) -> Network:
+    """The network of a run whose counts are resolved; `mesh` decides whose images give its batch-norm statistics.
+
+    Weights without a classifier are of a network with 0 classes. Raises UserError when there is no such network.
+    """
+    return create_network(
+        config.model,
+        num_classes=config.data.num_label_classes or 0,
+        image_size=config.data.image_size,
+        batch_norm_groups=1 if mesh is None else distributed.batch_norm_groups(config.model, mesh),
+    )
+
+
+def create_network(model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> Network:
+    """The network that the options ask for, with 0 classes one without a classifier. Computes nothing.
+
+    Raises UserError when there is no such network.
+    """
+    architecture = resolve_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
+    return Network(model, architecture, num_classes, image_size)
 
 
 def resolve_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1) -> Architecture:
@@ -51,15 +63,11 @@ def resolve_architecture(model: ModelConfig, *, image_size: int, batch_norm_grou
 
 def _by_depth(model: ModelConfig, image_size: int) -> Architecture:
     depth = model.resnet_depth
-    if depth in CIFAR_DEPTHS:  # three groups of basic blocks on 32 px images
-        return Architecture(
-            (depth // 6,) * 3, bottleneck=False, width=16, small_stem=True, zero_scale=False, bn_momentum=0.997
-        )
-    if depth in _IMAGENET_BLOCKS:
-        small = model.stem == "small" or (model.stem == "auto" and image_size < SMALL_IMAGE_PX)
-        return Architecture(_IMAGENET_BLOCKS[depth], bottleneck=depth >= 50, width=64, small_stem=small)
-    depths = ", ".join(map(str, sorted((*IMAGENET_DEPTHS, *CIFAR_DEPTHS))))
-    raise UserError("resnet_depth", depth, f"one of {depths}", "Change the value.")
+    if depth not in (*CIFAR_DEPTHS, *BLOCKS_PER_GROUP):
+        depths = ", ".join(map(str, sorted((*BLOCKS_PER_GROUP, *CIFAR_DEPTHS))))
+        raise UserError("resnet_depth", depth, f"one of {depths}", "Change the value.")
+    small = model.stem == "small" or (model.stem == "auto" and image_size < SMALL_IMAGE_PX)
+    return architecture_of_depth(depth, small_stem=small)
 
 
 def _check_places(model: ModelConfig, network: Architecture) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import Architecture
-from resnet_tpu.models.registry import resolve_architecture
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import resolve_architecture
 
 
 def find(image_size: int = 224, **options: Any) -> Architecture:
