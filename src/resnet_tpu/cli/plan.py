@@ -1,7 +1,6 @@
 """`resnet-tpu plan`."""
 
 import contextlib
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -119,7 +118,7 @@ def _host_of(options: PlanOptions, config: "Config") -> "Host | None":
             raise UserError("--host_mb_per_sec", f"{options.host_mb_per_sec:g} alone", expected, do)
         return None
     workers = config.data.num_parallel_calls or _HOST_WORKERS
-    return Host(options.host_images_per_sec, options.host_mb_per_sec or math.inf, options.image_kb, workers)
+    return Host(options.host_images_per_sec, options.host_mb_per_sec, options.image_kb, workers)
 
 
 def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:

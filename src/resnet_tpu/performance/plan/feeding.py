@@ -26,8 +26,8 @@ class Host:
 
     images_per_sec: float
     """That all its workers decode together."""
-    mb_per_sec: float = math.inf
-    """That it reads; infinite for files that lie in memory, or on a disk that is fast enough."""
+    mb_per_sec: float | None = None
+    """That it reads; None for files that lie in memory, or on a disk that is fast enough."""
     image_kb: float = 110.0
     """Of a file in the mean, as of ImageNet's."""
     workers: int = 96
@@ -35,7 +35,7 @@ class Host:
     @property
     def images_read_per_sec(self) -> float:
         """Images whose files it reads in a second."""
-        return 1000 * self.mb_per_sec / self.image_kb
+        return 1000 * self.mb_per_sec / self.image_kb if self.mb_per_sec else math.inf
 
     @property
     def most_images_per_sec(self) -> float:
@@ -99,8 +99,8 @@ class _Loader:
     """The input of one host, from `begin` on."""
 
     def __init__(self, host: Host, per_host: int, begin: float, slow: Sequence[Slow], seed: int) -> None:
-        is_distant = math.isfinite(host.mb_per_sec)
-        kind = "processes" if host.workers > MOST_THREADS and not is_distant else "threads"
+        self._is_distant = host.mb_per_sec is not None
+        kind = "processes" if host.workers > MOST_THREADS and not self._is_distant else "threads"
         parts = -(-per_host // CHUNKS[kind])
         self._sizes = [high - low for low, high in pairwise(per_host * part // parts for part in range(parts + 1))]
         self._host, self._slow = host, slow
@@ -122,7 +122,7 @@ class _Loader:
             begun = max(self._calls[len(self._begun)], heapq.heappop(self._idle))
             self._begun.append(begun)
             first = min(first, begun)
-            there = self._read(size) if math.isfinite(self._host.mb_per_sec) else begun
+            there = self._read(size) if self._is_distant else begun
             end = max(begun, there) + self._decode(size)
             heapq.heappush(self._idle, end)
             self.held.add(min(there, begun), end, 1000 * size * self._host.image_kb)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.work import PASSES_PER_STEP, forward_flops
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
@@ -22,6 +21,7 @@ from resnet_tpu.performance.plan.search import find_largest
 from resnet_tpu.performance.plan.timing import Timing, time_step
 from resnet_tpu.performance.plan.topology import Topology, smallest_like
 from resnet_tpu.training.run import lengths_of, resolve
+from resnet_tpu.training.work import PASSES_PER_STEP, forward_flops
 
 PROGRAM = 0.03
 """Of a device's memory: left to the program where only the other memory is asked for. 0.01 to 0.26 GiB were seen."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import KERNELS
-from resnet_tpu.models.work import PASSES_PER_STEP, forward_flops
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
@@ -21,6 +20,7 @@ from resnet_tpu.training.loop import train
 from resnet_tpu.training.profiler import can_trace, publish
 from resnet_tpu.training.run import resolve
 from resnet_tpu.training.tune import resolve_kernels
+from resnet_tpu.training.work import PASSES_PER_STEP, forward_flops
 
 log = logging.getLogger(__name__)
 
