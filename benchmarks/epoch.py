@@ -1,6 +1,6 @@
 """An epoch of ImageNet on 1, 8 and 32 hosts, simulated; and the simulation beside trainings on this machine.
 
-`plan` reckons with the same model. Each host has as many images of a batch and the same loader. The trainings read
+`plan` uses the same model. Each host has as many images of a batch and the same loader. The trainings read
 `PHOTOS` from memory, and from a bucket: that of the tests' server, whose replies wait. A stand-in takes the place of
 the device, as in `resnet-tpu bench wait`. The first of them have the fastest device that there can be, and no decoder:
 what they give is what a host decodes and reads. From this the simulation says how long other devices wait.

@@ -357,7 +357,7 @@ def _find_tensors(content: object, path: str) -> dict[str, _Tensor]:
 
 
 def _is_sound(tensor: _Tensor) -> bool:
-    """Whether the parts of a description are of their types, and numbers small enough to reckon with."""
+    """Whether the parts of a description are of their types, and numbers small enough to compute with."""
     storage, offset, shape, strides = tensor
     if not isinstance(storage, _Storage) or type(shape) is not tuple or type(strides) is not tuple:
         return False

@@ -45,13 +45,13 @@ class PlanOptions:
         at_least=1,
     )
     image_kb: float = option(
-        110.0, "Mean size of an image file in kB, with host_mb_per_sec. ImageNet's: 110.", at_least=1
+        110.0, "Mean size of an image file in kB, with host_mb_per_sec; by default that of ImageNet's.", at_least=1
     )
     largest_batch: bool = option(
         False, "Also look for the largest train_batch_size that fits: two or three short compilations."
     )
     fast: bool = option(
-        False, "Compile for 4 chips, with as many images on each, and reckon up to the slice: for lists of slices."
+        False, "Compile for 4 chips, with as many images on each, and scale up to the slice: for lists of slices."
     )
     top: int = option(10, "Layers to show by what they cost.", at_least=0)
     format: Literal["table", "json"] = option("table", "How to print the plan.")

@@ -1,4 +1,4 @@
-"""`bench input --ceiling`: what is measured without a decoder, and what is reckoned from it."""
+"""`bench input --ceiling`: what is measured without a decoder, and what is estimated from it."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ from resnet_tpu.performance.bench.undecoded import undecoded
 needs_library = pytest.mark.skipif(native.load() is None, reason="without the library in C there is no stub")
 
 
-def test_what_is_reckoned() -> None:
+def test_what_is_estimated() -> None:
     medians = {
         Run("stubbed", "threads", 2): (20_000.0, 50.0, 50.0),
         Run("real", "threads", 2): (3_000.0, 640.0, 640.0),

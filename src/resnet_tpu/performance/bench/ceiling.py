@@ -25,7 +25,7 @@ _FIGURES = ("images_per_sec", "parent_us_per_image", "cpu_ms_per_image")
 _NOTES = (
     "stubbed: all is done but to decode and resize. memcpy: finished pixels are copied.",
     "parent: the process that trains.",
-    "N cores: images/s, reckoned: N / CPU time, at most 1 / the parent's, for threads that of the stubbed decoder.",
+    "N cores: images/s, estimated: N / CPU time, at most 1 / the parent's, for threads that of the stubbed decoder.",
 )
 
 
@@ -94,7 +94,7 @@ def tabulate(medians: Mapping[Run, tuple[float, float, float]], title: str) -> G
     for run, (speed, parent, cpu) in medians.items():
         is_locked = run.workers == "threads" and run.decoder == "real"
         serial = medians[run._replace(decoder="stubbed")][1] if is_locked else parent
-        reckoned = (min(cores / cpu, 1 / serial) * 1e6 for cores in MORE_CORES)
-        rows.append((run.title, f"{speed:,.0f}", f"{parent:.1f}", f"{cpu:.1f}", *(f"{each:,.0f}" for each in reckoned)))
+        estimates = (min(cores / cpu, 1 / serial) * 1e6 for cores in MORE_CORES)
+        rows.append((run.title, f"{speed:,.0f}", f"{parent:.1f}", f"{cpu:.1f}", *(f"{each:,.0f}" for each in estimates)))
     header = ("decoder, workers", "images/s", "parent us/image", "CPU us/image", *(f"{n} cores" for n in MORE_CORES))
     return Grid(title, header, rows, _NOTES)

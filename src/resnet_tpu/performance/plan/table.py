@@ -60,7 +60,7 @@ def _remarks(plans: Sequence[Plan]) -> list[str]:
         counted = "are counted" if any(plan.eval and plan.train for plan in plans) else "are not counted"
         remarks.append(f"Hours: evaluations {counted}; {_not_counted(plans[0])} are not.")
     remarks += [
-        f"{plan.topology.name}: compiled for {plan.compiled_for} and reckoned up."
+        f"{plan.topology.name}: compiled for {plan.compiled_for} and scaled up."
         for plan in plans
         if plan.compiled_for != plan.topology.name
     ]
