@@ -259,6 +259,14 @@ def test_verbs_one_after_the_other(
     assert not Path("~").exists()
 
 
+@pytest.mark.parametrize("given", ["..", "../", "../dark/.."])
+def test_a_model_is_named_after_the_folder_however_that_is_given(
+    raw: Path, given: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(raw / "dark")
+    assert f"\nmodel_dir: runs/{raw.name}\n" in prints(capsys, "train", given, "--print_config", "--recipe=flowers")
+
+
 def test_a_folder_of_photos_alone_is_enough_to_train(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

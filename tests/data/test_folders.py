@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.folders import Found, find_photos
 from resnet_tpu.errors import UserError
@@ -153,3 +154,20 @@ def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
 def test_csv_in_another_encoding(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="UTF-8"):
         find_photos(write_csv(tmp_path, "path,label\n1.jpg,caf\u00e9\n2.jpg,b\n", "latin-1"))
+
+
+def test_a_link_to_itself_is_no_folder(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/2.jpg")
+    (tmp_path / "a" / "loop.jpg").symlink_to("loop.jpg")
+    (tmp_path / "loop").symlink_to("loop")
+    found = find_photos(str(tmp_path))
+    assert [photo.name for photo in found.photos] == ["a/1.jpg", "a/loop.jpg", "b/2.jpg"]
+    assert found.findings == [Finding(Kind.OTHER_FILE, "loop")]
+
+
+def test_boxes_for_two_photos_of_one_name_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/2.jpg")
+    box = (Box(0.0, 0.0, 1.0, 1.0),)
+    assert find_photos(str(tmp_path), {"2": box}).photos[2].boxes == box
+    with pytest.raises(UserError, match=r"boxes of 1, and two photos of that name: a/1.jpg, b/1.jpg"):
+        find_photos(str(tmp_path), {"1": box})

@@ -231,3 +231,10 @@ def test_damage_is_an_image_or_a_bad_image(tmp_path: Path, draw, data: st.DataOb
     except BadImageError:
         return
     assert pixels(image.encoded).shape == (image.height, image.width, 3)
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp"])
+def test_broken_exif_does_not_make_a_photo_worse(tmp_path: Path, draw, suffix: str) -> None:
+    plain = draw(tmp_path / f"plain.{suffix}", size=(150, 130))
+    broken = draw(tmp_path / f"broken.{suffix}", size=(150, 130), exif=b"Exif\0\0garbage-not-tiff")
+    assert clean_image(broken.read_bytes(), broken.name) == clean_image(plain.read_bytes(), plain.name)

@@ -202,3 +202,16 @@ def test_a_large_file_is_no_file_of_options(tmp_path: Path) -> None:
     (tmp_path / "records").write_bytes(b"a: 1\n" * 1_000_000)
     with pytest.raises(UserError, match="more than 100000 characters"):
         read_yaml(str(tmp_path / "records"))
+
+
+@pytest.mark.parametrize("text", ["2024_06", "0123", "1.10", "1:30"])
+def test_text_that_looks_like_a_number_stays_as_it_was_written(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"model_dir: {text}\n")
+    config, _ = merge(Config(), [Layer("a.yaml", read_yaml(str(tmp_path / "a.yaml")))])
+    assert config.run.model_dir == text
+
+
+def test_text_that_yaml_takes_for_true_or_false_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model_dir: no\n")
+    with pytest.raises(UserError, match=r"model_dir.*: got False, expected a path"):
+        merge(Config(), [Layer("a.yaml", read_yaml(str(tmp_path / "a.yaml")))])

@@ -120,3 +120,18 @@ def test_a_file_where_a_folder_is_to_be_is_named(tmp_path: Path) -> None:
     got = f"got a folder below the file {tmp_path}/model, expected a folder"
     with pytest.raises(UserError, match=f"^Writing to {tmp_path}/model/a/b: {got}"):
         storage.check_writable(str(tmp_path / "model/a/b"))
+
+
+def test_names_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbfdaisy\r\nrose\r\n")
+    assert storage.read_names(str(tmp_path / "labels.txt")) == ["daisy", "rose"]
+
+
+def test_without_a_home_folder_the_cache_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    with pytest.raises(UserError, match="Set XDG_CACHE_HOME"):
+        storage.cache_dir()

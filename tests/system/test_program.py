@@ -1,5 +1,6 @@
 """Exit codes, and what is on stderr with them."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -191,3 +192,22 @@ def test_reader_gone() -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_full_disk_under_the_log_costs_lines_and_not_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+
+    def work(arguments: Sequence[str]) -> None:
+        logging.getLogger("resnet_tpu.some").info("a line")
+        done.extend(arguments)
+        if arguments[0] == "fail":
+            raise UserError("seed", "x", "a number", "Change it.")
+
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stderr", full)
+        assert exit_code(work, ["go"]) == 0
+        assert exit_code(work, ["fail"]) == 2
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+    assert done == ["go", "fail"]

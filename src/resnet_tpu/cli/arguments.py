@@ -167,7 +167,8 @@ class Command:
                 others.append(text)
             else:
                 option = self.options[name]
-                value = option.convert(text) if option.is_path else text + units.get(name, "")
+                unit = units.get(name, "")
+                value = option.convert(text) if option.is_path else text.removesuffix(unit) + unit
                 values[option.name] = [*values.get(option.name, ()), value] if option.is_repeatable else value
         return Given(words, self._place(others) | values, rest)
 

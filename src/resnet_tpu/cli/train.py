@@ -1,6 +1,7 @@
 """`resnet-tpu train`, and what `mode` says for it and for the original's flags."""
 
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Collection, Mapping
@@ -97,7 +98,8 @@ def _model_dir_for(config: Config) -> str:
     data_dir = config.data.data_dir
     if data_dir in ("", "null", "synthetic") or config.data.bigtable_instance or storage.is_remote(data_dir):
         return ""
-    return storage.join("runs", Path(data_dir).absolute().name)
+    name = Path(os.path.normpath(Path(data_dir).absolute())).name  # of `..` too
+    return storage.join("runs", name) if name else ""
 
 
 def _complete(config: Config, values: Mapping[str, Any]) -> Config:

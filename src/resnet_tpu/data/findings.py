@@ -1,5 +1,6 @@
 """What `prepare` notices about its input: every oddity counted, listed with its path, and what was done about it."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -60,7 +61,8 @@ class Finding:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.detail})" if self.detail else self.path
+        text = f"{self.path} ({self.detail})" if self.detail else self.path
+        return os.fsencode(text).decode(errors="backslashreplace")  # a file's name need not be text
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,12 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
 
 
 def _with_boxes(found: Found, boxes: Boxes) -> Found:
+    named: dict[str, Photo] = {}
+    for photo in found.photos:
+        stem = Path(photo.path).stem
+        if (other := named.setdefault(stem, photo)) is not photo and stem in boxes:
+            got = f"boxes of {stem}, and two photos of that name: {other.name}, {photo.name}"
+            raise UserError("bounding_boxes", got, "photos with names of their own", "Rename one of the two.")
     photos = [dataclasses.replace(photo, boxes=boxes.get(Path(photo.path).stem, ())) for photo in found.photos]
     if not any(photo.boxes for photo in photos):
         got = f"{len(boxes)} images with boxes, such as {min(boxes)}"
@@ -162,7 +168,7 @@ def _folders(path: str, name: str, findings: list[Finding]) -> list[str]:
     folders = []
     for entry in _entries(path):
         shown = f"{name}/{entry.name}" if name else entry.name
-        if entry.is_dir():
+        if _is_folder(entry):
             folders.append(entry.name)
         else:
             findings.append(Finding(Kind.STRAY if _is_image(entry.name) else Kind.OTHER_FILE, shown))
@@ -175,7 +181,7 @@ def _scan_class(
     count = 0
     for entry in _entries(storage.join(raw, folder)):
         name = f"{folder}/{entry.name}"
-        if entry.is_dir():
+        if _is_folder(entry):
             findings.append(Finding(Kind.NESTED, name))
         elif _is_image(entry.name):
             count += 1
@@ -192,6 +198,13 @@ def _entries(path: str) -> "Sequence[storage.Entry | os.DirEntry[str]]":
             return sorted((entry for entry in found if entry.name[0] != "."), key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
         raise UserError(f"Folder {path}", error.strerror, "a readable folder", "Check its permissions.") from None
+
+
+def _is_folder(entry: "storage.Entry | os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself: reading it tells
+        return False
 
 
 def _is_image(name: str) -> bool:
@@ -231,6 +244,6 @@ def _csv_photo(path: str, line: int, row: dict[str, str | None], *, has_split: b
         raise UserError(f"CSV {path} line {line}", f"path {name!r}", "a path without a zero byte", "Correct it.")
     if has_split and split.lower() not in SPLIT_FOLDERS:
         raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
-    folder = os.path.dirname(path)  # noqa: PTH120
-    full = storage.join(folder, name) if storage.is_remote(path) else os.path.normpath(storage.join(folder, name))
+    full = name if storage.is_remote(name) else storage.join(os.path.dirname(path), name)  # noqa: PTH120
+    full = full if storage.is_remote(full) else os.path.normpath(full)
     return Photo(full, name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)

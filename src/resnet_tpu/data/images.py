@@ -115,8 +115,9 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
         if (frames := getattr(image, "n_frames", 1)) > 1:
             notes.append((Kind.ANIMATED, f"{frames} frames"))
     image.load()
-    upright = ImageOps.exif_transpose(image)
+    upright = image
     if orientation_of(image) != UPRIGHT:
+        upright = ImageOps.exif_transpose(image)
         notes.append((Kind.TURNED, ""))
     if upright.mode == "CMYK":
         notes.append((Kind.CMYK, ""))

@@ -46,7 +46,7 @@ class DataConfig:
         at_least=0,
     )
     crop_pct: float = option(
-        0.875, "Fraction of the shorter side that evaluation and prediction see: the central square.", at_least=0
+        0.875, "Fraction of the shorter side that evaluation and prediction see: the central square.", at_least=0.01
     )
     random_flip: bool = option(True, "Mirror half of the training images. Not for what has a reading direction.")
     augment_name: Literal["autoaugment", "randaugment"] | None = option(

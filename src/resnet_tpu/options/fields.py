@@ -146,7 +146,7 @@ def _check_text(text: str) -> None:
 
 
 def _parse_str(value: Any) -> str:
-    if isinstance(value, dict | list):
+    if isinstance(value, dict | list | bool):  # a bool is what `model_name: no` is to YAML
         raise TypeError(value)
     text = str(value)
     _check_text(text)

@@ -15,7 +15,7 @@ _MAX_DEPTH = 32
 
 
 def parse(text: str) -> Any:
-    """The value that `text` is as YAML 1.1; dates stay text.
+    """The value that `text` is as YAML 1.1; dates stay text, and `str` of a number is what was written.
 
     Raises ValueError for text that is none, for aliases, by which a few lines stand for gigabytes, for whole numbers
     beyond 64 bits, and for more than 100,000 characters or 32 levels.
@@ -57,9 +57,15 @@ class _Loader(yaml.SafeLoader):
         super().fetch_flow_collection_start(TokenClass)
 
     def construct_whole(self, node: Any) -> int:
-        number = self.construct_yaml_int(node)
+        number = _Whole(self.construct_yaml_int(node))
         if not -(2**63) <= number < 2**63:
             raise yaml.MarkedYAMLError(problem="a number of more than 64 bits", problem_mark=node.start_mark)
+        number.written = node.value
+        return number
+
+    def construct_fraction(self, node: Any) -> float:
+        number = _Fraction(self.construct_yaml_float(node))
+        number.written = node.value
         return number
 
     @staticmethod
@@ -68,8 +74,27 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=f"more than {_MAX_DEPTH} levels", problem_mark=mark)
 
 
+class _Whole(int):
+    """A whole number, `model_dir: 2024_06`, which may be meant as text."""
+
+    written: str
+
+    def __str__(self) -> str:
+        return self.written
+
+
+class _Fraction(float):
+    """A number with a point, `model_name: 1.10`, which may be meant as text."""
+
+    written: str
+
+    def __str__(self) -> str:
+        return self.written
+
+
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_fraction)

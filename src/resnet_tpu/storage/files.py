@@ -5,7 +5,7 @@ import hashlib
 import io
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -81,13 +81,31 @@ def entries_in(path: str) -> list[Entry]:
 
 
 def files_below(path: str) -> list[str]:
-    """The sorted paths of the files in the folder `path` and in the folders below it, beginning as `path` does."""
+    """The sorted paths of the files in the folder `path` and in the folders below it, beginning as `path` does.
+
+    Links to folders are followed, each folder once. What is hidden is left out.
+    """
+    names = _names_below(path) if is_remote(path) else _local_names_below(path)
+    return sorted(join(path, name) for name in names if not any(part.startswith(".") for part in name.split("/")))
+
+
+def _names_below(path: str) -> list[str]:
     from fsspec.core import strip_protocol
 
     with buckets.naming(path):
-        found = sorted(map(str, filesystem(path).find(path)))
+        found = filesystem(path).find(path)
     start = len(strip_protocol(path).rstrip("/")) + 1
-    return [join(path, file[start:]) for file in found]
+    return [str(file)[start:] for file in found]
+
+
+def _local_names_below(path: str) -> Iterator[str]:
+    seen: set[str] = set()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (os.path.relpath(os.path.join(folder, file), path) for file in files)  # noqa: PTH118
 
 
 def open_read(path: str) -> IO[bytes]:
@@ -193,7 +211,7 @@ def read_text(path: str) -> str:
 def read_names(path: str) -> list[str]:
     """The names in a text file, one on a line. Raises UserError when it is no UTF-8."""
     try:
-        return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+        return [line.strip() for line in read_bytes(path).decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError:
         raise UserError(
             "Names", f"{path}, which is not text", "UTF-8, a name on each line", "Check the path."

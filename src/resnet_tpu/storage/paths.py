@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 
 def cache_dir() -> str:
-    """The folder of this user for what can be made or fetched again."""
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"), "resnet_tpu")  # noqa: PTH118
+    """The folder of this user for what can be made or fetched again. Raises UserError where no home is known."""
+    if not (caches := os.environ.get("XDG_CACHE_HOME")):
+        try:
+            caches = str(Path.home() / ".cache")
+        except RuntimeError:
+            do = "Set XDG_CACHE_HOME to a folder for what can be made or fetched again."
+            raise UserError("Cache", "no home folder", "a home folder of this user", do) from None
+    return os.path.join(caches, "resnet_tpu")  # noqa: PTH118
 
 
 def is_remote(path: str) -> bool:

@@ -58,15 +58,15 @@ def _exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]
             finally:
                 sys.stdout.flush()
     except UserError as error:
-        print(error, file=sys.stderr)
+        _say(error)
         return error.exit_code
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        _say("Interrupted.")
         return 130
     except SystemExit as error:
         if not isinstance(error.code, int) or error.code not in _LAST_WORDS:
             raise
-        print(_LAST_WORDS[error.code], file=sys.stderr)
+        _say(_LAST_WORDS[error.code])
         return error.code
     except BrokenPipeError:  # the reader of our output has seen enough: `resnet-tpu results ... | head`
         _drop_output()
@@ -76,10 +76,15 @@ def _exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]
         named = buckets.named(error) or _of_files(error) or _out_of_memory(error)
         if named is None:
             raise
-        print(named, file=sys.stderr)
+        _say(named)
         _drop_output()
         return 2
     return 0
+
+
+def _say(what: object) -> None:
+    with contextlib.suppress(OSError):  # of a full disk under it: the exit code tells too
+        print(what, file=sys.stderr)
 
 
 def _of_files(error: Exception) -> UserError | None:
@@ -161,9 +166,10 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(self.format(record), file=sys.stderr, flush=True)
-        except OSError:
-            if not signals.drop_lost_terminal():
-                raise
+        except BrokenPipeError:
+            raise
+        except OSError:  # a terminal that was closed; or a disk that is full, which costs lines and not the work
+            signals.drop_lost_terminal()
 
 
 @contextlib.contextmanager

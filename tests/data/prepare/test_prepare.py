@@ -16,6 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 from resnet_tpu import storage
+from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.prepare.prepare import PrepareOptions
 from resnet_tpu.data.prepare.report import render_report
@@ -367,3 +368,18 @@ def test_flowers(photos: Path, tmp_path: Path, run) -> None:
     }
     record = parse_image_example(RecordFile(str(next((tmp_path / "out").glob("test-*"))))[0])
     assert record.encoded == (photos / "flowers" / record.text / record.filename).read_bytes()
+
+
+def test_a_file_whose_name_is_not_text_is_noticed_like_others(
+    class_folders: Path, tmp_path: Path, run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(os.fsdecode(os.fsencode(class_folders / "cat") + b"/caf\xe9.txt")).write_bytes(b"")
+    manifest = run(class_folders, tmp_path / "out")
+    assert noticed(manifest)["file that is no image by its name"] == (1, ["cat/caf\\xe9.txt"])
+    assert "cat/caf\\xe9.txt" in (tmp_path / "out" / "report.txt").read_text("utf-8")
+
+
+def test_rows_of_a_csv_may_name_images_of_a_bucket(class_folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path,label\ngs://bucket/a.jpg,cat\nraw/dog/000.jpg,dog\n")
+    paths = [photo.path for photo in find_photos(str(tmp_path / "list.csv")).photos]
+    assert paths == ["gs://bucket/a.jpg", str(class_folders / "dog" / "000.jpg")]

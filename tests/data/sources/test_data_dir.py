@@ -390,3 +390,25 @@ def test_a_folder_to_predict_may_have_any_name_and_hold_folders(tmp_path: Path, 
     source = FileSource([str(tmp_path / "roses [2020] *")], ["deep", "other"])
     assert [source.where(i) for i in range(len(source))] == sorted(map(str, paths))
     assert [source[i].label for i in range(len(source))] == [UNKNOWN_LABEL, 0]
+
+
+def test_images_to_look_at_are_those_that_a_training_would_take(tmp_path: Path, draw) -> None:
+    draw(tmp_path / "photos" / "a" / "1.jpg")
+    draw(tmp_path / "elsewhere" / "2.jpg")
+    (tmp_path / "photos" / "a" / "._1.jpg").write_bytes(b"of a Mac")
+    (tmp_path / "photos" / ".trash").mkdir()
+    draw(tmp_path / "photos" / ".trash" / "3.jpg")
+    (tmp_path / "photos" / "b").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "photos" / "a" / "again").symlink_to(tmp_path / "photos")
+    source = FileSource([str(tmp_path / "photos")], ["a", "b"])
+    assert [source.where(i) for i in range(len(source))] == [
+        f"{tmp_path}/photos/{name}" for name in ("a/1.jpg", "b/2.jpg")
+    ]
+
+
+def test_an_image_that_is_gone_is_named(tmp_path: Path, draw) -> None:
+    draw(tmp_path / "a" / "1.jpg")
+    (tmp_path / "a" / "2.jpg").symlink_to("nowhere.jpg")
+    source = FileSource([str(tmp_path)], ["a"])
+    with pytest.raises(UserError, match=r"a/2\.jpg: got No such file or directory, expected a readable file"):
+        source[1]

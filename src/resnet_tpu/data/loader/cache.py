@@ -128,12 +128,12 @@ def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
         log.info("cache=records: %s is on this machine, which keeps in memory what was read.", data.data_dir)
         return None
     free = free_memory()
-    budget = free // 2 if data.cache_memory is None else int(data.cache_memory * _GB)
+    budget = free // 2 if data.cache_memory is None else data.cache_memory * _GB
     if budget > free:
         log.warning(
             "cache_memory of %.1f GB: only %.1f GB are free, the cache takes no more.", budget / _GB, free / _GB
         )
-    return ImageCache(num_images, min(budget, free))
+    return ImageCache(num_images, int(min(budget, free)))
 
 
 class CacheReport:

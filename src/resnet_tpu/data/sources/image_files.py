@@ -54,10 +54,7 @@ class FolderSource:
 
     def __getitem__(self, i: int) -> Sample:
         path, name, label = self._photos[i]
-        try:
-            return Sample(Path(path).read_bytes(), label, name)
-        except OSError as error:
-            raise UserError(f"Image {path}", error.strerror, "a readable file", "Check path and permissions.") from None
+        return Sample(_read(path), label, name)
 
     def where(self, i: int) -> str:
         return self._photos[i][0]
@@ -81,11 +78,19 @@ class FileSource:
         path = self._paths[i]
         folder = storage.absolute(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2]
         label = self.class_names.index(folder) if folder in self.class_names else UNKNOWN_LABEL
-        return Sample(storage.read_bytes(path), label, path)
+        return Sample(_read(path), label, path)
 
     def where(self, i: int) -> str:
         """The path of image `i`."""
         return self._paths[i]
+
+
+def _read(path: str) -> bytes:
+    try:
+        return storage.read_bytes(path)
+    except OSError as error:
+        do = "Check path and permissions."
+        raise UserError(f"Image {path}", error.strerror or error, "a readable file", do) from None
 
 
 def _files_of(path: str) -> list[str]:

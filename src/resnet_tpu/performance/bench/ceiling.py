@@ -95,6 +95,8 @@ def tabulate(medians: Mapping[Run, tuple[float, float, float]], title: str) -> G
         is_locked = run.workers == "threads" and run.decoder == "real"
         serial = medians[run._replace(decoder="stubbed")][1] if is_locked else parent
         estimates = (min(cores / cpu, 1 / serial) * 1e6 for cores in MORE_CORES)
-        rows.append((run.title, f"{speed:,.0f}", f"{parent:.1f}", f"{cpu:.1f}", *(f"{each:,.0f}" for each in estimates)))
+        rows.append(
+            (run.title, f"{speed:,.0f}", f"{parent:.1f}", f"{cpu:.1f}", *(f"{each:,.0f}" for each in estimates))
+        )
     header = ("decoder, workers", "images/s", "parent us/image", "CPU us/image", *(f"{n} cores" for n in MORE_CORES))
     return Grid(title, header, rows, _NOTES)
