@@ -135,3 +135,12 @@ def test_without_a_home_folder_the_cache_says_what_to_set(monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "home", home)
     with pytest.raises(UserError, match="Set XDG_CACHE_HOME"):
         storage.cache_dir()
+
+
+@pytest.mark.parametrize("name", ["data:out", "a::b"])
+def test_a_folder_of_this_machine_may_have_colons_in_its_name(name: str, tmp_path: Path) -> None:
+    folder = storage.join(str(tmp_path), name)
+    storage.make_dir(folder)
+    storage.write_text(storage.join(folder, "x"), "text")
+    storage.move(folder, f"{folder}:moved")
+    assert (tmp_path / f"{name}:moved" / "x").read_text() == "text"

@@ -211,3 +211,10 @@ def test_a_full_disk_under_the_log_costs_lines_and_not_the_work(monkeypatch: pyt
         with contextlib.suppress(OSError):
             full.close()
     assert done == ["go", "fail"]
+
+
+def test_what_a_terminal_cannot_show_is_shown_by_its_number() -> None:
+    program = "from resnet_tpu.system.program import exit_code; exit_code(lambda _: print('\\u65e5, \\udce9'))"
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == "\\u65e5, \\udce9\n"

@@ -35,6 +35,8 @@ def filesystem(path: str) -> "fsspec.AbstractFileSystem":
 
     import fsspec
 
+    if not is_remote(path):  # where fsspec would take `a:b` and `a::b` for more than names
+        return fsspec.filesystem("file")
     try:
         return fsspec.core.url_to_fs(path)[0]
     except (ImportError, ValueError):

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import errno
+import io
 import logging
 import os
 import signal
@@ -37,6 +38,9 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] 
     """
     if arguments is not None:
         return _exit_code(work, arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with contextlib.suppress(OSError):  # where it has become another kind of file since Python began
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is no error
     code = _exit_code(work, sys.argv[1:])
     _settle(code)
     return code
