@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,3 +173,23 @@ def test_a_damaged_description_is_named(saved: Path) -> None:
         path.write_bytes(b"{")
     with pytest.raises(store.DamagedCheckpointError, match="expected a whole checkpoint of resnet_tpu"):
         store.read_meta(str(saved / store.FOLDER / "7"))
+
+
+def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:
+    shutil.copytree(saved / store.FOLDER / "7", saved / "mine")
+    with pytest.raises(UserError, match=r"Checkpoint .*mine: got the name mine, expected its step"):
+        store.step_of(store.find(str(saved / "mine")))
+
+
+def test_what_others_left_in_a_checkpoint_does_not_damage_it(saved: Path) -> None:
+    for name in (".DS_Store", "._d"):
+        (saved / store.FOLDER / "7" / "arrays" / name).write_bytes(b"of a Mac")
+    assert list(store.load_named(str(saved / store.FOLDER / "7"), ("params",))) == ["params/dense/kernel"]
+
+
+def test_a_whole_checkpoint_is_never_taken_for_a_left_over(saved: Path) -> None:
+    shutil.copytree(saved / store.FOLDER / "7", saved / store.FOLDER / "007")
+    (saved / store.FOLDER / "8.orbax-checkpoint-tmp").mkdir()
+    with store.CheckpointStore(str(saved / store.FOLDER), keep=2) as checkpoints:
+        assert checkpoints.steps() == [6, 7]
+    assert sorted(path.name for path in (saved / store.FOLDER).iterdir()) == ["007", "6", "7"]

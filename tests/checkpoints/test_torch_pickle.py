@@ -168,6 +168,7 @@ def test_a_training_s_checkpoint(save: Save, tmp_path: Path) -> None:
     content: dict[str, Any] = {
         "epoch": 90,
         "args": settings,
+        "lr_scheduler": {"milestones": Call(Global("collections", "Counter"), ({30: 1, 60: 1},))},
         "optimizer": {"state": {0: {"momentum_buffer": tensor("1", some * 3)}}},
         "model": {"a": tensor("0", some), "n": tensor("2", some[0])},
     }  # fmt: skip

@@ -14,6 +14,7 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import prune_run
+from resnet_tpu.pruning.levels import plan_levels
 from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.training.loop import curves_path, train
 
@@ -218,6 +219,27 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which needs none
 
 
+def test_a_training_without_evaluation_is_evaluated_first(config: Callable[..., Config], tmp_path: Path) -> None:
+    train(config(tmp_path / "run", mode="train"))
+    unpruned, _ = prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1))
+    assert unpruned.step == LAST and 0 <= unpruned.top_1_accuracy <= 1
+
+
+def test_an_unfinished_training_is_finished_first_and_its_end_is_that_of_all(dense: Path, tmp_path: Path) -> None:
+    shutil.copytree(dense, tmp_path / "run")
+    for step in range(4, LAST + 1):  # as if it had been stopped after 3
+        shutil.rmtree(tmp_path / "run" / store.FOLDER / str(step))
+    once = prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1))
+    assert [outcome.step for outcome in once] == [LAST, LAST]
+    assert prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1)) == once
+
+
+def test_what_is_asked_for_twice_is_done_once() -> None:
+    twice = experiment(retrain="lr_rewinding,lr_rewinding", seeds="1,0,1")
+    assert (twice.retrains(), twice.seed_numbers()) == (["lr_rewinding"], [1, 0])
+    assert len(plan_levels("prune_all_to_global", density="50,50", levels=None, rate=0.2)) == 1
+
+
 @pytest.mark.long
 def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out"
@@ -235,6 +257,12 @@ def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.main(combined) == 0
     for name in ("results.csv", "phases.csv", "layers.csv"):
         assert (tmp_path / "both" / name).read_text() == (output / name).read_text()
+    capsys.readouterr()
+    shutil.move(output, tmp_path / "copied")
+    assert cli.main(["prune", "--combine", str(tmp_path / "copied"), f"--output_dir={tmp_path / 'both'}"]) == 0
+    shutil.rmtree(tmp_path / "copied" / "seed_0")
+    assert cli.main(["prune", "--combine", str(tmp_path / "copied"), f"--output_dir={tmp_path / 'both'}"]) == 2
+    assert "density_50, which has no checkpoint here, expected its training" in capsys.readouterr().err
     assert cli.main([*combined, "--levels=2"]) == 2
     assert "--combine: got levels, expected --output_dir alone" in capsys.readouterr().err
     assert cli.main([*words, "--retrain=fine_tunning"]) == 2

@@ -11,7 +11,9 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.checkpoints.tf1_bundle import write_bundle
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
+from resnet_tpu.pruning import lottery
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.lottery import find_named
 from resnet_tpu.pruning.phase import config_at
@@ -83,6 +85,15 @@ def test_the_first_training_names_what_it_keeps(before: Path) -> None:
     }
     for name, step in (("0", 0), (str(EARLY), EARLY), ("final", LAST)):
         assert store.step_of(find_named(str(before / f"checkpoint_iter_{name}"))) == step
+
+
+def test_names_do_not_ask_how_long_an_epoch_is(before: Path, tmp_path: Path) -> None:
+    config = Config().replace(model_dir=str(before), lottery_results_dir=str(tmp_path), train_steps="2epochs")
+    lottery._name_checkpoints(config.replace(lottery_checkpoint_iters=f"{EARLY}"))
+    assert {path.name for path in tmp_path.glob("checkpoint_iter_*")} == {
+        f"checkpoint_iter_{EARLY}",
+        "checkpoint_iter_final",
+    }
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,8 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
         report_experiment(mixed, str(tmp_path / "out"))
     with pytest.raises(UserError, match=r"Folder to combine: got .*, expected one with phases\.csv"):
         read_outcomes([str(tmp_path)])
+    with pytest.raises(UserError, match="Experiments: got no pruned network"):
+        report_experiment([one for one in OUTCOMES if one.method == "none"], str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("network", [None, "resnet20"])

@@ -35,12 +35,13 @@ def check(path: str, part: str) -> None:
     if storage.is_remote(path) or not storage.exists(manifest := storage.join(path, FILE)):
         return
     written = checked_json.as_kind(dict[str, list[int]], checked_json.parse(storage.read_text(manifest)), FILE)
+    names = sorted(name for name in written if name.split("/")[0] == part)  # others may have left files beside them
     files = dict(_files(path, part))
     with ThreadPoolExecutor() as pool:
-        found = dict(zip(files, pool.map(_describe, files.values()), strict=True))
-    for name in sorted(found.keys() | {name for name in written if name.split("/")[0] == part}):
-        if found.get(name) != written.get(name):
-            raise ValueError(f"{name} of another content than was written")
+        found = pool.map(lambda name: _describe(files[name]) if name in files else None, names)
+        for name, description in zip(names, found, strict=True):
+            if description != written[name]:
+                raise ValueError(f"{name} of another content than was written")
 
 
 def _files(path: str, part: str) -> Iterator[tuple[str, Path]]:

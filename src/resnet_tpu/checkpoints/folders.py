@@ -61,8 +61,9 @@ def delete_unfinished(folder: str) -> None:
     if hosts.is_first():
         left = {name for name in storage.list_dir(folder) if _LEFT.fullmatch(name)}
         whole = set(map(str, steps_in(folder)))
-        for name in left - whole:
-            storage.remove_dir(storage.join(folder, name))
+        for path in (storage.join(folder, name) for name in left - whole):
+            if not is_checkpoint(path):  # as 012, which a person made
+                storage.remove_dir(path)
     hosts.wait_for_all()
 
 
@@ -77,4 +78,4 @@ def put_aside(paths: Collection[str]) -> None:
 
 
 def _steps_named(folder: str) -> list[int]:
-    return sorted(int(name) for name in storage.list_dir(folder) if name.isdecimal())
+    return sorted(int(name) for name in storage.list_dir(folder) if name.isdecimal() and name == str(int(name)))

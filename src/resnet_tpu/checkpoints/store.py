@@ -234,8 +234,12 @@ def _alone(context: ocp.Context) -> ocp.Context:
 
 
 def step_of(path: str) -> int:
-    """The optimizer step of the checkpoint at `path`."""
-    return int(path.rstrip("/").rsplit("/", 1)[-1])
+    """The optimizer step of the checkpoint at `path`. Raises UserError for a copy that is not called by it."""
+    name = path.rstrip("/").rsplit("/", 1)[-1]
+    if not name.isdecimal():
+        do = "Give its folder the number of the step for a name again."
+        raise UserError(f"Checkpoint {path}", f"the name {name}", "its step, as in checkpoints/11259", do)
+    return int(name)
 
 
 def read_meta(path: str) -> dict[str, Any]:

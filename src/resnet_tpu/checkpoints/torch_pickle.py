@@ -104,7 +104,7 @@ def _checked_key(key: object) -> str | int:
 _UNUSED = (
     ("argparse", "Namespace"), ("pathlib", "PosixPath"), ("torch", "Size"), ("torch", "device"), ("torch", "float32"),
     ("torch", "float16"), ("torch", "bfloat16"), ("numpy", "dtype"), ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "scalar"), ("_codecs", "encode"),
+    ("numpy._core.multiarray", "scalar"), ("_codecs", "encode"), ("collections", "Counter"),
 )  # fmt: skip
 
 _STAND_INS: dict[tuple[str, str], _Function | _StorageType] = {

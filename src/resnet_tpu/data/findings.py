@@ -1,6 +1,5 @@
 """What `prepare` notices about its input: every oddity counted, listed with its path, and what was done about it."""
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -61,8 +60,7 @@ class Finding:
     detail: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.path} ({self.detail})" if self.detail else self.path
-        return os.fsencode(text).decode(errors="backslashreplace")  # a file's name need not be text
+        return f"{self.path} ({self.detail})" if self.detail else self.path
 
 
 @dataclass(frozen=True)

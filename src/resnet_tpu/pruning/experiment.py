@@ -19,16 +19,10 @@ from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.pruning.levels import Level, plan_levels
 from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
-from resnet_tpu.pruning.phase import (
-    Phase,
-    Unpruned,
-    config_at,
-    is_done,
-    last_checkpoint,
-)
+from resnet_tpu.pruning.phase import Phase, Unpruned, config_at, is_done
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.training.loop import check_training, train
-from resnet_tpu.training.run import steps_of
+from resnet_tpu.training.run import lengths_of, steps_of
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +72,13 @@ def _run_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, aske
 
 def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
     """The training of `seed` that is pruned: the one in `model_dir`, of these options, or one like it in `own_dir`."""
-    last_step = last_checkpoint(model_dir)
+    # its accuracy is half of the result; and it may have been moved
+    config = config.replace(mode="train_and_eval", model_dir=model_dir)
+    last_step = lengths_of(config).total
     rewind_step = _rewind_step(config, last_step, asked)
     if config.train.seed != seed:
         model_dir = own_dir
-        config = config.replace(
-            seed=seed, model_dir=own_dir, mode="train_and_eval", lottery_checkpoint_iters=str(rewind_step)
-        )
+        config = config.replace(seed=seed, model_dir=own_dir, lottery_checkpoint_iters=str(rewind_step))
     if not hosts.from_first(lambda: is_done(model_dir, last_step)):
         log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
         train(config)

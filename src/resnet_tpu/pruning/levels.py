@@ -50,7 +50,7 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float) -
             raise UserError("method", method, "one that takes a density", do)
         return [_level(method, method, None)]
     if density:
-        percents = sorted((_percent(text) for text in density.split(",")), reverse=True)
+        percents = sorted({_percent(text) for text in density.split(",")}, reverse=True)
         return [_level(f"density_{percent:g}", _complete(method, percent / 100, None), None) for percent in percents]
     found: list[Level] = []
     for number in range(1, (levels or DEFAULT_LEVELS) + 1):

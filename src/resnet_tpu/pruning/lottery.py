@@ -39,7 +39,7 @@ from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.phase import fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_with
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.run import lengths_of, resolve
+from resnet_tpu.training.run import kept_steps, resolve
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +273,8 @@ def _name_checkpoints(config: Config) -> None:
     results_dir = config.lottery.lottery_results_dir
     folder = storage.absolute(storage.join(config.run.model_dir, store.FOLDER))
     saved = store.steps_in(folder)
-    kept = {str(step): step for step in lengths_of(config).kept if step in saved} | {_FINAL: saved[-1]}
+    asked = kept_steps(config.train.lottery_checkpoint_iters)
+    kept = {str(step): step for step in asked if step in saved} | {_FINAL: saved[-1]}
     storage.make_dir(results_dir)
     for name, step in kept.items():
         storage.write_text(storage.join(results_dir, f"{_NAME}{name}"), storage.join(folder, str(step)))

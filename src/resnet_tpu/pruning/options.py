@@ -36,7 +36,7 @@ class Experiment:
 
     def retrains(self) -> list[str]:
         """The names in `retrain`. Raises UserError for an unknown one."""
-        names = [name.strip() for name in self.retrain.split(",")]
+        names = list(dict.fromkeys(name.strip() for name in self.retrain.split(",")))
         for name in names:
             if name not in RETRAININGS:
                 raise UserError(
@@ -47,6 +47,6 @@ class Experiment:
     def seed_numbers(self) -> list[int]:
         """The numbers in `seeds`, none for no text. Raises UserError for anything else."""
         try:
-            return [int(part) for part in self.seeds.split(",")] if self.seeds else []
+            return list(dict.fromkeys(int(part) for part in self.seeds.split(","))) if self.seeds else []
         except ValueError:
             raise UserError("seeds", repr(self.seeds), "whole numbers such as 0,1,2", "Change the value.") from None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.pruning.sizes import LayerSize, size_of
@@ -58,7 +58,8 @@ def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: st
 def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
     """The outcomes of several experiments; a training that several of them have counts once.
 
-    Each is measured anew, in the `model_dir` that PHASES names. Raises UserError where there is no such file or folder.
+    Each is measured anew, in the `model_dir` that PHASES names, or below `output_dir`, which may have been copied.
+    Raises UserError where there is no such file or folder.
     """
     found: dict[str, Outcome] = {}
     for output_dir in output_dirs:
@@ -67,10 +68,21 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
             do = "Give the output_dir of a `prune` that is done."
             raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
         for model_dir, seed, *names in _read_rows(path):
-            folder = storage.absolute(model_dir)
-            if folder not in found:
-                found[folder] = read_outcome(model_dir, seed, *names)
+            there = _find(model_dir, output_dir)
+            if (folder := storage.absolute(there)) not in found:
+                found[folder] = read_outcome(there, seed, *names)
     return list(found.values())
+
+
+def _find(model_dir: str, output_dir: str) -> str:
+    """Where a training is that PHASES of `output_dir` names."""
+    _, seed, below = model_dir.rpartition("/seed_")
+    copied = storage.join(output_dir, f"seed_{below}") if seed else model_dir
+    for path in (copied, model_dir):
+        if folders.steps_of_run(path):
+            return path
+    do = "Combine where `prune` ran, or copy it to that path."
+    raise UserError(storage.join(output_dir, PHASES), f"{model_dir}, which has no checkpoint here", "its training", do)
 
 
 def _read_rows(path: str) -> list[tuple[str, int, str, str, str]]:

@@ -87,8 +87,10 @@ class Phase:
     def is_done(self) -> bool:
         """Whether it has ended, picture and all. Raises UserError when it was begun with other options."""
         path = storage.join(self.model_dir, _DESCRIPTION)
-        if storage.exists(path) and _read_description(path) != self._description():
-            expected = "what was begun there with the same method, re-training and rewind step"
+        begun = _read_description(path) if storage.exists(path) else {}
+        # an earlier version did not write all
+        if any(begun.get(name, value) != value for name, value in self._description().items()):
+            expected = "what was begun there with the same method, re-training, rewind step and end of the training"
             raise UserError(f"Phase {self.model_dir}", "other options", expected, "Give another output_dir.")
         return is_done(self.model_dir, int(self.config().train.train_steps))
 
@@ -106,7 +108,9 @@ class Phase:
 
     def _description(self) -> dict[str, Any]:
         names = ("method", "retrain", "rewind_optimizer")
-        return {name: asdict(self)[name] for name in names} | {"rewind_step": self.unpruned.rewind_step}
+        return {name: asdict(self)[name] for name in names} | {
+            "rewind_step": self.unpruned.rewind_step, "last_step": self.unpruned.last_step
+        }  # fmt: skip
 
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
         """The arrays and the description of the checkpoint that training goes on from."""

@@ -124,6 +124,8 @@ def _kind(outcomes: Sequence[Outcome]) -> str:
     if len(kinds) > 1 or len(networks) > 1:
         got = " and ".join(sorted(kinds)) if len(kinds) > 1 else f"{len(networks)} networks"
         raise UserError("Experiments", got, "one network, pruned in one way", "Combine those that belong together.")
+    if not kinds:
+        raise UserError("Experiments", "no pruned network", "one at least", "Run `prune` to its end first.")
     return kinds.pop()
 
 

@@ -172,6 +172,6 @@ def _delete_unless_locked(folder: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a UTF-8 text file whole or not at all."""
+    """Writes a UTF-8 text file whole or not at all; what is no text, as in names of files, by its numbers."""
     with write_whole(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))

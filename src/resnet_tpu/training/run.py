@@ -75,7 +75,7 @@ def lengths_of(config: Config) -> Lengths:
         count("steps_per_eval", train.steps_per_eval),
         per_loop,
         count("save_checkpoints_steps", per_save),
-        _kept_steps(train.lottery_checkpoint_iters),
+        kept_steps(train.lottery_checkpoint_iters),
     )
 
 
@@ -91,7 +91,7 @@ def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
     )
 
 
-def _kept_steps(text: str) -> tuple[int, ...]:
+def kept_steps(text: str) -> tuple[int, ...]:
     try:
         return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:

@@ -29,7 +29,9 @@ from resnet_tpu.serving.export.bundle import (
     open_bundle,
     write_bundle,
 )
+from resnet_tpu.serving.export.card import make_card
 from resnet_tpu.serving.export.export import export_model, export_run
+from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.trained import Trained
 
@@ -291,3 +293,13 @@ def test_a_form_without_its_package_is_left_out_or_refused(
 def test_options_that_do_not_fit(options: dict[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         export_run(Config().replace(model_dir=str(tmp_path), export_dir=str(tmp_path), **options))
+
+
+def test_accuracies_of_the_moving_average_are_not_said_of_other_weights(trained: Trained) -> None:
+    """The run was measured by its averages, and these are the weights beside them."""
+    trained = dataclasses.replace(trained, config=trained.config.replace(moving_average_decay=0.9, bn_momentum=0.0))
+    folded = fold(trained)
+    cards = [
+        make_card(trained, folded, name="a", averaged=averaged, warmup_batch_sizes=()) for averaged in (True, False)
+    ]
+    assert ["metrics" in card for card in cards] == [True, False]

@@ -112,6 +112,13 @@ def test_newer_bundles_take_over_under_load_and_broken_ones_do_not(
         assert 'resnet_tpu_reloads_total{model="flowers",result="refused"} 1.0' in metrics
         assert server.log.read_text().count("stays") == 1
 
+        half = folder / str(first + 4)  # as a copy goes, file by file
+        half.mkdir()
+        shutil.copy(folder / str(first) / "bundle.json", half)
+        server.wait_for(f"flowers: version {first + 3} stays. Bundle, ")
+        shutil.copytree(folder / str(first), half, dirs_exist_ok=True)
+        server.wait_for(f"Serving flowers version {first + 4}")
+
 
 @pytest.mark.parametrize(
     "number",

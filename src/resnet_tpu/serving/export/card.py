@@ -43,7 +43,7 @@ def make_card(
         "stddev_rgb": list(config.model.stddev_rgb),
         "weights_origin": config.model.weights_origin or None,
         "weights_licence": config.model.weights_licence or None,
-        "metrics": _metrics(trained),
+        "metrics": _metrics(trained) if averaged or not config.optimizer.keeps_average else {},  # of other weights
         "data": _data(config),
         "trained": _date(store.written_at(trained.path)),
         "exported": _date(datetime.datetime.now(datetime.UTC).timestamp()),

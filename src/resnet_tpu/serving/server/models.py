@@ -52,7 +52,7 @@ class Model:
     def __init__(self, name: str, location: str, current: Version) -> None:
         """location: a bundle, or the folder that newer ones are exported to."""
         self.name, self.location, self.current = name, location, current
-        self._refused = ""
+        self._refused: tuple[str, object] | None = None  # the path of what did not work, and the state of its files
 
     def card(self) -> dict[str, Any]:
         """What there is to know of the version that is served, for people."""
@@ -65,10 +65,13 @@ class Model:
 
         Requests that are under way are answered by the version that took them.
         """
-        path = self.location
+        found: tuple[str, object] = self.location, None
         try:
             path = bundles.newest_bundle(self.location)
-            if path in (self.current.bundle.path, self._refused):
+            if path == self.current.bundle.path:
+                return
+            found = path, [(file, storage.file_state(file)) for file in storage.files_below(path)]
+            if found == self._refused:
                 return
             bundle = bundles.open_bundle(path)
             if bundle.version > self.current.bundle.version:
@@ -76,8 +79,8 @@ class Model:
                 loader.metrics.reloads.labels(self.name, "loaded").inc()
                 log.info("Serving %s version %d from %s", self.name, bundle.version, path)
         except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one serves on)
-            if path != self._refused:
-                self._refused = path
+            if found != self._refused:
+                self._refused = found  # what is still being copied is another state the next time
                 loader.metrics.reloads.labels(self.name, "refused").inc()
                 log.warning("%s: version %d stays. %s", self.name, self.current.bundle.version, describe(error))
 
