@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from resnet_tpu.performance.plan.feeding import Host
     from resnet_tpu.performance.plan.plan import Plan
 
-_HOST_WORKERS = 96  # as many as the cores of the smallest host that Google Cloud has for a TPU
-
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -44,8 +42,8 @@ class PlanOptions:
         "MB/s that each host reads from its bucket, with host_images_per_sec. Default: as many as it decodes.",
         at_least=1,
     )
-    image_kb: float = option(
-        110.0, "Mean size of an image file in kB, with host_mb_per_sec; by default that of ImageNet's.", at_least=1
+    image_kb: float | None = option(
+        None, "Mean size of an image file in kB, with host_mb_per_sec. Default: 110, as of ImageNet's.", at_least=1
     )
     largest_batch: bool = option(
         False, "Also look for the largest train_batch_size that fits: two or three short compilations."
@@ -117,8 +115,9 @@ def _host_of(options: PlanOptions, config: "Config") -> "Host | None":
             expected, do = "host_images_per_sec as well", "Measure it there, with `resnet-tpu bench input`."
             raise UserError("--host_mb_per_sec", f"{options.host_mb_per_sec:g} alone", expected, do)
         return None
-    workers = config.data.num_parallel_calls or _HOST_WORKERS
-    return Host(options.host_images_per_sec, options.host_mb_per_sec, options.image_kb, workers)
+    given = {"image_kb": options.image_kb, "workers": config.data.num_parallel_calls}
+    known = {name: value for name, value in given.items() if value is not None}
+    return Host(options.host_images_per_sec, options.host_mb_per_sec, **known)
 
 
 def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:

@@ -33,7 +33,7 @@ def dropblock(
 
     About `fraction` of all values at the end of the training, less in proportion to its `progress`, float32 [], before.
     What is kept is divided by the fraction that was kept in each of the batch's `num_groups` equal slices, as by the
-    original on each of its devices. Raises ValueError when the map is not square.
+    original in each of its replicas. Raises ValueError when the map is not square.
     """
     n, height, width, channels = x.shape
     if height != width:

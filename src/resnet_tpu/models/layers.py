@@ -48,7 +48,7 @@ class ConvNorm(NamedTuple):
 def draw_kernel(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """A convolution's initial kernel, float32: normal cut at two standard deviations, variance 1/fan_in.
 
-    Drawn on the host: the same on any device, and no program to compile for each shape.
+    Drawn by NumPy: the same everywhere, and no program to compile for each shape.
     """
     values = rng.standard_normal(shape, np.float32)
     while (outside := np.abs(values) > 2).any():

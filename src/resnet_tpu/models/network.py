@@ -34,7 +34,7 @@ class Network:
         return dataclasses.replace(self, kernels=kernels)
 
     def init(self, seed: int) -> tuple[Arrays, Arrays]:
-        """Initial (params, batch_stats), float32, drawn from `seed`: the same on any device."""
+        """Initial (params, batch_stats), float32, drawn from `seed`: the same everywhere."""
         rng = np.random.default_rng(seed)
         return jax.tree.map(jnp.array, _make(self._structure, lambda draw, shape: draw(rng, shape)))
 

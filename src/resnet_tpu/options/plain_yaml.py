@@ -74,8 +74,8 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=f"more than {_MAX_DEPTH} levels", problem_mark=mark)
 
 
-class _Whole(int):
-    """A whole number, `model_dir: 2024_06`, which may be meant as text."""
+class _Written:
+    """A number that may be meant as text: `model_dir: 2024_06`, `model_name: 1.10`."""
 
     written: str
 
@@ -83,13 +83,12 @@ class _Whole(int):
         return self.written
 
 
-class _Fraction(float):
-    """A number with a point, `model_name: 1.10`, which may be meant as text."""
+class _Whole(_Written, int):
+    pass
 
-    written: str
 
-    def __str__(self) -> str:
-        return self.written
+class _Fraction(_Written, float):
+    pass
 
 
 _Loader.yaml_implicit_resolvers = {

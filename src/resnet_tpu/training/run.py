@@ -92,6 +92,7 @@ def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
 
 
 def kept_steps(text: str) -> tuple[int, ...]:
+    """The steps in `lottery_checkpoint_iters`, ascending. Raises UserError for text that is none."""
     try:
         return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:

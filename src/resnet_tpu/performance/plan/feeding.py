@@ -31,6 +31,7 @@ class Host:
     image_kb: float = 110.0
     """Of a file in the mean, as of ImageNet's."""
     workers: int = 96
+    """As many as the cores of the smallest host that Google Cloud has for a TPU."""
 
     @property
     def images_read_per_sec(self) -> float:
