@@ -319,15 +319,14 @@ def test_no_input_makes_a_memory_error(library: native.Library, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 2), (40, 513), (31, 1100)])
-@pytest.mark.parametrize("name", ["AutoContrast", "Equalize", "Color", "Sharpness", "Rotate", "ShearX", "ShearY"])
+@pytest.mark.parametrize("name", ["Color", "Sharpness", "Rotate", "ShearX", "ShearY"])
 def test_operations_give_the_pixels_of_the_plain_ones(
     library: native.Library, name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operation = OPERATIONS["tf"][name]
     images = [picture(*shape), np.full((*shape, 3), 77, np.uint8)]
-    amounts = [()] if name in ("AutoContrast", "Equalize") else [(-30.0,), (-0.3,), (0.1,), (1.0,), (1.9,), (1e30,)]
-    for image, arguments in itertools.product(images, amounts):
+    for image, amount in itertools.product(images, (-30.0, -0.3, 0.1, 1.0, 1.9, 1e30)):
         monkeypatch.setattr(native, "load", lambda: library)
-        found = operation(image, *arguments)
+        found = operation(image, amount)
         monkeypatch.setattr(native, "load", lambda: None)
-        np.testing.assert_array_equal(found, operation(image, *arguments), err_msg=str(arguments))
+        np.testing.assert_array_equal(found, operation(image, amount), err_msg=str(amount))

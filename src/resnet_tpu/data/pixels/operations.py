@@ -116,8 +116,6 @@ def equalize(image: np.ndarray) -> np.ndarray:
 
 def _count_levels(image: np.ndarray) -> np.ndarray:
     """How often each level stands in each channel, int64 [3, 256]."""
-    if library := _library_for(image):
-        return library.count_levels(image)
     counts = [cv2.calcHist([image], [channel], None, [256], [0, 256]).ravel() for channel in range(3)]
     return np.stack(counts).astype(np.int64)
 

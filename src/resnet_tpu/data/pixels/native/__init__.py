@@ -45,7 +45,6 @@ class Library:
         library.color.argtypes = [pointer, size, ctypes.c_float, pointer]
         library.sharpness.argtypes = [pointer, number, number, ctypes.c_float, pointer]
         library.warp.argtypes = [pointer, number, number, *[ctypes.c_float] * 7, ctypes.c_uint8, pointer]
-        library.count_levels.argtypes = [pointer, size, pointer]
         self._library = library
         self._read_facts = ctypes.PyDLL(path).read_facts  # keeps the lock: shorter than to take it again
         self._read_facts.argtypes = [pointer, ctypes.c_char_p, size, pointer]
@@ -92,12 +91,6 @@ class Library:
         out = np.empty_like(image)
         self._library.warp(image.ctypes.data, *image.shape[:2], *rows, below_half, fill, out.ctypes.data)
         return out
-
-    def count_levels(self, image: np.ndarray) -> np.ndarray:
-        """How often each level stands in each channel, int64 [3, 256]."""
-        counts = np.empty((3, 256), np.int64)
-        self._library.count_levels(image.ctypes.data, image.size // 3, counts.ctypes.data)
-        return counts
 
     def _decoder(self) -> int | None:
         """The memory of this thread."""

@@ -76,11 +76,3 @@ VECTORISED void warp(const uint8_t *restrict image, int h, int w, float xx, floa
         }
     }
 }
-
-/* How often each level stands in each channel. */
-void count_levels(const uint8_t *image, size_t pixels, int64_t counts[3 * 256]) {
-    memset(counts, 0, 3 * 256 * sizeof *counts);
-    for (size_t i = 0; i < 3 * pixels; i += 3)
-        for (int channel = 0; channel < 3; channel++)
-            counts[256 * channel + image[i + channel]]++;
-}
