@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels import native
-from resnet_tpu.kernels.choose import KERNELS, choose_kernels
+from resnet_tpu.kernels.choose import KERNELS, choose_kernels, why_not
 from resnet_tpu.models.kernel_table import PLAIN
 from resnet_tpu.options.config import OPTIONS, ModelConfig
 from resnet_tpu.parallel import distributed
@@ -55,10 +55,10 @@ def test_the_devices_choose_and_a_name_is_an_order(mesh: Mesh, options: dict[str
         (
             devices("gpu"),
             "cpu",
-            r"^kernels: got cpu, expected .* It is for a CPU, and this is a gpu\. Change the value\.$",
+            r"^kernels: got cpu, expected .* Kernels cpu are for a CPU, and this is a gpu\. Change the value\.$",
         ),
-        (devices("tpu"), "gpu", r"It is for a GPU, and this is a tpu\."),
-        (CPUS, "cpu", r"^kernels: got cpu, expected .* It is for one device, and here are 2\."),
+        (devices("tpu"), "gpu", r"Kernels gpu are for a GPU, and this is a tpu\."),
+        (CPUS, "cpu", r"^kernels: got cpu, expected .* Kernels cpu are for one device, and here are 2\."),
     ],
 )
 def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, name: Any, message: str) -> None:
@@ -69,8 +69,15 @@ def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, name: Any, 
 def test_without_the_library_a_cpu_is_plain_and_says_why_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "load", frozenset)
     assert choose_kernels(ModelConfig(), CPU).name == "plain"
-    with pytest.raises(UserError, match="The library in C is not here for bfloat16; resnet-tpu doctor says"):
+    with pytest.raises(UserError, match="The library in C is not here; resnet-tpu doctor says"):
         choose_kernels(ModelConfig(kernels="cpu"), CPU)
+
+
+def test_a_processor_without_bfloat16_says_so_and_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "load", lambda: frozenset({"float32"}))
+    assert choose_kernels(ModelConfig(precision="float32"), CPU).name == "cpu"
+    assert choose_kernels(ModelConfig(precision="bfloat16"), CPU).name == "plain"
+    assert "no bfloat16 on this processor; --precision=float32 is faster" in why_not("cpu", "bfloat16", CPU)
 
 
 def test_every_kernel_is_a_choice_of_the_option() -> None:

@@ -128,8 +128,8 @@ def test_rotated_photos_are_turned_upright(asked: Config, coloured_photos: Path,
     exif[0x0112] = 6  # shown after a quarter turn to the right
     photo.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
     photo.save(tmp_path / "upright.png")
-    predictions = predict(asked, [str(tmp_path / "turned.png"), str(tmp_path / "upright.png")])
-    np.testing.assert_array_equal(predictions.probabilities[0], predictions.probabilities[1])
+    turned, upright = (predict(asked, [str(tmp_path / name)]) for name in ("turned.png", "upright.png"))
+    np.testing.assert_array_equal(turned.probabilities, upright.probabilities)
 
 
 def test_an_image_that_cannot_be_decoded_is_named_or_left_out(

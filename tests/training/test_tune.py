@@ -16,7 +16,7 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import store
 from resnet_tpu.errors import UserError
-from resnet_tpu.kernels import choose
+from resnet_tpu.kernels import choose, native
 from resnet_tpu.kernels.fused import FUSED
 from resnet_tpu.models import layers
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
@@ -69,6 +69,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
         for module in (choose, tune):
             monkeypatch.setattr(module, "KERNELS", {name: lambda _, made=made: made for name, made in found.items()})
         monkeypatch.setattr(choose, "_for_devices", lambda *_: "plain")
+        monkeypatch.setattr(native, "load", lambda: frozenset({"float32"}))
 
     only(plain=PLAIN, fused=FUSED)
     return only
@@ -111,6 +112,15 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
     assert words.startswith("ResNet-8, 32 px, float32, batch 8 on 1 x cpu, jax ")
     kernels(plain=PLAIN)  # what is remembered is not there any more
     assert tune.resolve_kernels(CONFIG, CPU, None) == Choice("plain")
+
+
+def test_a_cpu_says_why_it_goes_without_its_own_kernels(
+    kernels: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert tune.resolve_kernels(CONFIG.replace(precision="bfloat16"), CPU, None) == Choice("plain")
+    why = "the library in C has no bfloat16 on this processor; --precision=float32 is faster here"
+    assert [record.getMessage() for record in caplog.records] == [f"Kernels: plain ({why})"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"of": 1}}', "\0"])

@@ -31,7 +31,7 @@ def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
     """
     name = _for_devices(model.precision, mesh) if model.kernels == "auto" else model.kernels
     if why := why_not(name, model.precision, mesh):
-        raise UserError("kernels", name, "auto, plain or fused here", f"{why}. Change the value.")
+        raise UserError("kernels", name, "auto, plain or fused here", f"{why[0].upper()}{why[1:]}. Change the value.")
     return KERNELS[name](mesh)
 
 
@@ -40,13 +40,16 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
     if name not in ("cpu", "gpu"):
         return ""
     if (platform := mesh.devices.flat[0].platform) != name:
-        return f"It is for a {name.upper()}, and this is a {platform}"
+        return f"kernels {name} are for a {name.upper()}, and this is a {platform}"
     if name == "gpu":
         return ""
     if mesh.devices.size > 1:  # the partitioner cannot cut the library's layers
-        return f"It is for one device, and here are {mesh.devices.size}"
-    if jnp.dtype(precision).name not in native.load():
-        return f"The library in C is not here for {precision}; resnet-tpu doctor says what to install"
+        return f"kernels {name} are for one device, and here are {mesh.devices.size}"
+    types = native.load()
+    if not types:
+        return "the library in C is not here; resnet-tpu doctor says what to install"
+    if jnp.dtype(precision).name not in types:
+        return f"the library in C has no {precision} on this processor; --precision={min(types)} is faster here"
     return ""
 
 

@@ -89,7 +89,9 @@ def _settle(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> tuple[
         return kept, "as until now"
     if found := _recall(config, mesh):
         return found, "the fastest when they were timed here"
-    if not _on_accelerator(mesh) or lengths_of(config).total < _WORTH:
+    if not _on_accelerator(mesh):
+        return default, why_not("cpu", config.model.precision, mesh)
+    if lengths_of(config).total < _WORTH:
         return default, ""
     return tune(config, mesh)[0], "the fastest here"
 
