@@ -160,7 +160,7 @@ def test_mean_and_variance_of_values_far_from_zero() -> None:
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_end_of_a_block_is_the_plain_one(has_norm: bool) -> None:
     def ours(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm) -> jax.Array:
-        return cpu.join(Deferred(x, norm), Deferred(beside, other) if has_norm else beside)
+        return cpu.residual_add(Deferred(x, norm), Deferred(beside, other) if has_norm else beside)
 
     def plain(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm) -> jax.Array:
         return jax.nn.relu(plain_norm(x, norm) + (plain_norm(beside, other) if has_norm else beside))
@@ -192,7 +192,7 @@ def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
 def test_what_is_no_number_goes_through() -> None:
     x = random(2, 8, 8, 16).at[1, 2, 3, 4].set(jnp.nan)
     norm = random_norm(16, 1)
-    for y in (cpu.max_pool(Deferred(x, norm), "same"), cpu.join(Deferred(x, norm), x)):
+    for y in (cpu.max_pool(Deferred(x, norm), "same"), cpu.residual_add(Deferred(x, norm), x)):
         assert jnp.isnan(y[1, ..., 4]).any()
         assert not jnp.isnan(y[0]).any()
     assert jnp.isnan(cpu.convolve(Deferred(x, norm), random(1, 1, 16, 8), 1)[1]).all()

@@ -66,7 +66,7 @@ def export(given: Given) -> None:
 
     check_export(config.eval)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         reference = None
         if options.verify or images or "int8" in chosen_forms(config.eval):  # what is missing shows before the export
             reference = open_reference(config, images, split=options.split, num_images=options.verify_images)

@@ -53,7 +53,7 @@ def block(
     for layer, own_stride in zip(branch[1:], strides[1:], strict=True):
         y, statistics, _ = _conv_norm(y, layer, own_stride)
         every.append(statistics)
-    return join(y, shortcut), every + of_shortcut
+    return residual_add(y, shortcut), every + of_shortcut
 
 
 def _conv_norm(x: Activations, layer: ConvNorm, stride: int) -> tuple[Deferred, Statistics, jax.Array]:
@@ -152,35 +152,37 @@ def normalize(deferred: Deferred) -> jax.Array:
     return ((x.astype(jnp.float32) - norm.mean) * norm.slope + norm.bias).astype(x.dtype)
 
 
-def join(branch: Deferred, shortcut: Activations) -> jax.Array:
+def residual_add(branch: Deferred, shortcut: Activations) -> jax.Array:
     """relu(norm(branch) + shortcut), the shortcut normalised too if it is deferred: [n, h, w, features]."""
     has_norm = isinstance(shortcut, Deferred)
     beside, other = shortcut if isinstance(shortcut, Deferred) else (shortcut, _nothing())
-    return _join(branch.x, branch.norm, beside, other, has_norm)
+    return _residual_add(branch.x, branch.norm, beside, other, has_norm)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _join(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm, has_norm: bool) -> jax.Array:
-    (y,) = native.call("join_forward", [(x.shape, x.dtype)], x, *norm, beside, *other, settings=[has_norm])
+def _residual_add(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm, has_norm: bool) -> jax.Array:
+    (y,) = native.call("residual_forward", [(x.shape, x.dtype)], x, *norm, beside, *other, settings=[has_norm])
     return y
 
 
-def _join_forward(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm, has_norm: bool) -> tuple[jax.Array, Any]:
-    y: Any = _join(x, norm, beside, other, has_norm)
+def _residual_add_forward(
+    x: jax.Array, norm: Norm, beside: jax.Array, other: Norm, has_norm: bool
+) -> tuple[jax.Array, Any]:
+    y: Any = _residual_add(x, norm, beside, other, has_norm)
     return y, (x, norm, beside if has_norm else None, other, y)
 
 
-def _join_backward(has_norm: bool, residuals: Any, dy: jax.Array) -> tuple[jax.Array, Norm, jax.Array, Norm]:
+def _residual_add_backward(has_norm: bool, residuals: Any, dy: jax.Array) -> tuple[jax.Array, Norm, jax.Array, Norm]:
     x, norm, beside, other, y = residuals
     sums = [((x.shape[-1],), jnp.float32)] * 3
     arguments = x, *norm, x if beside is None else beside, *other, y, dy
     dx, d_beside, d_slope, d_bias, d_other = native.call(
-        "join_backward", [(x.shape, x.dtype)] * 2 + sums, *arguments, settings=[has_norm]
+        "residual_backward", [(x.shape, x.dtype)] * 2 + sums, *arguments, settings=[has_norm]
     )
     return dx, _norm_gradient(norm, d_slope, d_bias, True), d_beside, _norm_gradient(other, d_other, d_bias, has_norm)
 
 
-_join.defvjp(_join_forward, _join_backward)
+_residual_add.defvjp(_residual_add_forward, _residual_add_backward)
 
 
 def max_pool(deferred: Deferred, padding: PoolPadding) -> jax.Array:

@@ -234,7 +234,9 @@ class ModelConfig:
     mean_rgb: Rgb = option(
         (0.485, 0.456, 0.406), "Mean that is subtracted from the images, of colours from 0 to 1. Default: ImageNet's."
     )
-    stddev_rgb: Rgb = option((0.229, 0.224, 0.225), "Deviation by which they are divided then. Default: ImageNet's.")
+    stddev_rgb: Rgb = option(
+        (0.229, 0.224, 0.225), "Standard deviation by which they are divided then. Default: ImageNet's."
+    )
     weights_origin: str = option(
         "", "Whose weights the training began with, as far as they tell: a name, its revision, a checksum."
     )

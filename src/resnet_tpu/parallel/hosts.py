@@ -37,7 +37,7 @@ _STOP_SECS = 60.0  # in which the others say how far they are
 
 
 class Group:
-    """The processes that work together, seen from one of them; `joined` makes it."""
+    """The processes that work together, seen from one of them; `connected` makes it."""
 
     def __init__(self, *, index: int, count: int, timeout_secs: float) -> None:
         from jax._src.distributed import global_state
@@ -163,22 +163,22 @@ class Group:
 _group: list[Group] = []  # of this process: none, or the one
 
 
-def group() -> Group | None:
+def process_group() -> Group | None:
     """The processes that this one works with; None when it works alone."""
     return _group[0] if _group else None
 
 
 @contextlib.contextmanager
-def joined(run: RunConfig) -> Iterator[None]:
+def connected(run: RunConfig) -> Iterator[None]:
     """Work in which several processes take part, when the options or the environment say that there are several.
 
-    Call it before anything touches a device; what is joined stays so until the program ends. An error in the work ends
+    Call it before anything touches a device; they stay connected until the program ends. An error in the work ends
     all processes, and one that comes from losing another becomes LostProcessError. Raises UserError for options that do
     not fit, and when the others do not come within `coordinator_timeout`.
     """
     if not _group:
-        _join(run)
-    together = group()
+        _connect(run)
+    together = process_group()
     if together is None:
         yield
         return
@@ -195,7 +195,7 @@ def joined(run: RunConfig) -> Iterator[None]:
 
 def agree(what: str, values: Mapping[str, Any], do: str) -> None:
     """Raises UserError in every process, naming values and processes, unless all processes give the same values."""
-    together = group()
+    together = process_group()
     if together is None:
         return
     told = [json.loads(text) for text in together.exchange(json.dumps({k: str(v) for k, v in values.items()}))]
@@ -214,7 +214,7 @@ def agree(what: str, values: Mapping[str, Any], do: str) -> None:
 
 def exchange(text: str) -> list[str]:
     """What each process, in order, gave to the same call; every process must call it."""
-    together = group()
+    together = process_group()
     return [text] if together is None else together.exchange(text)
 
 
@@ -225,7 +225,7 @@ def from_first(make: Callable[[], Any]) -> Any:
 
 def is_first() -> bool:
     """Whether this process works alone or is number 0: the one that speaks and writes what is written once."""
-    together = group()
+    together = process_group()
     return together is None or together.index == 0
 
 
@@ -248,7 +248,7 @@ def _processes(numbers: list[int]) -> str:
 
 def is_loss(error: BaseException) -> bool:
     """Whether an error of JAX's means that another process ended."""
-    if group() is None or not isinstance(error, ValueError | RuntimeError):
+    if process_group() is None or not isinstance(error, ValueError | RuntimeError):
         return False
     if _status(error) == "UNAVAILABLE":
         return True
@@ -280,7 +280,7 @@ def _exit_code(error: BaseException) -> int:
     return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
 
 
-def _join(run: RunConfig) -> None:
+def _connect(run: RunConfig) -> None:
     """Meets the other processes, where there are any."""
     meet(run)
     if jax.distributed.is_initialized() and jax.process_count() > 1:

@@ -44,7 +44,7 @@ def prune_run(
     where = merge(Config(), [*([written] if written else []), Layer("devices", devices or {})])[0].run
     outcomes: list[Outcome] = []
     distributed.start(use_tpu=where.use_tpu)
-    with hosts.joined(where):
+    with hosts.connected(where):
         own = config_at(model_dir).replace(**{name: getattr(where, name) for name in devices or {}})
         for seed in seeds or [own.train.seed]:
             unpruned = _find_unpruned(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)

@@ -81,7 +81,7 @@ def train_lottery(config: Config) -> None:
         raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
     check(config)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         named = _named_start(config.run.model_dir)
         if named or any(asked):
             _begin(config, named)

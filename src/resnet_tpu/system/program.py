@@ -42,11 +42,11 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] 
         with contextlib.suppress(OSError):  # where it has become another kind of file since Python began
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is no error
     code = _exit_code(work, sys.argv[1:])
-    _settle(code)
+    _end_at_once(code)
     return code
 
 
-def _settle(code: int) -> None:
+def _end_at_once(code: int) -> None:
     """From now on a signal ends the process at once, as Python would after a second more, with `code`."""
     for number in signals.ending():
         signal.signal(number, lambda *_: os._exit(code))

@@ -21,7 +21,7 @@ def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) ->
     Data are the same when they have as many examples, with the same names at the same places, and the same classes.
     `writes` off: for work that leaves nothing in model_dir.
     """
-    if hosts.group() is None:
+    if hosts.process_group() is None:
         return
     values = {name: value for name, value in config.flat().items() if name not in _OWN}
     values["version of resnet_tpu"] = __version__

@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 _WITHOUT_YNNPACK = {"xla_cpu_experimental_ynn_fusion_type": ""}
 """On a CPU XLA computes everything itself. By default, from jaxlib 0.10.2 to 0.12.0.1 at least, it hands groups of
-operations to YNNPACK, and where a constant is spread over an array in one, that may be read as whatever lies in memory
-(benchmarks/faults.md, "The compiler")."""
+operations to YNNPACK, and where a constant is broadcast over an array in one, that may be read as whatever lies in
+memory (benchmarks/faults.md, "The compiler")."""
 
 _ADD_UP_PRODUCTS = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true"}
 """Two convolutions that add up are one operation, else the result of one is written and read again: so the gradients

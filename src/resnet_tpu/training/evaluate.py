@@ -105,7 +105,7 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     if not is_alone:
         storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
         if is_alone or not watch:
             return evaluate_checkpoint(load_trained(config.run.model_dir, mesh), config)

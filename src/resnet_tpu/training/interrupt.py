@@ -38,13 +38,13 @@ class Interruption:
 
     def is_due(self, step: int) -> bool:
         """Whether the program is to end before step `step`; the same in all processes."""
-        together = hosts.group()
+        together = hosts.process_group()
         self._due = self._signal if together is None else together.stop_signal(step, lambda: self._signal)
         return self._due is not None
 
     def leave(self) -> None:
         """Ends the program the way the signal would have, when one came."""
-        together = hosts.group()
+        together = hosts.process_group()
         number = self._due if together else self._signal
         if together and number is not None:
             together.part()

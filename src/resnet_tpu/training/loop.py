@@ -86,7 +86,7 @@ def train(
     check(config)
     storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         return _train(config, on_step, train_step, train_image)
 
 

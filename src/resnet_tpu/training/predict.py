@@ -52,7 +52,7 @@ def predict(
     for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
         storage.check_writable(folder)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         return _predict(config, images, split, output_format, top_k, output_dir)
 
 

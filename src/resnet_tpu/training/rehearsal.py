@@ -18,7 +18,7 @@ def rehearse(config: Config) -> str:
     check(config)
     storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         config, _, validation, mesh = open_run(config)
         done = folders.steps_of_run(config.run.model_dir)
         if config.train.resnet_checkpoint and not done:

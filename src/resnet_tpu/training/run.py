@@ -1,4 +1,4 @@
-"""What a run settles before its first step: options that are definite, its lengths, and that its classes fit."""
+"""What a run resolves before its first step: options that are definite, its lengths, and that its classes fit."""
 
 from dataclasses import dataclass
 

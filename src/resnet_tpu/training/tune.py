@@ -64,7 +64,7 @@ def resolve_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -
     devices; else what was timed here for such a step; else, on a TPU or GPU and for a training that is long enough,
     what is timed now; else what `choose_kernels` takes.
     """
-    choice, why = _settle(config, mesh, before)
+    choice, why = _choose(config, mesh, before)
     if hosts.is_first():
         log.info("Kernels: %s%s", choice, f" ({why})" if why else "")
         if before is not None and before != describe(choice, mesh):
@@ -80,7 +80,7 @@ def describe(choice: Choice, mesh: Mesh) -> dict[str, Any]:
     return {**dataclasses.asdict(choice), "device": mesh.devices.flat[0].device_kind}
 
 
-def _settle(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> tuple[Choice, str]:
+def _choose(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> tuple[Choice, str]:
     default = Choice(choose_kernels(config.model, mesh).name)
     if config.model.kernels != "auto":
         return default, ""
@@ -131,7 +131,7 @@ def tune_run(config: Config) -> tuple[Choice, list[Trial]]:
     """`tune` for a run. Raises as `train` does for options, data and devices that do not fit."""
     check(config)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
         distributed.check_divides(config, mesh.devices.size)
         return tune(resolve(config, open_source(config.data, "train")), mesh)

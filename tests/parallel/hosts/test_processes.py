@@ -100,13 +100,13 @@ def run(started: Started, folder: Path, arguments: list[str], count: int) -> lis
     ],
 )
 def test_options_that_do_not_name_a_group_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message), hosts.joined(Config().replace(**options).run):
+    with pytest.raises(UserError, match=message), hosts.connected(Config().replace(**options).run):
         pass
 
 
 def test_on_a_plain_machine_a_process_is_alone() -> None:
-    with hosts.joined(Config().run):
-        assert hosts.group() is None
+    with hosts.connected(Config().run):
+        assert hosts.process_group() is None
         assert hosts.is_first()
         assert hosts.exchange("text") == ["text"]
         hosts.agree("Processes", {"seed": 1}, "")

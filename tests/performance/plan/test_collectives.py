@@ -31,7 +31,7 @@ from resnet_tpu.parallel.distributed import mesh_of
 from resnet_tpu.models import architecture
 from resnet_tpu.performance.plan.compiler import devices_of, libtpu_version
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
-from resnet_tpu.performance.plan.plan import settle
+from resnet_tpu.performance.plan.plan import resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.training.compiler_options import uncached
 
@@ -41,7 +41,7 @@ found = {"libtpu": libtpu_version()}
 for name in ("v3:2x2", "v5e:2x2"):
     mesh = mesh_of(devices_of(find_topology(name)))
     batch_size = 128 * mesh.devices.size
-    config = settle(
+    config = resolve_counts(
         Config().replace(
             resnet_depth=50, resnet_width=8, image_size=32, stem="imagenet", num_label_classes=10,
             train_batch_size=batch_size, eval_batch_size=batch_size,

@@ -18,7 +18,7 @@ from resnet_tpu.performance.plan.gpus import GPUS
 from resnet_tpu.performance.plan.hlo import COLLECTIVES
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.operations import bytes_of
-from resnet_tpu.performance.plan.plan import plan, settle
+from resnet_tpu.performance.plan.plan import plan, resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.training.compiler_options import uncached
 
@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BATCH = 256
 """On each GPU."""
 
-TINY = settle(
+TINY = resolve_counts(
     Config().replace(
         resnet_depth=50, resnet_width=8, image_size=32, stem="imagenet", num_label_classes=10, train_batch_size=64,
         eval_batch_size=64,

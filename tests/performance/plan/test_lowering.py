@@ -4,9 +4,9 @@ import pytest
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import mesh_of
 from resnet_tpu.performance.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
-from resnet_tpu.performance.plan.plan import settle
+from resnet_tpu.performance.plan.plan import resolve_counts
 
-TINY = settle(
+TINY = resolve_counts(
     Config().replace(
         resnet_depth=18, resnet_width=4, image_size=32, stem="imagenet", num_label_classes=10, train_batch_size=16,
         eval_batch_size=12,

@@ -9,7 +9,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.plan.advice import advise
 from resnet_tpu.performance.plan.feeding import Host
-from resnet_tpu.performance.plan.plan import settle
+from resnet_tpu.performance.plan.plan import resolve_counts
 from resnet_tpu.performance.plan.prices import price_of, read_prices
 from resnet_tpu.recipes import find_recipe
 
@@ -78,11 +78,13 @@ def test_what_does_not_fit_has_no_time() -> None:
 
 
 def test_counts_left_to_the_data_are_imagenets_without_data() -> None:
-    config = settle(Config())
+    config = resolve_counts(Config())
     assert config.data.num_train_images == 1281167
     assert config.data.num_eval_images == 50000
     assert config.data.num_label_classes == 1000
-    own = settle(find_recipe("cifar").replace(num_train_images=40000, num_label_classes=10, num_eval_images=500))
+    own = resolve_counts(
+        find_recipe("cifar").replace(num_train_images=40000, num_label_classes=10, num_eval_images=500)
+    )
     assert (own.data.num_train_images, own.data.num_label_classes, own.data.num_eval_images) == (40000, 10, 500)
 
 

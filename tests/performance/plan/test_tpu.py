@@ -14,7 +14,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import mesh_of
 from resnet_tpu.performance.plan.compiler import OutOfMemory, compile_step, devices_of
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
-from resnet_tpu.performance.plan.plan import plan, settle
+from resnet_tpu.performance.plan.plan import plan, resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES, find_recipe
 from resnet_tpu.training import compiler_options
@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[3]
-TINY = settle(
+TINY = resolve_counts(
     Config().replace(
         resnet_depth=18, resnet_width=8, image_size=32, stem="imagenet", num_label_classes=10, train_batch_size=64,
         eval_batch_size=64,

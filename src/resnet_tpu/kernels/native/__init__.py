@@ -24,8 +24,8 @@ from resnet_tpu.system.c_libraries import are_off
 
 log = logging.getLogger(__name__)
 
-TARGETS = ("conv_forward", "conv_backward", "join_forward", "join_backward", "pool_forward", "pool_backward")
-_INTERFACE = 2
+TARGETS = ("conv_forward", "conv_backward", "residual_forward", "residual_backward", "pool_forward", "pool_backward")
+_INTERFACE = 3
 _DATA_TYPES = {"float32": 11, "bfloat16": 16}
 """The library's types, by bit of what `load_onednn` says: numbers of XLA_FFI_DataType."""
 _ONEDNN = "libdnnl.so.3"

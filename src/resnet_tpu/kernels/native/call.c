@@ -5,7 +5,7 @@
 
 #include "native.h"
 
-int interface_version(void) { return 2; }
+int interface_version(void) { return 3; }
 
 int answered(Call *call) {
     if (call->extension_start && call->extension_start->type == XLA_FFI_Extension_Metadata) {

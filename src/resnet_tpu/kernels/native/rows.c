@@ -32,10 +32,10 @@ static inline uint16_t to_bfloat16(float value) {
 void merge_statistics(
     float *mean, float *square, int64_t count, const float *own_mean, const float *own_square, int64_t size,
     int64_t channels) {
-    float share = (float)size / (count + size), weight = share * count;
+    float fraction = (float)size / (count + size), weight = fraction * count;
     for (int64_t c = 0; c < channels; c++) {
         float difference = own_mean[c] - mean[c];
-        mean[c] += difference * share;
+        mean[c] += difference * fraction;
         square[c] += own_square[c] + difference * difference * weight;
     }
 }
@@ -84,7 +84,7 @@ static Norm repeat_norm(Norm norm, int64_t channels, int64_t times, float own[3]
 }
 
 /* Where to add up what belongs into `sum`: in `own`, as wide as the rows, which `gather` then adds to `sum`. */
-static float *widen(float *sum, int64_t times, float own[WIDTH]) {
+static float *accumulator(float *sum, int64_t times, float own[WIDTH]) {
     return times == 1 ? sum : memset(own, 0, WIDTH * sizeof *own);
 }
 
@@ -103,7 +103,7 @@ void norm_relu(int dtype, const void *x, void *y, int64_t rows, int64_t channels
 void norm_relu_gradient(
     int dtype, const void *x, void *gradient, int64_t rows, int64_t channels, Norm norm, float *d_factor, float *d_bias) {
     int64_t times = rows_at_once(rows, channels);
-    float own[3][WIDTH], sums[2][WIDTH], *factor = widen(d_factor, times, sums[0]), *bias = widen(d_bias, times, sums[1]);
+    float own[3][WIDTH], sums[2][WIDTH], *factor = accumulator(d_factor, times, sums[0]), *bias = accumulator(d_bias, times, sums[1]);
     norm = repeat_norm(norm, channels, times, own);
     OF_TYPE(norm_relu_gradient, x, gradient, rows / times, channels * times, norm, factor, bias);
     gather(factor, channels, times, d_factor);
@@ -149,8 +149,8 @@ void norm_add_relu_gradient(
     void *dx, void *d_shortcut, int64_t rows, int64_t channels, float *d_factor, float *d_bias, float *d_other) {
     int64_t times = rows_at_once(rows, channels);
     float own[3][WIDTH], own_other[3][WIDTH], sums[3][WIDTH];
-    float *factor = widen(d_factor, times, sums[0]), *bias = widen(d_bias, times, sums[1]);
-    float *other_factor = widen(d_other, times, sums[2]);
+    float *factor = accumulator(d_factor, times, sums[0]), *bias = accumulator(d_bias, times, sums[1]);
+    float *other_factor = accumulator(d_other, times, sums[2]);
     norm = repeat_norm(norm, channels, times, own);
     Norm beside = other ? repeat_norm(*other, channels, times, own_other) : norm;
     OF_TYPE(

@@ -49,7 +49,7 @@ FAST static void NAME(square_rows)(const VALUE *x, int64_t rows, int64_t channel
         }
 }
 
-INLINE void NAME(join_rows)(
+INLINE void NAME(add_rows_relu)(
     const VALUE *x, Norm norm, const VALUE *shortcut, Norm other, int has_other, VALUE *y, int64_t rows, int64_t channels) {
     for (int64_t r = 0; r < rows; r++)
         EACH for (int64_t c = 0; c < channels; c++) {
@@ -63,11 +63,11 @@ INLINE void NAME(join_rows)(
 
 FAST static void NAME(norm_add_relu)(
     const VALUE *x, Norm norm, const VALUE *shortcut, const Norm *other, VALUE *y, int64_t rows, int64_t channels) {
-    if (other) NAME(join_rows)(x, norm, shortcut, *other, 1, y, rows, channels);
-    else NAME(join_rows)(x, norm, shortcut, norm, 0, y, rows, channels);
+    if (other) NAME(add_rows_relu)(x, norm, shortcut, *other, 1, y, rows, channels);
+    else NAME(add_rows_relu)(x, norm, shortcut, norm, 0, y, rows, channels);
 }
 
-INLINE void NAME(join_rows_gradient)(
+INLINE void NAME(add_rows_relu_gradient)(
     const VALUE *x, Norm norm, const VALUE *shortcut, Norm other, int has_other, const VALUE *y, const VALUE *gradient,
     VALUE *dx, VALUE *d_shortcut, int64_t rows, int64_t channels, float *d_factor, float *d_bias, float *d_other) {
     for (int64_t r = 0; r < rows; r++)
@@ -87,10 +87,10 @@ FAST static void NAME(norm_add_relu_gradient)(
     const VALUE *x, Norm norm, const VALUE *shortcut, const Norm *other, const VALUE *y, const VALUE *gradient,
     VALUE *dx, VALUE *d_shortcut, int64_t rows, int64_t channels, float *d_factor, float *d_bias, float *d_other) {
     if (other)
-        NAME(join_rows_gradient)(
+        NAME(add_rows_relu_gradient)(
             x, norm, shortcut, *other, 1, y, gradient, dx, d_shortcut, rows, channels, d_factor, d_bias, d_other);
     else
-        NAME(join_rows_gradient)(
+        NAME(add_rows_relu_gradient)(
             x, norm, shortcut, norm, 0, y, gradient, dx, d_shortcut, rows, channels, d_factor, d_bias, d_other);
 }
 

@@ -50,7 +50,7 @@ def bench_ceiling(where: str, config: Config, options: InputBenchOptions, comman
     if options.peers or options.variants:
         raise UserError("ceiling", "peers or variants as well", "neither", "Leave them out.")
     check_stub("ceiling")
-    options = options.settled()
+    options = options.resolved()
     numbers = [1] if options.quick else sorted({1, 2, 8, num_cores()})
     runs = {run.title: run for run in _runs(numbers)}
     with tempfile.TemporaryDirectory() as folder:

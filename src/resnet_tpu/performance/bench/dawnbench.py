@@ -54,7 +54,7 @@ def dawnbench(config: Config, options: DawnbenchOptions) -> None:
     """
     _check(config, options)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         if config.run.mode == "eval":
             _evaluate(config, lengths_of(phases_of(config, options)[-1]).total)
         else:
@@ -141,7 +141,7 @@ def _evaluation(config: Config, last_step: int) -> Iterator[None]:
     if config.run.mode == "train":
         yield
         return
-    if hosts.group() is not None:
+    if hosts.process_group() is not None:
         got = f"train_and_eval in {jax.process_count()} processes"
         do = "Run --mode=train on all of them, and --mode=eval on one machine beside them or afterwards."
         raise UserError("mode", got, "train or eval", do)

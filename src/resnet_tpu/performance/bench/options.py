@@ -19,7 +19,7 @@ class MeasureOptions:
     output: FilePath = option("", "Also write them into this JSON file, with machine, versions and command.")
     picture: FilePath = option("", "Also draw them into this PNG file.")
 
-    def settled(self) -> Self:
+    def resolved(self) -> Self:
         """These options, with little to do if it is to be quick."""
         return dataclasses.replace(self, rounds=1, seconds=0.2) if self.quick else self
 
@@ -31,6 +31,6 @@ class BenchOptions(MeasureOptions):
     batch_size: int = option(100, "Images in a batch.", at_least=1)
     num_images: int = option(1000, "Images in the records: photos are repeated up to that.", at_least=1)
 
-    def settled(self) -> Self:
+    def resolved(self) -> Self:
         """These options, with little to do if it is to be quick."""
-        return dataclasses.replace(super().settled(), batch_size=8, num_images=32) if self.quick else self
+        return dataclasses.replace(super().resolved(), batch_size=8, num_images=32) if self.quick else self

@@ -40,7 +40,7 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
 
     command: what the user typed, for the record. Raises UserError for options that mean nothing, and when ours fails.
     """
-    options = options.settled()
+    options = options.resolved()
     clients = _parse_clients(options.clients)
     known = {name: runtime for name, runtime in RUNTIMES.items() if name not in OURS}
     asked = [*OURS, *compare.asked_peers(options.peers, known)]

@@ -50,7 +50,7 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
     for what is not installed but asked for, and when a program fails.
     """
     del config
-    options = options.settled()
+    options = options.resolved()
     if options.quick:
         options, cases = dataclasses.replace(options, warmup=1, steps=2), cases or "18:64:8"
     chosen = [Case.parse(text) for text in (cases or CASES).split(",")]

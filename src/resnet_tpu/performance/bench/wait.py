@@ -77,7 +77,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     config: options of the data, and of the network where it is the real step. command: what the user typed, for the
     record. Raises UserError when a training fails; with `stubbed` also without `device_ms` or the library in C.
     """
-    options = options.settled()
+    options = options.resolved()
     if options.stubbed:
         check_stub("stubbed")
         if options.device_ms is None:

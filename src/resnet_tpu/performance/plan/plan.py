@@ -129,7 +129,7 @@ def plan(
     divide, or when the compiler is not installed.
     """
     check_plan(config, topology)
-    mode, config = config.run.mode, settle(config)
+    mode, config = config.run.mode, resolve_counts(config)
     small = smallest_like(topology)
     is_enough = topology.chips > small.chips and small.devices % config.model.batch_norm_group_size == 0
     compiled_for = small if fast and is_enough else topology
@@ -179,7 +179,7 @@ def devices_used(config: Config, topology: Topology) -> int:
     return min(topology.devices, config.run.num_cores or topology.devices)
 
 
-def settle(config: Config) -> Config:
+def resolve_counts(config: Config) -> Config:
     """The options with counts of images and classes, from the data; without data those of ImageNet."""
     config = resolve(config, open_source(config.data, "train"))
     if config.run.mode == "train" or config.data.num_eval_images:

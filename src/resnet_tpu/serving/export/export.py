@@ -38,7 +38,7 @@ def export_run(config: Config) -> str:
     """
     check_export(config.eval)
     distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.joined(config.run):
+    with hosts.connected(config.run):
         trained = trained_of(config)
         path = hosts.from_first(lambda: export_model(trained, config))
     log.info("Exported to %s", path)
