@@ -29,6 +29,7 @@ from resnet_tpu.checkpoints import store
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import compare
 from resnet_tpu.reports.metrics import metrics_path, read_metrics
+from resnet_tpu.system.cpu_time import cpu_secs_of_process
 
 PACKED = script.CHECKOUT / script.RESULTS / "rewinding"
 SEEDS = (0, 1)
@@ -99,7 +100,7 @@ def _run(folder: Path, arguments: list[str]) -> None:
     child = subprocess.Popen([sys.executable, "-m", "resnet_tpu", *arguments], cwd=folder)
     try:
         while child.poll() is None:
-            row["cpu_hours"] = round(_cpu_secs(child.pid) / 3600, 4)
+            row["cpu_hours"] = round(cpu_secs_of_process(child.pid) / 3600, 4)
             _write_json(folder / STARTS, [*rows, row])
             try:
                 child.wait(30)
@@ -111,12 +112,6 @@ def _run(folder: Path, arguments: list[str]) -> None:
         _write_json(folder / STARTS, [*rows, row])
     if code:
         raise UserError(shlex.join(arguments), f"exit code {code}", "0", "See what it printed above.")
-
-
-def _cpu_secs(pid: int) -> float:
-    """User and system time of a process that runs, of all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _starts(folder: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.system.cpu_time import cpu_secs_of_process
 
 _URL = re.compile(r"^Serving at (http://\S+)$", re.MULTILINE)
 _START_SECONDS = 120
@@ -31,10 +32,8 @@ class Server:
     log: Path
 
     def cpu_secs(self) -> float:
-        """CPU seconds of the process so far, in steps of about 10 ms; 0 where there is no /proc (not Linux)."""
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        ticks = stat.read_text().rpartition(")")[2].split()[11:13] if stat.exists() else []
-        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        """CPU seconds of the process so far."""
+        return cpu_secs_of_process(self.process.pid)
 
     def stop(self, seconds: float = 60) -> int:
         """Asks it to stop, waits for the end, and returns its exit code; it is killed after `seconds`."""

@@ -1,15 +1,12 @@
 """What every program does that `bench input` compares, and the measurement of one of them."""
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from resnet_tpu.options.config import Config, DataConfig
-
-_PROCESSES = Path("/proc")
+from resnet_tpu.system.cpu_time import cpu_secs_of_group
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ def measure(batches: Iterator[Any], task: Task) -> dict[str, float]:
     """
     for _ in range(task.num_images // task.batch_size + 2):
         next(batches)
-    cpu_begin, own_begin, begin, num_images = cpu_secs(), time.process_time(), time.perf_counter(), 0
+    cpu_begin, own_begin, begin, num_images = cpu_secs_of_group(), time.process_time(), time.perf_counter(), 0
     while True:
         next(batches)
         num_images += task.batch_size
@@ -55,24 +52,5 @@ def measure(batches: Iterator[Any], task: Task) -> dict[str, float]:
         if seconds >= task.seconds:
             break
     own_us = 1e6 * (time.process_time() - own_begin) / num_images
-    cpu_ms = 1e3 * (cpu_secs() - cpu_begin) / num_images
+    cpu_ms = 1e3 * (cpu_secs_of_group() - cpu_begin) / num_images
     return {"images_per_sec": num_images / seconds, "cpu_ms_per_image": cpu_ms, "parent_us_per_image": own_us}
-
-
-def cpu_secs() -> float:
-    """CPU seconds of all processes of this process group, in steps of about 10 ms.
-
-    Where there is no /proc (not Linux), of this process alone: there, the CPU time of those that work in several
-    processes comes out too low.
-    """
-    if not _PROCESSES.is_dir():
-        return time.process_time()
-    ticks, group = 0, str(os.getpgrp())
-    for path in _PROCESSES.glob("[0-9]*/stat"):
-        try:
-            _, _, process_group, *fields = path.read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):
-            continue  # ended meanwhile
-        if process_group == group:
-            ticks += sum(map(int, fields[8:12]))  # its own, and of its children that ended; user and system
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,12 +1,10 @@
 """Speeds in images per second: of the loader, of its decoder alone, and of the step that takes the images."""
 
-import os
 import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -18,6 +16,7 @@ from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.system.cpu_time import cpu_secs_of_group, cpu_secs_of_machine
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.training.reference import random_batch, random_state
 from resnet_tpu.training.tune import resolve_kernels, step_of
@@ -43,11 +42,11 @@ def measure_loader(config: Config, source: Source, *, seconds: float) -> LoaderS
         warm_up = len(source) if config.data.cache != "none" else batch_size
         for _ in range(-(-warm_up // batch_size) + 1):
             next(batches)
-        begin, cpu_begin, all_begin, count = time.perf_counter(), cpu_time(), _machine_time(), 0
+        begin, cpu_begin, all_begin, count = time.perf_counter(), cpu_secs_of_group(), cpu_secs_of_machine(), 0
         while (elapsed := time.perf_counter() - begin) < seconds or not count:
             next(batches)
             count += batch_size
-        cpu, everyone = cpu_time() - cpu_begin, _machine_time() - all_begin
+        cpu, everyone = cpu_secs_of_group() - cpu_begin, cpu_secs_of_machine() - all_begin
     own, others = (min(1.0, max(0.0, part / elapsed / num_cores())) for part in (cpu, everyone - cpu))
     return LoaderSpeed(count / elapsed, 1e6 * cpu / count, own, others)
 
@@ -98,35 +97,3 @@ def speed_of_run(model_dir: str) -> float | None:
     rows = [row for row in read_metrics(model_dir) if row.get("images_per_sec") and row.get("input_wait_share", 1) < 1]
     speeds = [row["images_per_sec"] / (1 - row["input_wait_share"]) for row in rows]
     return statistics.median(speeds) if speeds else None
-
-
-def cpu_time() -> float:
-    """CPU seconds so far of this process and, on Linux, of those that it started and that run."""
-    return time.process_time() + sum(map(_cpu_time_of, _descendants("self")))
-
-
-def _machine_time() -> float:
-    """CPU seconds of all programs on this machine since it started, on Linux; elsewhere 0."""
-    try:
-        user, nice, system, _, _, irq, soft_irq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
-    except OSError:
-        return 0.0
-    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def _descendants(process: str) -> list[str]:
-    try:
-        children = [
-            pid for file in Path(f"/proc/{process}/task").glob("*/children") for pid in file.read_text().split()
-        ]
-    except OSError:  # it has just ended
-        return []
-    return [*children, *(pid for child in children for pid in _descendants(child))]
-
-
-def _cpu_time_of(pid: str) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has just ended
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

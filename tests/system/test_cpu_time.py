@@ -1,0 +1,34 @@
+"""CPU time of processes, of their group, and of the machine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from resnet_tpu.system.cpu_time import cpu_secs_of_group, cpu_secs_of_machine, cpu_secs_of_process
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="CPU time of other processes is known on Linux alone")
+def test_of_a_group_it_is_that_of_all_its_processes() -> None:
+    before = cpu_secs_of_group()
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout
+        child.stdout.readline()
+        assert cpu_secs_of_process(child.pid) > 0.4
+        assert cpu_secs_of_machine() > cpu_secs_of_group()
+        assert os.getpgid(child.pid) == os.getpgrp()
+        assert cpu_secs_of_group() - before > 0.4  # while it lives
+        child.communicate(b"\n")
+    assert cpu_secs_of_group() - before > 0.4  # and afterwards
+
+
+def test_a_process_that_has_ended_took_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    assert cpu_secs_of_process(child.pid) == 0
