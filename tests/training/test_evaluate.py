@@ -16,6 +16,7 @@ from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import store
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.events import read_events
@@ -120,6 +121,25 @@ def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
     timer.join()
     assert f"Evaluation at step {last.name}" in caplog.text
     assert {row["step"] for row in read_metrics(str(tmp_path))} >= {int(last.name)}
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_newest(
+    trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained_dir / store.FOLDER, tmp_path / store.FOLDER)
+    first, *_, last = sorted((tmp_path / store.FOLDER).iterdir(), key=lambda path: int(path.name))
+    load = store.load
+
+    def load_late(path: str, shapes: Arrays) -> store.Checkpoint:
+        if path == str(last) and last.exists():  # as a training does that has a newer one
+            last.rename(last.with_name(str(int(last.name) + 1)))
+        return load(path, shapes)
+
+    monkeypatch.setattr(store, "load", load_late)
+    assert load_trained(str(tmp_path), distributed.make_mesh(1)).step == int(last.name) + 1
+    shutil.rmtree(first / "arrays")
+    with pytest.raises(store.DamagedCheckpointError):  # which is there, and stays damaged
+        load_trained(str(first), distributed.make_mesh(1))
 
 
 @pytest.mark.parametrize(
