@@ -211,6 +211,7 @@ class Trainer:
         if self.step >= total:
             advice = "Raise train_steps to go on, or give another model_dir."
             log.info("Nothing to train: %s is at step %d of %d. %s", model_dir, self.step, total, advice)
+            stop.leave()  # a signal may have come in the evaluation
             return Summary(self.step, self.evaluation)
         self._check_weights()
         if self._is_save_due():  # step 0: no other that is to be kept can be missing
