@@ -116,6 +116,12 @@ def test_mistakes_are_named_before_anything_is_compiled(
         ("--topology=v5e:2x4", "--train_batch_size=1001"): "a multiple of the 8 devices. Use 1000 or 1008.",
         ("--topology=v5e:2x4,v3:4x4", "--train_batch_size=1000"): "a multiple of the 32 devices. Use 992 or 1024.",
         ("--topology=v5e:2x4", "--label_smoothing=2"): "less than 1",
+        (
+            "--topology=v5e:2x4,v5e:4x4",
+            "--num_cores=6",
+            "--train_batch_size=12",
+        ): "a multiple of the 4 processes",
+        ("--topology=v5e:2x2,v5e:1x1", "--batch_norm_group_size=4"): "a divisor of the 1 devices. Use 1.",
         ("--topology=v5e:2x4", "--mode=predict"): "train, eval or train_and_eval",
         ("--topology=v5e:2x4", f"--picture={tmp_path}"): "got a folder, expected a file",
     }
