@@ -21,6 +21,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, evaluate_run
 from resnet_tpu.training.step import make_eval_step
 from resnet_tpu.training.trained import load_trained
@@ -140,6 +141,19 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_ne
     shutil.rmtree(first / "arrays")
     with pytest.raises(store.DamagedCheckpointError):  # which is there, and stays damaged
         load_trained(str(first), distributed.make_mesh(1))
+
+
+def test_several_processes_may_see_a_training_add_a_checkpoint_meanwhile(
+    trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_trained(str(trained_dir), distributed.make_mesh(1)).config
+    source = open_source(config.data, "validation")
+    agreed: list[set[str]] = []
+    monkeypatch.setattr("resnet_tpu.training.agreement.hosts.group", lambda: True)
+    monkeypatch.setattr("resnet_tpu.training.agreement.hosts.agree", lambda what, values, do: agreed.append({*values}))
+    for trains in (False, True):
+        agree_on(config.replace(model_dir=str(tmp_path)), trains=trains, writes=False, validation=source)
+    assert agreed[1] - agreed[0] == {"newest checkpoint"}
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
 def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None, train_image: TrainImage) -> Summary:
     config, source, validation, mesh = open_run(config)
     config = resolve_order(config, source)
-    agree_on(config, train=source, validation=validation)
+    agree_on(config, trains=True, train=source, validation=validation)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(
             CheckpointStore(
