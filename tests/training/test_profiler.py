@@ -38,6 +38,12 @@ def test_a_trace_ends_before_an_evaluation_and_the_next_begins_after_it(tiny: Ti
     assert {len(trace.steps) for trace in found} == {2}
 
 
+def test_a_trace_that_is_due_at_an_evaluation_begins_a_step_after_it(tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny(tmp_path, profile_every_n_steps=3, tpu_profile_duration=ENDLESS, train_steps=6))  # evaluations at 3, 6
+    (trace,) = traces(tmp_path)
+    assert len(trace.steps) == 2
+
+
 def test_a_step_too_late_or_too_early_begins_no_trace(tmp_path: Path) -> None:
     with Profiler(str(tmp_path), every_n_steps=3, duration_ms=1, step=10, total=13) as profiler:
         for step in (11, 12, 13):

@@ -312,7 +312,7 @@ class Trainer:
             if self._is_cold:  # the first step compiles: it says nothing of the speed
                 self._is_cold = False
                 log.info("First step after %.1f s", reports.start_clock(self.step))
-            profiler.after_step(self.step)
+            profiler.after_step(self.step, may_begin=not self._is_eval_due())
         if self.step > first:
             reports.end_loop(self.step)
             self._land(len(self._flight), reports)

@@ -46,11 +46,15 @@ class Profiler:
         if self._scratch:
             self._scratch.cleanup()
 
-    def after_step(self, step: int) -> None:
-        """Ends the capture when its time is over; starts one when one is due and none runs. step: updates made."""
+    def after_step(self, step: int, *, may_begin: bool = True) -> None:
+        """Ends the capture when its time is over; starts one when one is due and none runs. step: updates made.
+
+        may_begin: off where something else than a step comes next, which would end the capture at once. It begins after
+        the next step then.
+        """
         if self._started_at is not None and time.monotonic() >= self._started_at + self._duration_secs:
             self.stop()
-        if self._every and self._started_at is None and self._next_step <= step < self._total:
+        if may_begin and self._every and self._started_at is None and self._next_step <= step < self._total:
             self._next_step = step + self._every
             if can_trace():
                 self._start(step)
