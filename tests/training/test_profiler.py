@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
+import jax
 import pytest
 
 from resnet_tpu import storage
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.profiling.trace import Trace, find_trace, read_trace
 from resnet_tpu.training.loop import train
@@ -52,6 +55,17 @@ def test_a_step_too_late_or_too_early_begins_no_trace(tmp_path: Path) -> None:
         for step in range(1, 100):
             profiler.after_step(step)
     assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_trace_that_cannot_be_written_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: vm.xplane.pb; No space left on device")
+    monkeypatch.setattr(jax.profiler, "start_trace", Mock())
+    monkeypatch.setattr(jax.profiler, "stop_trace", Mock(side_effect=error))
+    with (
+        pytest.raises(UserError, match=r"^Profile: got .* left on device, expected to write it below"),
+        Profiler(str(tmp_path), every_n_steps=1, duration_ms=ENDLESS, step=0, total=9) as profiler,
+    ):
+        profiler.after_step(1)
 
 
 def test_a_trace_reaches_a_bucket(tiny: Tiny, tmp_path: Path) -> None:
