@@ -61,7 +61,9 @@ def report(name: str, text: str, figures: Mapping[str, Any], options: argparse.N
     if path is None and not options.quick:
         path = CHECKOUT / RESULTS / f"{datetime.now(UTC).date().isoformat()}-{name}.json"
     if path is not None:
-        compare.write_results(path, ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]], figures)
+        compare.write_results(
+            str(path), ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]], figures
+        )
 
 
 def report_ratios(name: str, comparisons: Sequence[Comparison], options: argparse.Namespace) -> None:

@@ -86,6 +86,11 @@ def test_little_to_draw(tmp_path: Path, rows: list[dict[str, Any]]):
     _check_png(draw_training(rows), tmp_path / "curves.png")
 
 
+def test_a_lone_step_shows_in_every_panel():
+    row = {"step": 0, "split": "train", "time": 0.0, "loss": 1.0, "top_1_accuracy": 0.5, "learning_rate": 0.1}
+    assert [axes.lines[-1].get_marker() for axes in draw_training([row]).axes] == ["o"] * 3
+
+
 def test_nothing_to_draw_is_an_error():
     with pytest.raises(UserError, match="Training curves"):
         draw_training([{"step": 5, "split": "eval", "time": 0.0}])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import socket
 import subprocess
@@ -80,6 +81,13 @@ def test_an_evaluation_whose_loss_is_no_number_measured_nothing(tmp_path: Path):
         writer.write("eval", {1: {"loss": 1.0, "top_1_accuracy": 0.5}, 2: {"loss": math.nan, "top_1_accuracy": 1.0}})
         writer.write("eval", {1: {"loss": math.inf, "top_1_accuracy": 1.0}})
     assert read_metrics(str(tmp_path)) == []
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path):
+    with MetricsWriter(str(tmp_path / "run")) as writer:
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(UserError, match="run: got no such folder any more"):
+            writer.write("train", {0: {"loss": 1.0}})
 
 
 def test_no_measurements_are_no_rows(tmp_path: Path):

@@ -28,7 +28,7 @@ def stem_by_hand(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
 def test_the_statistics_are_those_of_each_group_by_hand(scope: str, size: int, groups: int) -> None:
     model = Config(model=MODEL).replace(batch_norm_scope=scope, batch_norm_group_size=size).model
     mesh = distributed.make_mesh(DEVICES)
-    assert distributed.batch_norm_groups(model, mesh) == groups
+    assert distributed.batch_norm_groups(model, mesh.devices.size) == groups
     network = create_network(model, num_classes=3, image_size=SIZE, batch_norm_groups=groups)
     params, batch_stats = network.init(0)
     rng = np.random.default_rng(0)
@@ -60,4 +60,4 @@ def test_the_statistics_are_those_of_each_group_by_hand(scope: str, size: int, g
 def test_groups_that_do_not_come_out_even_are_refused(options: dict[str, object], message: str) -> None:
     model: ModelConfig = Config(model=MODEL).replace(**options).model
     with pytest.raises(UserError, match=message):
-        distributed.batch_norm_groups(model, distributed.make_mesh(DEVICES))
+        distributed.batch_norm_groups(model, DEVICES)

@@ -16,10 +16,12 @@ from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import store
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, evaluate_run
 from resnet_tpu.training.step import make_eval_step
 from resnet_tpu.training.trained import load_trained
@@ -120,6 +122,38 @@ def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
     timer.join()
     assert f"Evaluation at step {last.name}" in caplog.text
     assert {row["step"] for row in read_metrics(str(tmp_path))} >= {int(last.name)}
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_newest(
+    trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained_dir / store.FOLDER, tmp_path / store.FOLDER)
+    first, *_, last = sorted((tmp_path / store.FOLDER).iterdir(), key=lambda path: int(path.name))
+    load = store.load
+
+    def load_late(path: str, shapes: Arrays) -> store.Checkpoint:
+        if path == str(last) and last.exists():  # as a training does that has a newer one
+            last.rename(last.with_name(str(int(last.name) + 1)))
+        return load(path, shapes)
+
+    monkeypatch.setattr(store, "load", load_late)
+    assert load_trained(str(tmp_path), distributed.make_mesh(1)).step == int(last.name) + 1
+    shutil.rmtree(first / "arrays")
+    with pytest.raises(store.DamagedCheckpointError):  # which is there, and stays damaged
+        load_trained(str(first), distributed.make_mesh(1))
+
+
+def test_several_processes_may_see_a_training_add_a_checkpoint_meanwhile(
+    trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_trained(str(trained_dir), distributed.make_mesh(1)).config
+    source = open_source(config.data, "validation")
+    agreed: list[set[str]] = []
+    monkeypatch.setattr("resnet_tpu.training.agreement.hosts.group", lambda: True)
+    monkeypatch.setattr("resnet_tpu.training.agreement.hosts.agree", lambda what, values, do: agreed.append({*values}))
+    for trains in (False, True):
+        agree_on(config.replace(model_dir=str(tmp_path)), trains=trains, writes=False, validation=source)
+    assert agreed[1] - agreed[0] == {"newest checkpoint"}
 
 
 @pytest.mark.parametrize(

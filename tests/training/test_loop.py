@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.training import loop
+from resnet_tpu.training.evaluate import evaluate
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.state import TrainState
 from resnet_tpu.training.trained import load_trained
@@ -101,6 +104,22 @@ def test_an_evaluation_that_was_missed_is_made_up_for(tiny: Tiny, whole: Path, t
     (tmp_path / "metrics.jsonl").write_text("".join(lines[:-1]))  # killed after saving, before evaluating
     assert train(tiny(tmp_path)).evaluation is not None
     assert rows_of(tmp_path) == rows_of(whole)
+
+
+def test_a_signal_in_an_evaluation_that_was_missed_ends_the_program(
+    tiny: Tiny, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "metrics.jsonl").unlink()
+
+    def interrupted(*arguments: Any, **named: Any) -> dict[str, float]:
+        signal.raise_signal(signal.SIGINT)
+        return evaluate(*arguments, **named)
+
+    monkeypatch.setattr(loop, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(tmp_path))
+    assert [row["step"] for row in read_metrics(str(tmp_path))] == [7]
 
 
 # Orbax leaves tasks behind whose errors nobody asks for

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
+import jax
 import pytest
 
 from resnet_tpu import storage
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.profiling.trace import Trace, find_trace, read_trace
 from resnet_tpu.training.loop import train
@@ -38,6 +41,12 @@ def test_a_trace_ends_before_an_evaluation_and_the_next_begins_after_it(tiny: Ti
     assert {len(trace.steps) for trace in found} == {2}
 
 
+def test_a_trace_that_is_due_at_an_evaluation_begins_a_step_after_it(tiny: Tiny, tmp_path: Path) -> None:
+    train(tiny(tmp_path, profile_every_n_steps=3, tpu_profile_duration=ENDLESS, train_steps=6))  # evaluations at 3, 6
+    (trace,) = traces(tmp_path)
+    assert len(trace.steps) == 2
+
+
 def test_a_step_too_late_or_too_early_begins_no_trace(tmp_path: Path) -> None:
     with Profiler(str(tmp_path), every_n_steps=3, duration_ms=1, step=10, total=13) as profiler:
         for step in (11, 12, 13):
@@ -46,6 +55,17 @@ def test_a_step_too_late_or_too_early_begins_no_trace(tmp_path: Path) -> None:
         for step in range(1, 100):
             profiler.after_step(step)
     assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_trace_that_cannot_be_written_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: vm.xplane.pb; No space left on device")
+    monkeypatch.setattr(jax.profiler, "start_trace", Mock())
+    monkeypatch.setattr(jax.profiler, "stop_trace", Mock(side_effect=error))
+    with (
+        pytest.raises(UserError, match=r"^Profile: got .* left on device, expected to write it below"),
+        Profiler(str(tmp_path), every_n_steps=1, duration_ms=ENDLESS, step=0, total=9) as profiler,
+    ):
+        profiler.after_step(1)
 
 
 def test_a_trace_reaches_a_bucket(tiny: Tiny, tmp_path: Path) -> None:

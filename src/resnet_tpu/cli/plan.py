@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group
 from resnet_tpu.cli.run_options import configure, options_of_trainings
 from resnet_tpu.errors import UserError
@@ -75,6 +76,7 @@ def plan(given: Given) -> None:
     """See whether a training fits a TPU slice or GPUs that are not here, how fast it is, how long, at what price."""
     options, config = given.fill(PlanOptions), configure(given.values)
 
+    storage.check_file(options.picture)
     os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU or GPU that is here is left to those who train on it
 
     from resnet_tpu.performance.plan.compiler import compiler_of, warn_of_another

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
 from resnet_tpu.cli.run_options import check_data, configure, options_of_trainings
 from resnet_tpu.errors import UserError
@@ -55,6 +56,7 @@ def profile_input(given: Given) -> None:
     options = given.fill(InputOptions)
     config = configure(given.values, read_run(given.values.get("model_dir", "")))
     check_data(config, without="for a step without images")
+    storage.check_file(options.picture)
 
     from resnet_tpu.performance.profiling import input as found
     from resnet_tpu.performance.profiling import report
@@ -99,6 +101,7 @@ def profile_train(given: Given) -> None:
         if not config.run.model_dir:
             do = "Give --model_dir=FOLDER; of a run that is there, nothing is changed."
             raise UserError("model_dir", "nothing", "a folder for the trace", do)
+        storage.check_writable(config.run.model_dir)
         profile = training.profile_training(config, steps=options.steps)
     _print(options.format, lambda: report.train_json(profile), lambda: report.show_train(profile))
 

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
@@ -34,6 +35,7 @@ class ResultsOptions:
 def results(given: Given) -> None:
     """Show what runs reached, step by step: ours, or the original's event files."""
     options = given.fill(ResultsOptions)
+    storage.check_file(options.picture)
 
     from resnet_tpu.reports import results as found
 

@@ -29,7 +29,7 @@ def network_of(config: Config, mesh: Mesh | None = None) -> Network:
         config.model,
         num_classes=config.data.num_label_classes or 0,
         image_size=config.data.image_size,
-        batch_norm_groups=1 if mesh is None else distributed.batch_norm_groups(config.model, mesh),
+        batch_norm_groups=1 if mesh is None else distributed.batch_norm_groups(config.model, mesh.devices.size),
     )
 
 

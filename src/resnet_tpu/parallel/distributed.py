@@ -58,20 +58,25 @@ def make_mesh(num_cores: int | None = None) -> Mesh:
     processes = jax.process_count()
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     if num_cores is not None and num_cores < len(devices):
-        if num_cores % processes:
-            choice = max(num_cores // processes, 1) * processes
-            raise UserError("num_cores", num_cores, f"a multiple of the {processes} processes", f"Use {choice}.")
+        check_num_cores(num_cores, processes)
         each, there = num_cores // processes, len(devices) // processes
         devices = [device for i, device in enumerate(devices) if i % there < each]
     return mesh_of(devices)
 
 
-def batch_norm_groups(model: ModelConfig, mesh: Mesh) -> int:
+def check_num_cores(num_cores: int, processes: int) -> None:
+    """Raises UserError unless every process can have the same number of devices."""
+    if num_cores % processes:
+        choice = max(num_cores // processes, 1) * processes
+        raise UserError("num_cores", num_cores, f"a multiple of the {processes} processes", f"Use {choice}.")
+
+
+def batch_norm_groups(model: ModelConfig, devices: int) -> int:
     """Into how many groups of neighbouring devices the batch falls, each with batch-norm statistics of its own.
 
     Raises UserError when the devices do not fall into groups of `batch_norm_group_size`.
     """
-    devices, size = mesh.devices.size, model.batch_norm_group_size
+    size = model.batch_norm_group_size
     if model.batch_norm_scope == "global":
         if size != 1:
             got = f"{size} with batch_norm_scope global"

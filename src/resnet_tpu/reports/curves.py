@@ -137,7 +137,8 @@ def _draw_loss(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_learning_rate(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    axes.plot(*_series(rows, "train", "learning_rate"), color=COLOURS[3])
+    steps, values = _series(rows, "train", "learning_rate")
+    axes.plot(steps, values, color=COLOURS[3], **_dots(len(values)))
     axes.set_ylabel("learning rate")
     axes.set_ylim(bottom=0)
 

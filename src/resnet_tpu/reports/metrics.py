@@ -56,7 +56,8 @@ class MetricsWriter:
     def write(self, split: Split, rows: Mapping[int, Mapping[str, Any]]) -> None:
         """Adds the numbers of each step, by their names, which are also the tags in TensorBoard.
 
-        Numbers may be Python's, NumPy's or JAX's. In `metrics.jsonl` one that is not finite becomes null.
+        Numbers may be Python's, NumPy's or JAX's. In `metrics.jsonl` one that is not finite becomes null. Raises
+        UserError when the folder is gone.
         """
         now = time.time()
         numbers = {step: {name: _number(value) for name, value in row.items()} for step, row in rows.items()}
@@ -93,8 +94,12 @@ class MetricsWriter:
             before = storage.read_text(self._path) if storage.exists(self._path) else ""
             storage.write_text(self._path, before + text)
             return
-        with storage.naming_full(self._path), Path(self._path).open("ab") as file:
-            file.write(text.encode())
+        try:
+            with storage.naming_full(self._path), Path(self._path).open("ab") as file:
+                file.write(text.encode())
+        except FileNotFoundError:
+            got, do = "no such folder any more", "Bring it back, then run the same command again."
+            raise UserError(f"model_dir {self.model_dir}", got, "the folder that was there at the start", do) from None
 
     def _event_file(self, split: Split) -> EventFile:
         if split not in self._event_files:

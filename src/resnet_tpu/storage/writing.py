@@ -13,7 +13,7 @@ from typing import IO, cast
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import buckets
-from resnet_tpu.storage.files import list_dir, remove
+from resnet_tpu.storage.files import is_dir, list_dir, remove
 from resnet_tpu.storage.paths import filesystem, is_remote, join
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
@@ -56,6 +56,18 @@ def check_writable(path: str) -> None:
     probe = join(path, f".writable-{uuid.uuid4().hex}")
     write_text(probe, "")
     remove(probe)
+
+
+def check_file(path: str) -> None:
+    """Raises UserError where the file `path` cannot be written: where a folder is, or where `check_writable` says so.
+
+    For what is written at the end of long work. An empty path is no file at all.
+    """
+    if not path:
+        return
+    if is_dir(path):
+        raise UserError(f"Writing {path}", "a folder", "a file", "Add the name of a file.")
+    check_writable(os.path.dirname(path) or ".")  # noqa: PTH120  # the path may be in a bucket
 
 
 def check_room(folder: str, num_bytes: int) -> None:

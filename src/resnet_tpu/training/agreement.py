@@ -15,11 +15,12 @@ _OWN = ("process_id", "data_dir", "num_parallel_calls", "input_workers", "cache_
 _MOST_LOOKED_AT = 10_000
 
 
-def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) -> None:
-    """Raises UserError in every process unless all have the same options, data, checkpoints and model_dir.
+def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **splits: Source | None) -> None:
+    """Raises UserError in every process unless all have the same options, data and model_dir.
 
     Data are the same when they have as many examples, with the same names at the same places, and the same classes.
-    `writes` off: for work that leaves nothing in model_dir.
+    `trains`: they go on from checkpoints, of which the newest has to be the same; other work may be beside a training,
+    which adds to them. `writes` off: for work that leaves nothing in model_dir.
     """
     if hosts.process_group() is None:
         return
@@ -28,7 +29,8 @@ def agree_on(config: Config, *, writes: bool = True, **splits: Source | None) ->
     for split, source in splits.items():
         if source is not None:
             values |= _describe(split, source, config.data.location)
-    values["newest checkpoint"] = max(folders.steps_of_run(config.run.model_dir), default="none")
+    if trains:
+        values["newest checkpoint"] = max(folders.steps_of_run(config.run.model_dir), default="none")
     mark = _leave_mark(config.run.model_dir) if writes else None
     if mark and not storage.exists(mark):
         values["model_dir"] = f"{config.run.model_dir} that process 0 does not write to"

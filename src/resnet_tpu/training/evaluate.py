@@ -120,7 +120,7 @@ def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[s
         # every process goes by what the first one sees
         path, is_late = hosts.from_first(lambda: (_newest(model_dir), patience.is_over))
         if path is not None and store.step_of(path) > done:
-            trained = load_trained(path, mesh)
+            trained = load_trained(model_dir, mesh)
             metrics = evaluate_checkpoint(trained, config)
             done, own = trained.step, trained.config
             total = lengths_of(own.replace(train_steps=train_steps or own.train.train_steps)).total

@@ -115,7 +115,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
 def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None, train_image: TrainImage) -> Summary:
     config, source, validation, mesh = open_run(config)
     config = resolve_order(config, source)
-    agree_on(config, train=source, validation=validation)
+    agree_on(config, trains=True, train=source, validation=validation)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(
             CheckpointStore(
@@ -211,6 +211,7 @@ class Trainer:
         if self.step >= total:
             advice = "Raise train_steps to go on, or give another model_dir."
             log.info("Nothing to train: %s is at step %d of %d. %s", model_dir, self.step, total, advice)
+            stop.leave()  # a signal may have come in the evaluation
             return Summary(self.step, self.evaluation)
         self._check_weights()
         if self._is_save_due():  # step 0: no other that is to be kept can be missing
@@ -311,7 +312,7 @@ class Trainer:
             if self._is_cold:  # the first step compiles: it says nothing of the speed
                 self._is_cold = False
                 log.info("First step after %.1f s", reports.start_clock(self.step))
-            profiler.after_step(self.step)
+            profiler.after_step(self.step, may_begin=not self._is_eval_due())
         if self.step > first:
             reports.end_loop(self.step)
             self._land(len(self._flight), reports)

@@ -65,7 +65,7 @@ def _predict(
     if not images and trained.is_newest_of(config.run.model_dir):
         output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
-    agree_on(config, writes=False, **{"image" if images else split: source})
+    agree_on(config, trains=False, writes=False, **{"image" if images else split: source})
     predictions, kept = predict_source(trained, source, data, num_images=num_images, batch_size=batch_size)
     if hosts.is_first():
         show_predictions(predictions, output_format, top_k, list_all=bool(images))

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from resnet_tpu import storage
+from resnet_tpu.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +47,15 @@ class Profiler:
         if self._scratch:
             self._scratch.cleanup()
 
-    def after_step(self, step: int) -> None:
-        """Ends the capture when its time is over; starts one when one is due and none runs. step: updates made."""
+    def after_step(self, step: int, *, may_begin: bool = True) -> None:
+        """Ends the capture when its time is over; starts one when one is due and none runs. step: updates made.
+
+        may_begin: off where something else than a step comes next, which would end the capture at once. It begins after
+        the next step then.
+        """
         if self._started_at is not None and time.monotonic() >= self._started_at + self._duration_secs:
             self.stop()
-        if self._every and self._started_at is None and self._next_step <= step < self._total:
+        if may_begin and self._every and self._started_at is None and self._next_step <= step < self._total:
             self._next_step = step + self._every
             if can_trace():
                 self._start(step)
@@ -58,11 +63,19 @@ class Profiler:
                 log.warning("No profile: libtpu is installed and there is no TPU. Pass --use_tpu=False.")
 
     def stop(self) -> None:
-        """Ends the capture that runs, if any: before an evaluation, for example, which is no part of a step."""
+        """Ends the capture that runs, if any: before an evaluation, for example, which is no part of a step.
+
+        Raises UserError when it cannot be written.
+        """
         if self._started_at is None:
             return
-        jax.profiler.stop_trace()
-        seconds, self._started_at = time.monotonic() - self._started_at, None
+        started_at, self._started_at = self._started_at, None
+        try:
+            jax.profiler.stop_trace()
+        except jax.errors.JaxRuntimeError as error:  # whose words for a full disk are those for a full device
+            do = "Check the permissions and the free space, or set profile_every_n_steps=0."
+            raise UserError("Profile", first_line(error), f"to write it below {self._model_dir}", do) from None
+        seconds = time.monotonic() - started_at
         if self._scratch:
             publish(self._scratch.name, self._model_dir)
         log.info("Profile of %.1f s for TensorBoard's Profile tab", seconds)

@@ -1,6 +1,7 @@
 """A trained network read back from its checkpoint, whole: arrays, options, class names."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 import jax
@@ -8,6 +9,7 @@ from jax.sharding import Mesh
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.folders import is_checkpoint
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.models.arrays import Arrays, first_not_finite
 from resnet_tpu.models.network import Network
@@ -58,10 +60,24 @@ def trained_of(config: Config) -> Trained:
 def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Trained:
     """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none.
 
-    Its arrays are the moving averages where the training kept them, unless `moving_average` is off. Of several
-    processes all must call it, and go by what the first one finds.
+    Its arrays are the moving averages where the training kept them, unless `moving_average` is off. A training that
+    goes on may delete the newest for one that is newer while it is read: then that is taken. Of several processes all
+    must call it, and go by what the first one finds.
     """
-    path = hosts.from_first(lambda: store.find(path))
+    while True:
+        found = hosts.from_first(lambda: store.find(path))
+        trained, damage = None, None
+        try:
+            trained = _load(found, mesh, moving_average=moving_average)
+        except store.DamagedCheckpointError as error:
+            damage = error
+        if not any(hosts.exchange(str(damage or ""))) and trained is not None:
+            return trained
+        if hosts.from_first(functools.partial(is_checkpoint, found)) and damage is not None:
+            raise damage
+
+
+def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
     meta = store.read_meta(path)
     config = config_of(meta)
     network = network_of(config)

@@ -92,7 +92,7 @@ def test_ratios_are_of_each_round_and_medians_of_all() -> None:
 
 
 def test_a_record_says_where_the_figures_come_from(tmp_path: Path) -> None:
-    compare.write_results(tmp_path / "new" / "r.json", ["resnet-tpu", "bench", "my photos"], {"speed": 1})
+    compare.write_results(str(tmp_path / "new" / "r.json"), ["resnet-tpu", "bench", "my photos"], {"speed": 1})
     record = json.loads((tmp_path / "new" / "r.json").read_text())
     assert record["command"] == "resnet-tpu bench 'my photos'"
     assert record["figures"] == {"speed": 1}

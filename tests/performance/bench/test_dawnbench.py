@@ -252,6 +252,13 @@ def test_a_run_that_is_no_job_is_left_alone(tmp_path: Path) -> None:
         dawnbench(Config().replace(data_dir="nowhere", model_dir=str(tmp_path)), DawnbenchOptions())
 
 
+@pytest.mark.parametrize("text", ["", "yesterday\n", "nan"])
+def test_a_start_that_is_no_time_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "START").write_text(text)
+    with pytest.raises(UserError, match=r"START: got .* expected a time in unix seconds"):
+        dawnbench(Config().replace(data_dir="nowhere", model_dir=str(tmp_path)), DawnbenchOptions())
+
+
 def test_missing_images_are_named_before_training(photos: Path, tmp_path: Path) -> None:
     config = Config().replace(data_dir=str(photos), model_dir=str(tmp_path / "run"), train_batch_size=7)
     with pytest.raises(UserError, match="nowhere"):

@@ -61,6 +61,17 @@ def test_wrong_choices_are_refused(arguments: list[str], message: str, capsys: p
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["output", "picture"])
+def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(step.compare, "alternate", None)
+    for path, got in ((tmp_path, "a folder"), (tmp_path / "file" / "figures", "a file")):
+        assert cli.main(["bench", "step", "--peers=none", f"--{option}={path}"]) == 2
+        assert f"got {got}, expected" in capsys.readouterr().err
+
+
 def test_a_gpu_is_not_compared_with_a_cpu() -> None:
     check_devices({"resnet-tpu": "gpu", "PyTorch": "gpu"})
     with pytest.raises(UserError, match="got resnet-tpu on a gpu, PyTorch on a cpu, expected all on the same"):

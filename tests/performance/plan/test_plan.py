@@ -1,6 +1,7 @@
 import dataclasses
 import importlib.metadata
 import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_what_is_no_price_is_refused(text: str) -> None:
 
 
 def test_mistakes_are_named_before_anything_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("resnet_tpu.performance.plan.compiler.compiler_of", lambda topology: "one")
     mistakes = {
@@ -117,7 +118,14 @@ def test_mistakes_are_named_before_anything_is_compiled(
         ("--topology=v5e:2x4", "--train_batch_size=1001"): "a multiple of the 8 devices. Use 1000 or 1008.",
         ("--topology=v5e:2x4,v3:4x4", "--train_batch_size=1000"): "a multiple of the 32 devices. Use 992 or 1024.",
         ("--topology=v5e:2x4", "--label_smoothing=2"): "less than 1",
+        (
+            "--topology=v5e:2x4,v5e:4x4",
+            "--num_cores=6",
+            "--train_batch_size=12",
+        ): "a multiple of the 4 processes",
+        ("--topology=v5e:2x2,v5e:1x1", "--batch_norm_group_size=4"): "a divisor of the 1 devices. Use 1.",
         ("--topology=v5e:2x4", "--mode=predict"): "train, eval or train_and_eval",
+        ("--topology=v5e:2x4", f"--picture={tmp_path}"): "got a folder, expected a file",
     }
     for arguments, message in mistakes.items():
         assert cli.main(["plan", *arguments]) == 2

@@ -84,12 +84,14 @@ def test_made_up_images_have_no_stages_of_decoding(capsys: pytest.CaptureFixture
     assert "decode" not in [stage["name"] for stage in found["figures"]["stages"]]
 
 
-def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         (["profile", "inptu"], "Did you mean input?"),
         (["profile", "input"], "data_dir: got nothing"),
         (["profile", "input", "--data_dir=null", "--images_per_sec=0"], "at least 1"),
         (["profile", "train", "--data_dir=null"], "model_dir: got nothing"),
+        (["profile", "train", "--data_dir=null", f"--model_dir={__file__}"], "got a file, expected a folder"),
+        (["profile", "input", "--data_dir=null", f"--picture={tmp_path}"], "got a folder, expected a file"),
     ):
         assert cli.main(arguments) == 2
         assert message in capsys.readouterr().err

@@ -64,7 +64,7 @@ def bench_ceiling(where: str, config: Config, options: InputBenchOptions, comman
     show(grid, options.format)
     if options.output:
         settings = {name: value for name, value in asdict(task).items() if name != "records"}
-        compare.write_results(Path(options.output), command, {"task": settings, "runs": outputs})
+        compare.write_results(options.output, command, {"task": settings, "runs": outputs})
     if options.picture:
         bars = [Bar(run.title, one[0], f"{one[0]:,.0f}", run.workers == "processes") for run, one in medians.items()]
         write_bars(options.picture, grid.title, bars, "images per second")

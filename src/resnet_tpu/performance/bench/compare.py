@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.system.machine import num_cores
 
@@ -243,10 +244,10 @@ def table(comparisons: Sequence[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def write_results(path: Path, command: Sequence[str], figures: Mapping[str, Any]) -> None:
-    """Writes the figures as JSON, with what `record` adds to them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(record(command, figures))
+def write_results(path: str, command: Sequence[str], figures: Mapping[str, Any]) -> None:
+    """Writes the figures as JSON, with what `record` adds to them, into a folder that is made where there is none."""
+    storage.make_dir(os.path.dirname(path) or ".")  # noqa: PTH120  # the path may be in a bucket
+    storage.write_text(path, record(command, figures))
     log.info("Written: %s", path)
 
 

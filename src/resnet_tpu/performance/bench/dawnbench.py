@@ -20,7 +20,7 @@ from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.performance.bench.dawnbench_options import DawnbenchOptions, write_job
-from resnet_tpu.performance.bench.dawnbench_results import RESULTS, START, follow, verdict
+from resnet_tpu.performance.bench.dawnbench_results import RESULTS, START, follow, started_at, verdict
 from resnet_tpu.system.program import exit_code
 from resnet_tpu.training.loop import check_training, train
 from resnet_tpu.training.run import lengths_of
@@ -89,6 +89,8 @@ def _check(config: Config, options: DawnbenchOptions) -> None:
         )
     check(config)
     there = storage.exists(storage.join(config.run.model_dir, START))
+    if there:
+        started_at(config.run.model_dir)
     if config.run.mode == "eval" and not there:
         do = "Start the job with --mode=train, then run this."
         raise UserError("model_dir", f"{config.run.model_dir} without {START}", "a DAWNBench job", do)

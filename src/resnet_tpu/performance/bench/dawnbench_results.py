@@ -1,12 +1,15 @@
 """What the DAWNBench job reports: every checkpoint evaluated, and `results.tsv`."""
 
+import contextlib
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.metrics import read_metrics
@@ -80,9 +83,20 @@ def _known_rows(config: Config, folder: str) -> dict[int, Row]:
 def _row(config: Config, path: str, metrics: dict[str, float]) -> Row:
     """The original's figures: epochs by whole steps per epoch, hours from START to the writing of the checkpoint."""
     steps_per_epoch = max((config.data.num_train_images or 1) // config.train.train_batch_size, 1)
-    seconds = store.written_at(path) - float(storage.read_text(storage.join(config.run.model_dir, START)))
+    seconds = store.written_at(path) - started_at(config.run.model_dir)
     accuracies = (100 * metrics["top_1_accuracy"], 100 * metrics["top_5_accuracy"])
     return Row(store.step_of(path) // steps_per_epoch, seconds / 3600, *accuracies)
+
+
+def started_at(model_dir: str) -> float:
+    """When the job began, in unix seconds. Raises UserError for a file that does not say it."""
+    path = storage.join(model_dir, START)
+    text = storage.read_bytes(path).decode(errors="backslashreplace")
+    with contextlib.suppress(ValueError):
+        if math.isfinite(seconds := float(text)):
+            return seconds
+    do = "Write into it when the training began, or choose another model_dir."
+    raise UserError(path, repr(text[:80]), "a time in unix seconds", do)
 
 
 def _write(config: Config, rows: dict[int, Row]) -> list[Row]:

@@ -70,7 +70,7 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
     grid = _tabulate(outputs, task, notes)
     show(grid, options.format)
     if options.output:
-        compare.write_results(Path(options.output), command, _record(outputs, task))
+        compare.write_results(options.output, command, _record(outputs, task))
     if options.picture:
         _draw(options.picture, outputs, list(tasks), grid.title)
 

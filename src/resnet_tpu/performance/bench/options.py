@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
+from resnet_tpu import storage
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.performance.bench.figures import Format
 
@@ -20,7 +21,9 @@ class MeasureOptions:
     picture: FilePath = option("", "Also draw them into this PNG file.")
 
     def resolved(self) -> Self:
-        """These options, with little to do if it is to be quick."""
+        """These options, with little to do if it is to be quick. Raises UserError for files that cannot be written."""
+        for path in (self.output, self.picture):
+            storage.check_file(path)
         return dataclasses.replace(self, rounds=1, seconds=0.2) if self.quick else self
 
 
@@ -33,4 +36,5 @@ class BenchOptions(MeasureOptions):
 
     def resolved(self) -> Self:
         """These options, with little to do if it is to be quick."""
-        return dataclasses.replace(super().resolved(), batch_size=8, num_images=32) if self.quick else self
+        resolved = super().resolved()
+        return dataclasses.replace(resolved, batch_size=8, num_images=32) if self.quick else resolved

@@ -62,7 +62,7 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
     show(_http_grid(outputs, clients, what), options.format)
     if options.output:
         card = {name: value for name, value in bundle.description.items() if name != "class_names"}
-        compare.write_results(Path(options.output), command, {"bundle": card, "runs": outputs})
+        compare.write_results(options.output, command, {"bundle": card, "runs": outputs})
     if options.picture:
         _draw(options.picture, outputs, clients, what)
 

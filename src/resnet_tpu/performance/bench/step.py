@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from resnet_tpu.errors import UserError
@@ -71,7 +70,7 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
     header = ("step", "program", "images/s", "ours / it", "range", "CPU ms", "MFU")
     show(Grid("Training step", header, rows, notes), options.format)
     if options.output:
-        compare.write_results(Path(options.output), command, {"options": asdict(options), "cases": records})
+        compare.write_results(options.output, command, {"options": asdict(options), "cases": records})
     if options.picture:
         write_bars(options.picture, "Training step", bars, "images per second")
 

@@ -105,7 +105,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     show(grid, options.format)
     if options.output:
         figures = {"device": device, "device_ms": device_ms, "options": config.flat() | {"data_dir": where}}
-        compare.write_results(Path(options.output), command, figures | {"runs": outputs})
+        compare.write_results(options.output, command, figures | {"runs": outputs})
     if options.picture:
         shares = {name: compare.median(runs, "input_wait_share") for name, runs in outputs.items()}
         bars = [Bar(name, 100 * share, f"{share:.1%}", name != "basic") for name, share in shares.items()]

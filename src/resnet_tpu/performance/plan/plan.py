@@ -170,8 +170,12 @@ def check_plan(config: Config, topology: Topology) -> None:
     check(config)
     if config.run.mode == "predict":
         raise UserError("mode", "predict", "train, eval or train_and_eval", "Plan eval: prediction is much the same.")
+    devices = devices_used(config, topology)
+    if devices < topology.devices:
+        distributed.check_num_cores(devices, topology.hosts)
+    distributed.batch_norm_groups(config.model, devices)
     if config.run.mode != "eval":
-        distributed.check_divides(config, devices_used(config, topology))
+        distributed.check_divides(config, devices)
 
 
 def devices_used(config: Config, topology: Topology) -> int:
