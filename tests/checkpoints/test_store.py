@@ -95,6 +95,15 @@ def test_a_folder_that_may_not_be_written_is_named_and_the_last_checkpoint_is_wh
         np.testing.assert_array_equal(kernel, ARRAYS["params"]["dense"]["kernel"])
 
 
+@pytest.mark.parametrize("name", ["run [2]", "run*", "run?", "a\\b"])
+def test_a_folder_that_orbax_would_take_for_others_is_refused_before_anything_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"got . in .*, expected a path without any of"):
+        store.CheckpointStore(str(tmp_path / name / store.FOLDER), keep=1)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     with store.CheckpointStore(str(tmp_path / store.FOLDER), keep=2) as checkpoints:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection
 
 from resnet_tpu import storage
+from resnet_tpu.errors import UserError
 from resnet_tpu.parallel import hosts
 
 FOLDER = "checkpoints"
@@ -19,6 +20,18 @@ MARK = "_CHECKPOINT_METADATA"
 _LAST = "commit_success.txt"
 _DELETED = ".deleted"
 _LEFT = re.compile(r"\d+(\.orbax-checkpoint-tmp.*|\.deleted)?")
+_PATTERN = re.compile(r"[\[*?\\]")
+
+
+def check_name(folder: str) -> None:
+    """Raises UserError for a folder in which Orbax cannot write, or would mix its files with those of others.
+
+    It looks for what its processes wrote by a pattern that begins with the path, and TensorStore takes \\ for /.
+    """
+    path = storage.absolute(folder)
+    if found := _PATTERN.search(path):
+        do = "Choose another folder for checkpoints."
+        raise UserError(f"Folder {folder}", f"{found[0]} in {path}", "a path without any of [*?\\", do)
 
 
 def steps_in(folder: str) -> list[int]:

@@ -26,6 +26,7 @@ from resnet_tpu.checkpoints import checksums, orbax_calls, sparse
 from resnet_tpu.checkpoints.folders import (
     FOLDER,
     MARK,
+    check_name,
     delete,
     delete_unfinished,
     is_checkpoint,
@@ -66,7 +67,11 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: str, *, keep: int, always: Collection[int] = ()) -> None:
-        """Keeps the newest `keep`, the best, and those of the steps `always`. The folder is made by the first save."""
+        """Keeps the newest `keep`, the best, and those of the steps `always`. The folder is made by the first save.
+
+        Raises UserError for a path that Orbax would take for a pattern.
+        """
+        check_name(directory)
         self.directory = storage.absolute(directory)  # Orbax takes no other
         self.scores: dict[int, float] = {}
         self._keep, self._always = keep, always

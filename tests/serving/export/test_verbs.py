@@ -130,7 +130,8 @@ def test_damaged_images_are_left_out_when_asked(
         (["predict", "{nothing}"], "expected a model_dir or a checkpoint in it"),
         (["export", "{nothing}", "{nothing}/out"], "expected a model_dir or a checkpoint in it"),
         (["export", "{model}", "{nothing}/out", "--forms=onyx"], "export_forms: got onyx"),
-        (["export", "{model}", "{nothing}/out", "--name=a/b"], "model_name: got 'a/b', expected letters, digits,"),
+        (["export", "{model}", "{nothing}/out", "--name=a/b"], "model_name: got 'a/b', expected letters of English,"),
+        (["export", "{model}", "{nothing}/out", "--name=grün"], "model_name: got 'grün', expected letters of English,"),
         (["export", "{model}"], "got no EXPORT_DIR"),
     ],
 )

@@ -84,9 +84,9 @@ def check_export(asked: EvalConfig) -> None:
             if importlib.util.find_spec(package) is None:
                 raise missing_extra(f"Form {form}", package, extra)
     batch_sizes(asked)
-    if not re.fullmatch(r"[\w.-]+", asked.model_name):
+    if not re.fullmatch(r"[\w.-]+", asked.model_name, re.ASCII):
         do = "Clients ask for it by this name: /v1/models/NAME."
-        raise UserError("model_name", repr(asked.model_name), "letters, digits, '.', '_' and '-'", do)
+        raise UserError("model_name", repr(asked.model_name), "letters of English, digits, '.', '_' and '-'", do)
     storage.check_writable(asked.export_dir)
 
 

@@ -130,7 +130,8 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
         bundle = bundles.open_bundle(location)
         name = name or bundle.name
         if not _NAME.fullmatch(name):
-            raise UserError("Name of a model", repr(name), "letters, digits, and any of ._-", f"Write NAME={location}.")
+            expected = "letters of English, digits, '.', '_' and '-'"
+            raise UserError("Name of a model", repr(name), expected, f"Write NAME={location}.")
         if name in opened:
             got = f"{name!r} for both {opened[name][0]} and {location}"
             raise UserError("Names of models", got, "a name of its own for each", f"Write NAME={location}.")
