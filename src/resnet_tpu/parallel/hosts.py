@@ -36,7 +36,7 @@ _GRACE_SECS = 2.0  # for the main thread to end with a message of its own
 _STOP_SECS = 60.0  # in which the others say how far they are
 
 
-class Group:
+class ProcessGroup:
     """The processes that work together, seen from one of them; `connected` makes it."""
 
     def __init__(self, *, index: int, count: int, timeout_secs: float) -> None:
@@ -160,10 +160,10 @@ class Group:
         return len(told) < self.count
 
 
-_group: list[Group] = []  # of this process: none, or the one
+_group: list[ProcessGroup] = []  # of this process: none, or the one
 
 
-def process_group() -> Group | None:
+def process_group() -> ProcessGroup | None:
     """The processes that this one works with; None when it works alone."""
     return _group[0] if _group else None
 
@@ -261,7 +261,7 @@ def _status(error: Exception) -> str | None:
     return getattr(error, "error_code_string", None)
 
 
-def _translated(error: BaseException, together: Group) -> BaseException:
+def _translated(error: BaseException, together: ProcessGroup) -> BaseException:
     if isinstance(error, UserError) or not is_loss(error):
         return error
     return _lost(f"One of {together.count} processes", f"an end of it in the middle of the work ({first_line(error)})")
@@ -285,7 +285,7 @@ def _connect(run: RunConfig) -> None:
     meet(run)
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         index, count = jax.process_index(), jax.process_count()
-        _group.append(Group(index=index, count=count, timeout_secs=run.coordinator_timeout))
+        _group.append(ProcessGroup(index=index, count=count, timeout_secs=run.coordinator_timeout))
         _speak_as(index)
         log.info("%d processes with %d devices in all", count, jax.device_count())
 

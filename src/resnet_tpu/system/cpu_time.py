@@ -12,15 +12,18 @@ def cpu_secs_of_process(pid: int) -> float:
     return _secs(_fields(_PROC / f"{pid}/stat")[11:13])
 
 
-def cpu_secs_of_group() -> float:
-    """Of all processes of this process group, and of their children that ended.
+def cpu_secs_of_family() -> float:
+    """Of this process and of those that it started, those that they started included, and those that have ended.
 
     Where there is no /proc (not Linux), of this process alone.
     """
     if not _PROC.is_dir():
         return time.process_time()
-    group, stats = str(os.getpgrp()), map(_fields, _PROC.glob("[0-9]*/stat"))
-    return sum(_secs(fields[11:15]) for fields in stats if fields[2:3] == [group])
+    stats = {stat.parent.name: _fields(stat) for stat in _PROC.glob("[0-9]*/stat")}
+    family = [str(os.getpid())]
+    for parent in family:
+        family += [pid for pid, fields in stats.items() if fields[1:2] == [parent]]
+    return sum(_secs(stats[pid][11:15]) for pid in family)
 
 
 def cpu_secs_of_machine() -> float:

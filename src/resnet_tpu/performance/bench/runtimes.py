@@ -17,7 +17,7 @@ import numpy as np
 from resnet_tpu.options.config import ModelConfig
 from resnet_tpu.performance.bench.compare import Peer, is_installed
 from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier, open_bundle
-from resnet_tpu.system.cpu_time import cpu_secs_of_group
+from resnet_tpu.system.cpu_time import cpu_secs_of_family
 from resnet_tpu.system.program import exit_code
 
 BATCH_SIZES = (1, 8, 32)
@@ -173,12 +173,12 @@ def measure(run: Run, image_size: int, seconds: float) -> dict[str, float]:
         for _ in range(_WARM_UP_CALLS):
             run(images)
         times: list[float] = []
-        cpu_begin, begin = cpu_secs_of_group(), time.perf_counter()
+        cpu_begin, begin = cpu_secs_of_family(), time.perf_counter()
         while len(times) < _MIN_CALLS or time.perf_counter() - begin < seconds / len(BATCH_SIZES):
             start = time.perf_counter()
             run(images)
             times.append(time.perf_counter() - start)
-        cpu = (cpu_secs_of_group() - cpu_begin) / (len(times) * batch_size)
+        cpu = (cpu_secs_of_family() - cpu_begin) / (len(times) * batch_size)
         median = statistics.median(times)
         figures |= {
             f"ms_{batch_size}": 1000 * median,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.system.cpu_time import cpu_secs_of_group
+from resnet_tpu.system.cpu_time import cpu_secs_of_family
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def measure(batches: Iterator[Any], task: Task) -> dict[str, float]:
     """
     for _ in range(task.num_images // task.batch_size + 2):
         next(batches)
-    cpu_begin, own_begin, begin, num_images = cpu_secs_of_group(), time.process_time(), time.perf_counter(), 0
+    cpu_begin, own_begin, begin, num_images = cpu_secs_of_family(), time.process_time(), time.perf_counter(), 0
     while True:
         next(batches)
         num_images += task.batch_size
@@ -52,5 +52,5 @@ def measure(batches: Iterator[Any], task: Task) -> dict[str, float]:
         if seconds >= task.seconds:
             break
     own_us = 1e6 * (time.process_time() - own_begin) / num_images
-    cpu_ms = 1e3 * (cpu_secs_of_group() - cpu_begin) / num_images
+    cpu_ms = 1e3 * (cpu_secs_of_family() - cpu_begin) / num_images
     return {"images_per_sec": num_images / seconds, "cpu_ms_per_image": cpu_ms, "parent_us_per_image": own_us}
