@@ -112,6 +112,25 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_two_may_not_write_into_one_folder_at_once(saved: Path) -> None:
+    folder = saved / store.FOLDER
+    with store.CheckpointStore(str(folder), keep=2):
+        unfinished = folder / "8.orbax-checkpoint-tmp"
+        unfinished.mkdir()
+        with pytest.raises(UserError, match="got another process that writes there"):
+            store.CheckpointStore(str(folder), keep=2).__enter__()
+        assert unfinished.is_dir()
+    with store.CheckpointStore(str(folder), keep=2) as checkpoints:
+        assert checkpoints.steps() == [6, 7]
+    assert not unfinished.exists()
+
+
+def test_a_folder_that_nothing_was_saved_to_is_not_left_by_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), store.CheckpointStore(str(tmp_path / "run" / store.FOLDER), keep=2):
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["metadata", "load_checkpointables"])
 def test_a_signal_while_a_checkpoint_is_read_does_not_make_it_damaged(
     name: str, saved: Path, monkeypatch: pytest.MonkeyPatch

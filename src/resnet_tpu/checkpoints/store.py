@@ -61,33 +61,41 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one run. A context manager: leaving it waits for the last write.
+    """The checkpoints of one run, which no other process may write meanwhile. A context manager, for those who save.
 
+    Leaving it waits for the last write.
     `scores` (step -> higher is better) decides which is the best; whoever evaluates a checkpoint adds to it.
     """
 
     def __init__(self, directory: str, *, keep: int, always: Collection[int] = ()) -> None:
-        """Keeps the newest `keep`, the best, and those of the steps `always`. The folder is made by the first save.
+        """Keeps the newest `keep`, the best, and those of the steps `always`.
 
-        Raises UserError for a path that Orbax would take for a pattern.
+        Raises UserError for a path that Orbax would take for a pattern; entering it, while another process writes there.
         """
         check_name(directory)
         self.directory = storage.absolute(directory)  # Orbax takes no other
         self.scores: dict[int, float] = {}
         self._keep, self._always = keep, always
         self._writes: tuple[int, Future[None]] | None = None  # step, and what waits for the write
-        delete_unfinished(self.directory)
         self._steps = steps_in(self.directory)
+        self._reservation = contextlib.ExitStack()
 
     def __enter__(self) -> "CheckpointStore":
+        if hosts.is_first():
+            self._reservation.enter_context(storage.reserved(self.directory))
+        delete_unfinished(self.directory)
+        self._steps = steps_in(self.directory)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.wait()
-        elif self._writes:  # what ended the run is worth more than what may follow from it
-            with contextlib.suppress(Exception):
-                self._writes[1].result()
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        try:
+            if kind is None:
+                self.wait()
+            elif self._writes:  # what ended the run is worth more than what may follow from it
+                with contextlib.suppress(Exception):
+                    self._writes[1].result()
+        finally:
+            self._reservation.__exit__(kind, *error)
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints there are, ascending; the last may still be being written."""

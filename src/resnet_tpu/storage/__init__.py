@@ -28,6 +28,7 @@ from resnet_tpu.storage.writing import (
     folder_aside,
     make_dir,
     naming_full,
+    reserved,
     write_text,
     write_whole,
 )
@@ -36,5 +37,5 @@ __all__ = [
     "BLOCK", "Entry", "absolute", "cache_dir", "check_file", "check_room", "check_writable", "entries_in", "exists",
     "file_state", "files_below", "folder_aside", "is_dir", "is_remote", "join", "list_dir", "make_dir", "move",
     "naming_full", "open_read", "read_bytes", "read_names", "read_range", "read_ranges", "read_text", "remove",
-    "remove_dir", "states_in", "write_text", "write_whole",
+    "remove_dir", "reserved", "states_in", "write_text", "write_whole",
 ]  # fmt: skip

@@ -141,6 +141,23 @@ def folder_aside(parent: str, name: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def reserved(folder: str) -> Iterator[None]:
+    """A local folder, made where it is missing, for this process alone until the block ends, or the process.
+
+    Raises UserError while another has it. A bucket has no locks, nor have some file systems: there it does nothing.
+    """
+    if is_remote(folder):
+        yield
+        return
+    check_writable(folder)
+    with _made(folder), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
+        if is_locked is False:
+            do = "Wait until that one ends, or choose another folder."
+            raise UserError(f"Writing to {folder}", "another process that writes there", "one at a time", do)
+        yield
+
+
+@contextlib.contextmanager
 def _made(folder: str) -> Iterator[None]:
     """Makes a local folder and its parents; when the block raises, those that were missing and are empty go again."""
     absolute = Path(folder).absolute()
@@ -163,14 +180,16 @@ def _open_to_others(path: str, mode: int) -> None:
 
 
 @contextlib.contextmanager
-def _lock(folder: str, operation: int) -> Iterator[bool]:
-    """Whether a folder could be locked, till the end of the block or of the process. Some file systems cannot."""
+def _lock(folder: str, operation: int) -> Iterator[bool | None]:
+    """Whether a folder could be locked, till the end of the block or of the process. None where no folder can be."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, operation)
         is_locked = True
-    except OSError:
+    except BlockingIOError:
         is_locked = False
+    except OSError:
+        is_locked = None
     try:
         yield is_locked
     finally:
