@@ -26,10 +26,10 @@ QUICK := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
-test: $(VENV)/installed  ## all tests but the long and the slow ones, in minutes; a part of them: make test ARGS='-k words'
+test: $(VENV)/installed  ## all tests but the long and the slow ones, in minutes; the long ones: make test ARGS=-mlong
 	XLA_FLAGS='$(QUICK)' $(BIN)/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
-test-all: $(VENV)/installed  ## the long ones too, and all compiled as users have it; a part: make test-all ARGS=-mlong
+test-all: $(VENV)/installed  ## the long ones too, and all compiled as users have it
 	$(BIN)/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
 test-newest:  ## the tests of what other versions may break, on Python 3.13 with the newest releases that the ranges allow
@@ -51,11 +51,11 @@ test-slow: $(VENV)/installed  ## the slow ones
 fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each, or with RUNS inputs, the same every time
 	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py $(if $(RUNS),--runs $(RUNS),--seconds $(SECONDS))
 
-check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile the real ResNet-50 for TPUs that are not here, and a small one with every libtpu that people get; minutes, and Linux on x86-64
-	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m tpu
+check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile the real ResNet-50 for TPUs that are not here, and a small one with every libtpu that people get; for more of them: ARGS=-mtpu; minutes, and Linux on x86-64
+	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m 'tpu and not slow' --durations=10 $(ARGS)
 
 check-gpu: $(VENV)/installed $(CUDA)/installed  ## compile the real ResNet-50 for GPUs that are not here; minutes, and Linux on x86-64
-	PYTHONPATH=$(CURDIR)/$(CUDA) $(BIN)/python -m pytest -m gpu
+	PYTHONPATH=$(CURDIR)/$(CUDA) $(BIN)/python -m pytest -m gpu --durations=10
 
 # jaxlib, without which nothing runs, needs the same glibc. auditwheel refuses what would need a newer one.
 wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it a wheel for Linux on x86-64 that holds the libraries in C and libjpeg-turbo

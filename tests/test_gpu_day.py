@@ -78,7 +78,7 @@ def test_predictions_are_compared_by_class_and_by_probability() -> None:
     assert gpu_day.difference(one, other) == {"same_class": 0.5, "largest_difference": 0.25}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_all_of_it_runs_here_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")

@@ -35,7 +35,9 @@ TINY = resolve_counts(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("recipe", ["v2-8", "v5e-8", "v3-512"])
+@pytest.mark.parametrize(
+    "recipe", ["v5e-8", pytest.param("v2-8", marks=pytest.mark.slow), pytest.param("v3-512", marks=pytest.mark.slow)]
+)
 def test_the_recipe_compiles_and_fits_its_slice(recipe: str) -> None:
     found = plan(find_recipe(recipe), find_topology(recipe))
     assert found.fits
