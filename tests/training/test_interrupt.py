@@ -67,7 +67,7 @@ def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path)
     second = start(tmp_path, 1_000_000)
     _, said = second.communicate(timeout=120)
     assert second.returncode == 2
-    assert f"Writing to {tmp_path / store.FOLDER}: got another process that writes there, expected one at a time" in said
+    assert f"{tmp_path / store.FOLDER}: got another process that writes there, expected one at a time" in said
     time.sleep(0.2)  # in the midst of whatever comes then
     process.kill()
     process.communicate(timeout=60)

@@ -70,7 +70,8 @@ class CheckpointStore:
     def __init__(self, directory: str, *, keep: int, always: Collection[int] = ()) -> None:
         """Keeps the newest `keep`, the best, and those of the steps `always`.
 
-        Raises UserError for a path that Orbax would take for a pattern; entering it, while another process writes there.
+        Raises UserError for a path that Orbax would take for a pattern, and when entered while another process writes
+        there.
         """
         check_name(directory)
         self.directory = storage.absolute(directory)  # Orbax takes no other
