@@ -37,12 +37,12 @@ ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: no Python 3.13, neither on the PATH nor among pyenv's"
 else
 	$(MAKE) $(NEWEST)/installed
-	$(NEWEST)/bin/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=10 $(ARGS) \
+	$(NEWEST)/bin/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=10 $(ARGS) \
 		$(addprefix tests/,models kernels training recipes checkpoints serving)
 endif
 
 test-peers: $(VENV)/peers/installed $(VENV)/beam/installed  ## what others made, read and written by ours: TensorFlow, emulators, types of services; and hosts on a network
-	PYTHONPATH=src $(VENV)/peers/bin/python -m pytest -m 'peer or network' $(PARALLEL) --durations=10 $(ARGS)
+	XLA_FLAGS='$(QUICK)' PYTHONPATH=src $(VENV)/peers/bin/python -m pytest -m 'peer or network' $(PARALLEL) --durations=10 $(ARGS)
 	PYTHONPATH=src $(VENV)/beam/bin/python -m pytest -m peer --durations=10 $(ARGS) tests/data/prepare/test_beam.py || [ $$? = 5 ]
 
 test-slow: $(VENV)/installed  ## the slow ones

@@ -186,7 +186,7 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert sum("taken from now on" in line for line in lines) == 1
     assert cli.main(["tune", *arguments, "--format=json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [trial["choice"]["kernels"] for trial in found["trials"]] == ["plain", "fused"]
+    assert {trial["choice"]["kernels"] for trial in found["trials"]} == {"plain", "fused"}  # the fastest first
     assert found["best"] in [trial["choice"] for trial in found["trials"] if trial["milliseconds"] > 0]
     assert cli.main(["doctor"]) in (0, 2)
     assert "ResNet-8, 32 px, float32, batch 8 on 1 x cpu" in capsys.readouterr().out

@@ -21,7 +21,7 @@ LAST, EARLY = 4, 2
 LEVELS = ("level_01", "level_02")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_processes_prune_as_one_with_two_devices(
     started: Callable[..., AbstractContextManager[list[Any]]], tmp_path: Path
 ) -> None:
