@@ -4,7 +4,6 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from resnet_tpu import storage
@@ -61,7 +60,11 @@ class MetricsWriter:
         """
         now = time.time()
         numbers = {step: {name: _number(value) for name, value in row.items()} for step, row in rows.items()}
-        self._append("".join(_line(step, split, row, now) for step, row in numbers.items()))
+        try:
+            storage.append_text(self._path, "".join(_line(step, split, row, now) for step, row in numbers.items()))
+        except FileNotFoundError:
+            got, do = "no such folder any more", "Bring it back, then run the same command again."
+            raise UserError(f"model_dir {self.model_dir}", got, "the folder that was there at the start", do) from None
         self._event_file(split).write(numbers, now=now)
 
     def close(self) -> None:
@@ -88,18 +91,6 @@ class MetricsWriter:
             self._purge_steps["eval"] = last["step"]
             numbers = {name: value for name, value in last.items() if name not in ("step", "split", "time")}
             self._event_file("eval").write({last["step"]: numbers}, now=last["time"])
-
-    def _append(self, text: str) -> None:
-        if storage.is_remote(self._path):  # objects cannot grow
-            before = storage.read_text(self._path) if storage.exists(self._path) else ""
-            storage.write_text(self._path, before + text)
-            return
-        try:
-            with storage.naming_full(self._path), Path(self._path).open("ab") as file:
-                file.write(text.encode())
-        except FileNotFoundError:
-            got, do = "no such folder any more", "Bring it back, then run the same command again."
-            raise UserError(f"model_dir {self.model_dir}", got, "the folder that was there at the start", do) from None
 
     def _event_file(self, split: Split) -> EventFile:
         if split not in self._event_files:

@@ -94,6 +94,19 @@ def _credentials() -> Any:
         return None
 
 
+def write_unless_changed(path: str, data: bytes, generation: int) -> bool:
+    """Writes an object whole if it is still of this generation (0: not there). False when others have written it."""
+    client: Any = filesystem(path)
+    bucket, _, name = path.split("://", 1)[1].partition("/")
+    place = f"{client._location}/upload/storage/v1/b/{{}}/o"
+    try:
+        with naming(path, is_write=True):
+            client.call("POST", place, bucket, uploadType="media", name=name, ifGenerationMatch=generation, data=data)
+    except FileExistsError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def naming(path: str, *, is_write: bool = False) -> Iterator[None]:
     """Turns what the client raises for `path` into a UserError that names bucket, trouble and role.

@@ -178,6 +178,12 @@ def file_state(path: str) -> tuple[int, int]:
         return _state(filesystem(path).info(path))
 
 
+def generation_of(path: str) -> int:
+    """What Google Cloud Storage counts up with each writing of an object; 0 where there is none."""
+    info = _info(path)
+    return int(info.get("generation") or 0) if info else 0
+
+
 def _state(info: dict[str, Any]) -> tuple[int, int]:
     marks = repr([info.get(key) for key in ("generation", "etag", "ETag", "updated", "mtime", "created")])
     return int(info["size"] or 0), int.from_bytes(hashlib.sha256(marks.encode()).digest()[:7], "big")

@@ -13,7 +13,7 @@ from typing import IO, cast
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import buckets
-from resnet_tpu.storage.files import is_dir, list_dir, remove
+from resnet_tpu.storage.files import exists, generation_of, is_dir, list_dir, read_bytes, remove
 from resnet_tpu.storage.paths import filesystem, is_remote, join
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
@@ -206,3 +206,24 @@ def write_text(path: str, text: str) -> None:
     """Writes a UTF-8 text file whole or not at all; what is no text, as in names of files, by its numbers."""
     with write_whole(path) as file:
         file.write(text.encode(errors="backslashreplace"))
+
+
+def append_text(path: str, text: str) -> None:
+    """Adds text to the end of a file, which is made where it is missing. What others add meanwhile stays as well.
+
+    Objects in a bucket cannot grow: there the file is written anew, unless somebody else has just done so.
+    """
+    data = text.encode()
+    if not is_remote(path):
+        with naming_full(path), Path(path).open("ab") as file:
+            file.write(data)
+        return
+    generation = generation_of(path)
+    before = read_bytes(path) if exists(path) else b""
+    if not buckets.is_bucket(path):
+        write_text(path, (before + data).decode())
+        return
+    while not buckets.write_unless_changed(path, before + data, generation):
+        generation, before = generation_of(path), read_bytes(path)
+        if data in before:  # it was written, and only the answer was lost
+            return

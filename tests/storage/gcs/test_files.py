@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,25 @@ def test_a_write_that_fails_leaves_what_was_there(bucket: Bucket, folder: str) -
         with pytest.raises(UserError, match="Storage Object User"), storage.write_whole(path) as file:
             file.write(content)
     assert storage.read_text(path) == "before"
+
+
+@pytest.mark.parametrize("faults", [{}, {"cut_after": 0.1}], ids=["", "answers are lost"])
+def test_what_several_add_to_a_file_is_all_there_and_once(
+    bucket: Bucket, folder: str, faults: dict[str, float]
+) -> None:
+    def add(who: str) -> None:
+        for number in range(8):
+            storage.append_text(f"{folder}/rows", f"{who}{number}\n")
+
+    storage.write_text(f"{folder}/rows", "first\n")
+    bucket.faults(**faults, seed=3)
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(add, "ab"))
+    bucket.faults()
+    first, *rows = storage.read_text(f"{folder}/rows").splitlines()
+    assert first == "first"
+    for who in "ab":
+        assert [row for row in rows if row[0] == who] == [f"{who}{number}" for number in range(8)]
 
 
 @pytest.mark.long
