@@ -247,6 +247,8 @@ def test_a_listed_file_that_is_missing_is_a_bad_image(class_folders: Path, tmp_p
     (tmp_path / "list.csv").write_text("path,label\nraw/cat/000.jpg,cat\nraw/dog/000.jpg,dog\nraw/dog/gone.jpg,dog\n")
     manifest = run(tmp_path / "list.csv", tmp_path / "out", split="0.5,0.5")
     assert noticed(manifest)["unreadable image"] == (1, ["raw/dog/gone.jpg (No such file or directory)"])
+    with pytest.raises(UserError, match=r"\(raw/dog/gone.jpg: unreadable image, No such file or directory\)"):
+        run(tmp_path / "list.csv", tmp_path / "strict", split="0.5,0.5", max_bad_fraction=0)
 
 
 def test_only_bad_images_are_refused(tmp_path: Path, run) -> None:

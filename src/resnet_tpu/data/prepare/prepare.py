@@ -208,7 +208,7 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
     if len(bad) <= allowed and len(bad) < num_images:
         return
     storage.write_text(storage.join(out_dir, REPORT), report_text(None, findings, {}))
-    first = "; ".join(f"{finding.path}: {finding.kind.what}" for finding in bad[:5])
+    first = "; ".join(", ".join(filter(None, (f"{item.path}: {item.kind.what}", item.detail))) for item in bad[:5])
     raise UserError(
         f"Images in {raw_dir}",
         f"{len(bad)} of {num_images} that cannot be used ({first}{'; ...' if len(bad) > 5 else ''})",
