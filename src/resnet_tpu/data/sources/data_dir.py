@@ -12,7 +12,7 @@ from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.synthetic import NoiseSource, ZeroSource
 from resnet_tpu.data.sources.tfrecords import DistantRecordSource, RecordSource
-from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.data.split import SPLITS, Split, without
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -71,5 +71,5 @@ def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]]
         raise UserError(what, got, f"all files that {MANIFEST} lists", "Copy the rest, or run `prepare` again.")
     if not shards[split]:
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
-        do = f"Make the {split} split with `resnet-tpu prepare`, or choose another split."
+        do = f"Make the {split} split with `resnet-tpu prepare`, or {without(split)}"
         raise UserError(what, found, f"files named {split}-*", do)
