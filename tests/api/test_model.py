@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -124,6 +125,24 @@ def test_every_step_is_told_and_is_in_the_history(run: tuple[rt.Config, list[tup
     assert history.draw()._repr_png_().startswith(b"\x89PNG")  # without pyplot
     with pytest.raises(rt.UserError, match="Did you mean loss"):
         history["los"]
+
+
+def test_paths_may_be_objects_and_splits_have_names(photos: Path, run: tuple[rt.Config, list], tmp_path: Path) -> None:
+    config = run[0].replace(export_dir=str(tmp_path / "exported"))
+    bundle = Path(rt.export(config))
+    assert rt.open_bundle(bundle.parent).path == str(bundle)
+    image = photos / "dark" / "0.png"
+    assert rt.predict(config, image, output_dir=tmp_path / "out").names == [str(image)]
+    assert rt.predict(config, str(image)).names == rt.predict(config, [image]).names == [str(image)]
+    assert rt.prepare(photos, tmp_path / "data").class_names == ["bright", "dark"]
+    split: Any = "val"
+    for wrong in (lambda: rt.open_dataset(photos, split), lambda: rt.predict(config, split=split)):
+        with pytest.raises(rt.UserError, match="split: got 'val', expected one of train, validation, test"):
+            wrong()
+    with pytest.raises(rt.UserError, match="split: got 'val', expected one of train, eval"):
+        rt.history(config.run.model_dir, split)
+    with pytest.raises(rt.UserError, match="export_dir: got nothing"):
+        rt.export(config.replace(export_dir=""))
 
 
 def test_a_data_set_is_its_examples(photos: Path) -> None:

@@ -27,6 +27,8 @@ def open_source(data: DataConfig, split: Split) -> Source:
     noise.
     Raises UserError when there is no such folder, split, class or image, or fewer classes are asked for than found.
     """
+    if split not in SPLITS:
+        raise UserError("split", repr(split), f"one of {', '.join(SPLITS)}", "Change the value.")
     if data.bigtable_instance:
         from resnet_tpu.data.sources.bigtable import BigtableSource  # its library takes two seconds
 
