@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -62,6 +63,7 @@ def test_one_prediction_whatever_the_image_comes_in(photos: Path, run: tuple[rt.
     np.testing.assert_allclose(several.probabilities[:2], found.probabilities.repeat(2, 0), atol=1e-6)
     grey = np.asarray(Image.open(path).convert("L"))
     np.testing.assert_array_equal(model.logits(grey), model.logits(np.stack([grey] * 3, -1)))
+    np.testing.assert_array_equal(model.logits(np.array([str(path)], object)), model.logits(path))
     whole = model.predict(photos)
     assert len(whole) == 40 and whole.labels is not None and set(whole.labels) == {0, 1}
 
@@ -79,6 +81,23 @@ def test_stages_agree_with_each_other_and_with_the_bundle(photos: Path, run: tup
         bundle.features(images)
 
 
+def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tuple[rt.Config, list]) -> None:
+    model = rt.load_model(run[0].run.model_dir)
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
+    for number, orientation in enumerate([*range(1, 9), None]):  # the last is no EXIF at all
+        exif = Image.Exif() if orientation else b"Exif\0\0garbage-not-tiff"
+        if isinstance(exif, Image.Exif):
+            exif[0x0112] = orientation
+        path = tmp_path / f"{number}.png"
+        noise.save(path, exif=exif)
+        np.testing.assert_array_equal(model.logits(Image.open(path)), model.logits(path))
+    whole = (photos / "dark" / "0.png").read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    expected = r"Image .*cut.png: got .*, expected a whole picture"
+    with Image.open(tmp_path / "cut.png") as cut, pytest.raises(rt.UserError, match=expected):
+        model.predict(cut)
+
+
 @pytest.mark.parametrize(
     ("image", "message"),
     [
@@ -86,6 +105,8 @@ def test_stages_agree_with_each_other_and_with_the_bundle(photos: Path, run: tup
         (np.zeros((3, 3)), r"got an array float64 \[3, 3\], expected a path"),
         (np.zeros((0, 3, 3), np.uint8), r"got an array uint8 \[0, 3, 3\]"),
         (3, "Image: got int, expected a path"),
+        (b"\xff\xd8\xff", r"Image: got bytes, .* Of the bytes of a file, PIL.Image.open"),
+        (Image.new("RGB", (0, 5)), "Image image 0: got ValueError: .*, expected a whole picture"),
         ([], "Images: got none, expected at least one"),
     ],
 )
@@ -104,6 +125,24 @@ def test_every_step_is_told_and_is_in_the_history(run: tuple[rt.Config, list[tup
     assert history.draw()._repr_png_().startswith(b"\x89PNG")  # without pyplot
     with pytest.raises(rt.UserError, match="Did you mean loss"):
         history["los"]
+
+
+def test_paths_may_be_objects_and_splits_have_names(photos: Path, run: tuple[rt.Config, list], tmp_path: Path) -> None:
+    config = run[0].replace(export_dir=str(tmp_path / "exported"))
+    bundle = Path(rt.export(config))
+    assert rt.open_bundle(bundle.parent).path == str(bundle)
+    image = photos / "dark" / "0.png"
+    assert rt.predict(config, image, output_dir=tmp_path / "out").names == [str(image)]
+    assert rt.predict(config, str(image)).names == rt.predict(config, [image]).names == [str(image)]
+    assert rt.prepare(photos, tmp_path / "data").class_names == ["bright", "dark"]
+    split: Any = "val"
+    for wrong in (lambda: rt.open_dataset(photos, split), lambda: rt.predict(config, split=split)):
+        with pytest.raises(rt.UserError, match="split: got 'val', expected one of train, validation, test"):
+            wrong()
+    with pytest.raises(rt.UserError, match="split: got 'val', expected one of train, eval"):
+        rt.history(config.run.model_dir, split)
+    with pytest.raises(rt.UserError, match="export_dir: got nothing"):
+        rt.export(config.replace(export_dir=""))
 
 
 def test_a_data_set_is_its_examples(photos: Path) -> None:

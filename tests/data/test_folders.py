@@ -143,12 +143,19 @@ def test_csv(tmp_path: Path) -> None:
         ("path,label\n1\0.jpg,a\n2.jpg,b\n", "line 2: got path '1\\x00.jpg', expected a path without a zero byte"),
         ("path,label\n1.jpg,a\n./1.jpg,b\n", "line 3: got ./1.jpg again, as b and a"),
         ('path,label\n"1.jpg,a\n', "expected a readable CSV file"),
+        ("path,label\n1.jpg,red, ripe\n2.jpg,b\n", "line 2: got 3 values, the last 'ripe', expected 2, as many as "),
     ],
 )
 def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         find_photos(write_csv(tmp_path, text))
     assert message in str(caught.value)
+
+
+def test_csv_with_paths_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    found = find_photos(write_csv(tmp_path, "path,label,split\n~/1.jpg,a,train,\n~2.jpg,b,train,\n"))
+    assert [photo.path for photo in found.photos] == ["/home/me/1.jpg", str(tmp_path / "~2.jpg")]
 
 
 def test_csv_in_another_encoding(tmp_path: Path) -> None:

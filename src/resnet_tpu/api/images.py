@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
+from resnet_tpu.data.pixels.exif import orientation_of, turn
 from resnet_tpu.data.pixels.pillow import to_rgb
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL
 from resnet_tpu.data.sources.source import Sample
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, describe
 from resnet_tpu.options.fields import expand_home
 
 OneImage = str | os.PathLike[str] | Image.Image | np.ndarray
@@ -20,6 +21,10 @@ OneImage = str | os.PathLike[str] | Image.Image | np.ndarray
 
 Images = OneImage | Iterable[OneImage]
 """One image, several of them, or an array of several, uint8 [n, h, w, 3]."""
+
+
+_FileBytes = bytes | bytearray | memoryview | io.IOBase
+"""What holds the bytes of a file, of which nobody wants each one."""
 
 
 class ImageSource:
@@ -43,7 +48,12 @@ class ImageSource:
         if isinstance(origin, FileSource):
             return origin[number]
         name = getattr(origin, "filename", "") or f"image {i}"
-        return Sample(_encode(origin), UNKNOWN_LABEL, os.fspath(name))
+        try:
+            encoded = _encode(origin)
+        except Exception as error:  # noqa: BLE001  # Pillow reads a picture only now, and raises whatever damage makes it
+            do = "Leave it out, or load it anew."
+            raise UserError(f"Image {os.fspath(name)}", describe(error), "a whole picture", do) from None
+        return Sample(encoded, UNKNOWN_LABEL, os.fspath(name))
 
     def where(self, i: int) -> str:
         """What image `i` is called."""
@@ -60,7 +70,9 @@ class ImageSource:
 
 
 def _each(images: Images) -> Iterable[Any]:
-    if isinstance(images, str | os.PathLike | Image.Image | np.ndarray):
+    if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # paths, as pandas gives them
+        return images.tolist()
+    if isinstance(images, str | os.PathLike | Image.Image | np.ndarray | _FileBytes):
         return [images]
     if isinstance(images, Iterable):
         return images
@@ -70,7 +82,10 @@ def _each(images: Images) -> Iterable[Any]:
 def _arrays(image: Any) -> list[np.ndarray]:
     expected = "a path, a picture of Pillow, or an array uint8 [h, w, 3], [h, w] or [n, h, w, 3]"
     if not isinstance(image, np.ndarray):
-        raise UserError("Image", f"{type(image).__name__}", expected, "Give one of these, or a list of them.")
+        do = "Give one of these, or a list of them."
+        if isinstance(image, _FileBytes):
+            do = "Of the bytes of a file, PIL.Image.open(io.BytesIO(data)) makes a picture."
+        raise UserError("Image", f"{type(image).__name__}", expected, do)
     is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))
     is_batch = image.ndim == 4 and image.shape[-1] in (1, 3, 4)
     if image.dtype != np.uint8 or not (is_image or is_batch) or 0 in image.shape[1 if is_batch else 0 :]:
@@ -84,5 +99,6 @@ def _encode(image: Any) -> bytes:
     if isinstance(image, np.ndarray):
         image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
     file = io.BytesIO()
-    to_rgb(ImageOps.exif_transpose(image)).save(file, "BMP")
+    pixels = np.asarray(to_rgb(image.copy()))  # whose `info` changes
+    Image.fromarray(turn(pixels, orientation_of(image))).save(file, "BMP")
     return file.getvalue()

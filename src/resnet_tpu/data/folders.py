@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box, Boxes
@@ -236,7 +237,11 @@ def _read_csv(path: str) -> Found:
     return Found(list(photos.values()), findings, has_splits="split" in columns)
 
 
-def _csv_photo(path: str, line: int, row: dict[str, str | None], *, has_split: bool) -> Photo:
+def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: bool) -> Photo:
+    if any(more := row.pop(None, ())):  # of a name with a comma, the first half would be taken for the whole
+        got = f"{len(row) + len(more)} values, the last {more[-1]!r}"
+        do = 'Put what has a comma between quotation marks: "a, b".'
+        raise UserError(f"CSV {path} line {line}", got, f"{len(row)}, as many as columns", do)
     name, label, split = ((row.get(column) or "").strip() for column in ("path", "label", "split"))
     if not name or not label:
         raise UserError(f"CSV {path} line {line}", f"path {name!r}, label {label!r}", "both filled in", "Fill them in.")
@@ -244,6 +249,7 @@ def _csv_photo(path: str, line: int, row: dict[str, str | None], *, has_split: b
         raise UserError(f"CSV {path} line {line}", f"path {name!r}", "a path without a zero byte", "Correct it.")
     if has_split and split.lower() not in SPLIT_FOLDERS:
         raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
-    full = name if storage.is_remote(name) else storage.join(os.path.dirname(path), name)  # noqa: PTH120
+    full = os.path.expanduser(name)  # noqa: PTH111 - pathlib ends where there is no home folder
+    full = full if storage.is_remote(full) else storage.join(os.path.dirname(path), full)  # noqa: PTH120
     full = full if storage.is_remote(full) else os.path.normpath(full)
     return Photo(full, name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)

@@ -29,6 +29,12 @@ def split_files(
     return shuffled[:train], shuffled[train:validation], shuffled[validation:]
 
 
+def without(split: Split) -> str:
+    """What there is to do where data have no images in a split, other than to add some."""
+    training = ", or --mode=train, which evaluates nothing" if split == "validation" else ""
+    return f"choose another split{training}."
+
+
 def parse_ratios(text: str) -> tuple[float, ...]:
     """Two or three ratios in text such as `0.8,0.1,0.1`. Raises UserError unless each is positive and they sum to 1."""
     try:

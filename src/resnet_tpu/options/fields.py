@@ -22,15 +22,19 @@ Rgb = tuple[float, float, float]
 FilePath = Annotated[str, "path"]
 """Text that names a file or folder, here or in a bucket; see `expand_home`."""
 
+GivenPath = str | os.PathLike[str]
+"""A path as programs give it."""
+
 _EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
 
 
-def expand_home(path: str) -> str:
+def expand_home(path: GivenPath) -> str:
     """The path with the home folder in place of a `~` or `~user` that it begins with, as a shell reads it.
 
     What is called `~...` itself is `./~...`, which becomes absolute, so that nothing takes it for a home folder later.
     Raises UserError for `~` where the home folder is not known, and for text that no path can be.
     """
+    path = os.fspath(path)
     try:
         _check_text(path)
     except ValueError:
@@ -171,6 +175,12 @@ def options_of(owner: type, group: str = "") -> dict[str, Option]:
     """The options that the fields of the dataclass `owner`, made by `option`, are, by name."""
     hints = typing.get_type_hints(owner, include_extras=True)
     return {field.name: _describe(field, hints[field.name], group) for field in dataclasses.fields(owner)}
+
+
+def convert_fields(owner: Any) -> None:
+    """Converts the fields of a dataclass of options, which programs may give in any form; for its `__post_init__`."""
+    for name, found in options_of(type(owner)).items():
+        object.__setattr__(owner, name, found.convert(getattr(owner, name)))  # frozen
 
 
 def _describe(field: dataclasses.Field, hint: Any, group: str) -> Option:

@@ -13,7 +13,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.fields import expand_home
+from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.options.overrides import Layer, merge, read_run
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.pruning.levels import Level, plan_levels
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def prune_run(
-    model_dir: str, output_dir: str, asked: Experiment, *, devices: Mapping[str, Any] | None = None
+    model_dir: GivenPath, output_dir: GivenPath, asked: Experiment, *, devices: Mapping[str, Any] | None = None
 ) -> list[Outcome]:
     """Prunes the training in `model_dir` and trains it again, level by level, each way and seed; goes on if stopped.
 

@@ -4,13 +4,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options.fields import Length, option
+from resnet_tpu.options.fields import Length, convert_fields, option
 from resnet_tpu.pruning.retrain import RETRAININGS
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """How to prune a trained network, and how to train it again; see `levels.plan_levels` for the first four."""
+    """How to prune a trained network, and how to train it again; see `levels.plan_levels` for the first four.
+
+    Raises UserError for a value of the wrong kind or out of range.
+    """
 
     method: str = option(
         "prune_all_to_global", "How to choose what goes; with or without its number. The names are listed above."
@@ -33,6 +36,9 @@ class Experiment:
     rewind_optimizer: Literal["restore", "reset"] = option(
         "restore", "Momentum after a rewind: that of the weights, as in the paper, or 0."
     )
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
 
     def retrains(self) -> list[str]:
         """The names in `retrain`. Raises UserError for an unknown one."""

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options.fields import expand_home
+from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.reports import columns
 from resnet_tpu.reports.metrics import Split, read_metrics
 
@@ -62,11 +62,13 @@ class History:
         return {name: self[name].tolist() for name in self.columns}
 
 
-def read_history(model_dir: str, split: Split | None = None) -> History:
+def read_history(model_dir: GivenPath, split: Split | None = None) -> History:
     """What the run in `model_dir` measured: of training ("train"), of its evaluations ("eval"), or both.
 
-    Raises UserError where there is no such folder.
+    Raises UserError where there is no such folder or split.
     """
+    if split not in (None, *(known := get_args(Split))):
+        raise UserError("split", repr(split), f"one of {', '.join(known)}", "Change the value.")
     model_dir = expand_home(str(model_dir))
     if not storage.is_dir(model_dir):
         raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")

@@ -1,6 +1,7 @@
 """Prediction: names and probabilities for images, folders or a split, printed and reported."""
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Literal
@@ -13,7 +14,7 @@ from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.options.fields import expand_home
+from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports import prediction_report as report
 from resnet_tpu.reports.console import make_console
@@ -35,12 +36,12 @@ Format = Literal["table", "csv", "json"]
 
 def predict(
     config: Config,
-    images: Sequence[str] = (),
+    images: GivenPath | Sequence[GivenPath] = (),
     *,
     split: Split = "test",
     output_format: Format = "table",
     top_k: int = 5,
-    output_dir: str = "",
+    output_dir: GivenPath = "",
 ) -> Predictions:
     """Predicts image files and folders, or a split of the data, and prints the result to stdout.
 
@@ -48,6 +49,7 @@ def predict(
     labels, pictures go to `output_dir`; for a split of the data the default is `report/<split>` in `model_dir`.
     Raises UserError.
     """
+    images = [images] if isinstance(images, str | os.PathLike) else images
     images, output_dir = [expand_home(path) for path in images], expand_home(output_dir)
     for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
         storage.check_writable(folder)

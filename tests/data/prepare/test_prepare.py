@@ -247,6 +247,8 @@ def test_a_listed_file_that_is_missing_is_a_bad_image(class_folders: Path, tmp_p
     (tmp_path / "list.csv").write_text("path,label\nraw/cat/000.jpg,cat\nraw/dog/000.jpg,dog\nraw/dog/gone.jpg,dog\n")
     manifest = run(tmp_path / "list.csv", tmp_path / "out", split="0.5,0.5")
     assert noticed(manifest)["unreadable image"] == (1, ["raw/dog/gone.jpg (No such file or directory)"])
+    with pytest.raises(UserError, match=r"\(raw/dog/gone.jpg: unreadable image, No such file or directory\)"):
+        run(tmp_path / "list.csv", tmp_path / "strict", split="0.5,0.5", max_bad_fraction=0)
 
 
 def test_only_bad_images_are_refused(tmp_path: Path, run) -> None:
@@ -300,12 +302,18 @@ def test_places_that_cannot_be(class_folders: Path, tmp_path: Path, run) -> None
         ({"max_bad_fraction": 1.5}, "max_bad_fraction: got 1.5, expected at most 1"),
         ({"max_bad_fraction": -0.1}, "max_bad_fraction: got -0.1, expected at least 0"),
         ({"workers": 0}, "workers: got 0, expected at least 1"),
+        ({"quality": "good"}, "quality: got 'good', expected a whole number"),
     ],
 )
 def test_options_out_of_range(options: dict, message: str) -> None:
     with pytest.raises(UserError) as caught:
         PrepareOptions(**options)
     assert message in str(caught.value)
+
+
+def test_options_may_be_given_as_text() -> None:
+    given: dict = {"quality": "90", "bounding_boxes": Path("boxes.csv"), "recompress": "true"}
+    assert PrepareOptions(**given) == PrepareOptions(quality=90, bounding_boxes="boxes.csv", recompress=True)
 
 
 def test_recompressed_photos_are_counted_and_the_manifest_says_how(tmp_path: Path, draw, run) -> None:

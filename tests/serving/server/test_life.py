@@ -196,6 +196,7 @@ def test_what_cannot_be_served_is_told_before_it_starts(
     assert fails(capsys, tmp_path, "--port=0").startswith(f"Bundle: got {tmp_path}, expected a folder with bundle.json")
     assert "'flowers' for both" in fails(capsys, export_dir, export_dir, "--port=0")
     assert "Bundle: got a/b=" in fails(capsys, f"a/b={export_dir}", "--port=0")
+    assert "Name of a model: got 'my flowers', expected letters of" in fails(capsys, f"my flowers={export_dir}")
     assert "int8" in fails(capsys, export_dir, "--form=int8", "--port=0")
     assert "inference_batch_sizes: got 0,32" in fails(
         capsys, export_dir, "--form=stablehlo", "--inference_batch_sizes=0,32", "--port=0"
@@ -205,6 +206,8 @@ def test_what_cannot_be_served_is_told_before_it_starts(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"Address: got 127.0.0.1:{port} (Address already in use)" in fails(capsys, export_dir, f"--port={port}")
+    for host in ("127.0.0.1:80", "192.0.2.1"):  # the last belongs to nobody
+        assert "Give --host an address of this machine" in fails(capsys, export_dir, f"--host={host}", "--port=0")
 
 
 def test_a_missing_extra_is_named(

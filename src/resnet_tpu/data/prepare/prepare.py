@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
 
@@ -25,7 +25,7 @@ from resnet_tpu.data.prepare.shards import Shard, ShardResult, StoredImage, fini
 from resnet_tpu.data.prepare.workers import write_shards
 from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.fields import FilePath, expand_home, option
+from resnet_tpu.options.fields import FilePath, GivenPath, convert_fields, expand_home, option
 from resnet_tpu.system.machine import num_cores
 
 _BYTES_WHILE_STARTING = 50_000_000
@@ -78,15 +78,10 @@ class PrepareOptions:
     overwrite: bool = option(False, "Replace the shards of an earlier run with other photos or options.")
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         parse_ratios(self.split)
-        for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), field.metadata["at_least"]
-            if least is not None and value is not None and value < least:
-                raise UserError(field.name, value, f"at least {least:g}", "Change the value.")
         if self.quality is not None and self.quality > 100:
             raise UserError("quality", self.quality, "at most 100", "Change the value.")
-        if self.subsampling not in (None, *(known := get_args(Subsampling))):
-            raise UserError("subsampling", repr(self.subsampling), f"one of {', '.join(known)}", "Change the value.")
         if self.max_bad_fraction > 1:
             raise UserError("max_bad_fraction", self.max_bad_fraction, "at most 1", "Change the value.")
 
@@ -106,8 +101,8 @@ class PrepareOptions:
 
 
 def prepare(
-    raw_dir: str,
-    out_dir: str,
+    raw_dir: GivenPath,
+    out_dir: GivenPath,
     options: PrepareOptions | None = None,
     *,
     beam: Sequence[str] | None = None,
@@ -208,7 +203,7 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
     if len(bad) <= allowed and len(bad) < num_images:
         return
     storage.write_text(storage.join(out_dir, REPORT), report_text(None, findings, {}))
-    first = "; ".join(f"{finding.path}: {finding.kind.what}" for finding in bad[:5])
+    first = "; ".join(", ".join(filter(None, (f"{item.path}: {item.kind.what}", item.detail))) for item in bad[:5])
     raise UserError(
         f"Images in {raw_dir}",
         f"{len(bad)} of {num_images} that cannot be used ({first}{'; ...' if len(bad) > 5 else ''})",

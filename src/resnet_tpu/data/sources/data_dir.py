@@ -12,7 +12,7 @@ from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.synthetic import NoiseSource, ZeroSource
 from resnet_tpu.data.sources.tfrecords import DistantRecordSource, RecordSource
-from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.data.split import SPLITS, Split, without
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -27,6 +27,8 @@ def open_source(data: DataConfig, split: Split) -> Source:
     noise.
     Raises UserError when there is no such folder, split, class or image, or fewer classes are asked for than found.
     """
+    if split not in SPLITS:
+        raise UserError("split", repr(split), f"one of {', '.join(SPLITS)}", "Change the value.")
     if data.bigtable_instance:
         from resnet_tpu.data.sources.bigtable import BigtableSource  # its library takes two seconds
 
@@ -71,5 +73,5 @@ def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]]
         raise UserError(what, got, f"all files that {MANIFEST} lists", "Copy the rest, or run `prepare` again.")
     if not shards[split]:
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
-        do = f"Make the {split} split with `resnet-tpu prepare`, or choose another split."
+        do = f"Make the {split} split with `resnet-tpu prepare`, or {without(split)}"
         raise UserError(what, found, f"files named {split}-*", do)

@@ -9,7 +9,7 @@ from resnet_tpu.data.folders import class_names_of, find_photos, share_out
 from resnet_tpu.data.images import IMAGE_SUFFIXES
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample
-from resnet_tpu.data.split import Split
+from resnet_tpu.data.split import Split, without
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -40,7 +40,7 @@ class FolderSource:
             else share_out(found.photos)[split]
         )
         if not photos:
-            do = f"Add {split} images, or choose another split."
+            do = f"Add {split} images, or {without(split)}"
             raise UserError(
                 f"data_dir {data.data_dir}", f"none of its {len(found.photos)} images", f"{split} images", do
             )

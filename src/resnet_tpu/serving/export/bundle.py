@@ -22,7 +22,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.fields import expand_home
+from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.storage import checked_json
 from resnet_tpu.storage.checked_json import as_kind
 from resnet_tpu.system.machine import has_accelerator
@@ -141,7 +141,7 @@ def _no_bundle(path: str) -> UserError:
     )
 
 
-def open_bundle(path: str) -> Bundle:
+def open_bundle(path: GivenPath) -> Bundle:
     """The bundle at `path`, which may also be the folder it was exported to: its newest.
 
     Raises UserError when there is none, or a file of it is missing or cut off. Checksums are compared when a file is

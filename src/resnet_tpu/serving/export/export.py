@@ -36,6 +36,8 @@ def export_run(config: Config) -> str:
 
     Of several processes the first one writes, and all return the path. Raises UserError.
     """
+    if not config.eval.export_dir:
+        raise UserError("export_dir", "nothing", "a folder for bundles", "Give one.")
     check_export(config.eval)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):

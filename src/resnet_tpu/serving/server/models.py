@@ -124,7 +124,7 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
     opened: dict[str, tuple[str, Bundle]] = {}
     for text in given:
         name, equals, location = text.partition("=")
-        if not (equals and _NAME.fullmatch(name)) or (not storage.is_remote(text) and storage.exists(text)):
+        if not name or not equals or "/" in name or (not storage.is_remote(text) and storage.exists(text)):
             name, location = "", text
         location = expand_home(location)
         bundle = bundles.open_bundle(location)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -75,6 +76,8 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         do = "Stop what listens there, or choose another with --port; 0 takes a free one."
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            do = "Give --host an address of this machine, without a port; 0.0.0.0 means all of them."
         raise UserError(
             "Address", f"{host}:{port} ({error.strerror})", "one that is free on this machine", do
         ) from None
