@@ -38,7 +38,7 @@ ifeq ($(NEWEST_PYTHON),)
 else
 	$(MAKE) $(NEWEST)/installed
 	$(NEWEST)/bin/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=10 $(ARGS) \
-		$(addprefix tests/,models kernels training recipes checkpoints serving)
+		$(addprefix tests/,models kernels training/test_golden_parity.py training/test_loop.py checkpoints serving)
 endif
 
 test-peers: $(VENV)/peers/installed $(VENV)/beam/installed  ## what others made, read and written by ours: TensorFlow, emulators, types of services; and hosts on a network
