@@ -51,7 +51,7 @@ test-slow: $(VENV)/installed  ## the slow ones
 fuzz: $(VENV)/fuzz/installed  ## everything that reads what others wrote, for SECONDS each, or with RUNS inputs, the same every time
 	PYTHONPATH=src $(VENV)/fuzz/bin/python tests/fuzz/run.py $(if $(RUNS),--runs $(RUNS),--seconds $(SECONDS))
 
-check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile the real ResNet-50 for TPUs that are not here, and a small one with every libtpu that people get; for more of them: ARGS=-mtpu; minutes, and Linux on x86-64
+check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile a ResNet-50's step, with each kind of block once, for TPUs that are not here, and a small one with every libtpu that people get; minutes, and Linux on x86-64; whole ones: ARGS=-mtpu
 	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m 'tpu and not slow' --durations=10 $(ARGS)
 
 check-gpu: $(VENV)/installed $(CUDA)/installed  ## compile the real ResNet-50 for GPUs that are not here; minutes, and Linux on x86-64

@@ -1,8 +1,9 @@
-"""With the TPU compiler: the real ResNet-50 fits the slices that its recipes are for. Run by `make check-tpu`."""
+"""With the TPU compiler: the steps of recipes fit the slices that they are for. Run by `make check-tpu`."""
 
 import dataclasses
 import importlib.util
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from resnet_tpu.models import architecture
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel.distributed import mesh_of
 from resnet_tpu.performance.plan.compiler import OutOfMemory, compile_step, devices_of
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
@@ -19,6 +22,7 @@ from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES, find_recipe
 from resnet_tpu.training import compiler_options
 from resnet_tpu.training.compiler_options import compiler_options_for, uncached
+from resnet_tpu.training.work import parameter_shapes
 
 pytestmark = [
     pytest.mark.tpu,
@@ -36,10 +40,20 @@ TINY = resolve_counts(
 
 
 @pytest.mark.parametrize(
-    "recipe", ["v5e-8", pytest.param("v2-8", marks=pytest.mark.slow), pytest.param("v3-512", marks=pytest.mark.slow)]
+    ("recipe", "blocks"),
+    [
+        ("v5e-8", (2, 1, 1, 1)),
+        *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("v2-8", "v5e-8", "v3-512")),
+    ],
 )
-def test_the_recipe_compiles_and_fits_its_slice(recipe: str) -> None:
-    found = plan(find_recipe(recipe), find_topology(recipe))
+def test_the_recipe_compiles_and_fits_its_slice(
+    recipe: str, blocks: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, or with each kind of block once: a whole one takes minutes of a core."""
+    if blocks:
+        monkeypatch.setitem(architecture.BLOCKS_PER_GROUP, 50, blocks)
+    config = find_recipe(recipe)
+    found = plan(config, find_topology(recipe))
     assert found.fits
     for step in (found.train, found.eval):
         assert step and step.memory and step.time and step.utilisation
@@ -49,7 +63,7 @@ def test_the_recipe_compiles_and_fits_its_slice(recipe: str) -> None:
         uncounted = {each.kind for each in step.operations if each.cycles is None and each.bytes > 2**20}
         assert uncounted <= {"pooling", "all-reduce"}  # the sum of cycles leaves out nothing else
     assert found.train and found.train.memory
-    parameters = 4 * 25_557_032  # float32
+    parameters = 4 * sum(map(math.prod, parameter_shapes(network_of(config)).values()))  # float32
     assert parameters < found.train.memory.parameters < 1.2 * parameters  # with the padding to tiles
     assert found.train.memory.optimizer == pytest.approx(found.train.memory.parameters, rel=0.01)
     assert any(operation.kind == "all-reduce" for operation in found.train.operations)
@@ -142,6 +156,7 @@ def test_too_much_for_the_memory_is_an_answer() -> None:
     assert caught.value.needed > topology.device_memory
 
 
+@pytest.mark.slow
 def test_commands_of_the_page_run_as_they_are(tmp_path: Path) -> None:
     """Those in ```bash blocks of docs/plan.md; the others are parsed by tests/test_docs.py."""
     blocks = (ROOT / "docs" / "plan.md").read_text().split("```bash\n")[1:]
