@@ -176,6 +176,9 @@ def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) ->
         UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it\. Train first"
     ):
         store.find(str(saved / "nowhere"))
+    (saved / "exported" / "1795181234").mkdir(parents=True)  # as a bundle is called, or the photos of a digit
+    with pytest.raises(UserError, match=r"got .*exported, expected a model_dir or a checkpoint in it"):
+        store.find(str(saved / "exported"))
 
 
 def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(saved: Path) -> None:

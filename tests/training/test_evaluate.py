@@ -141,6 +141,9 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_ne
     shutil.rmtree(first / "arrays")
     with pytest.raises(store.DamagedCheckpointError):  # which is there, and stays damaged
         load_trained(str(first), distributed.make_mesh(1))
+    (last.with_name("99999") / "meta").mkdir(parents=True)  # of a copy that was interrupted
+    with pytest.raises(store.DamagedCheckpointError):
+        load_trained(str(tmp_path), distributed.make_mesh(1))
 
 
 def test_several_processes_may_see_a_training_add_a_checkpoint_meanwhile(

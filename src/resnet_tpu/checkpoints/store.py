@@ -224,7 +224,10 @@ def find(path: str) -> str:
         return storage.absolute(path)
     for folder in (storage.join(path, FOLDER), path):
         if steps := steps_in(folder):
-            return storage.absolute(storage.join(folder, str(steps[-1])))
+            newest = storage.absolute(storage.join(folder, str(steps[-1])))
+            # what else is called by a number may be a bundle, or the photos of a class
+            if is_checkpoint(newest) or newest.split("/")[-2] == FOLDER:
+                return newest
     raise no_checkpoint(path)
 
 

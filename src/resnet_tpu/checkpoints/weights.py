@@ -126,17 +126,15 @@ def locate(path: str) -> Found:
         return replace(locate(path), told=told)
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
-    folder = path
     with contextlib.suppress(UserError):
-        folder = store.find(path)  # which takes any folder called by a number for one
-        if store.is_checkpoint(folder) or folder.split("/")[-2] == store.FOLDER:
-            return Found("ours", folder)
+        return Found("ours", store.find(path))
     if prefix := tf1.find_checkpoint(TF1_FILE.sub("", path)):
         return Found("tf1", prefix)
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
         return Found("torch", file)
-    raise _no_weights(folder if _other_folder(folder) else path)
+    versions = (storage.join(path, str(version)) for version in store.steps_in(path))
+    raise _no_weights(next(filter(_other_folder, versions), path))
 
 
 def _no_weights(path: str) -> UserError:

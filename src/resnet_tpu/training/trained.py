@@ -1,7 +1,6 @@
 """A trained network read back from its checkpoint, whole: arrays, options, class names."""
 
 import dataclasses
-import functools
 from dataclasses import dataclass
 
 import jax
@@ -9,7 +8,6 @@ from jax.sharding import Mesh
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
-from resnet_tpu.checkpoints.folders import is_checkpoint
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.models.arrays import Arrays, first_not_finite
 from resnet_tpu.models.network import Network
@@ -73,7 +71,7 @@ def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Train
             damage = error
         if not any(hosts.exchange(str(damage or ""))) and trained is not None:
             return trained
-        if hosts.from_first(functools.partial(is_checkpoint, found)) and damage is not None:
+        if hosts.from_first(lambda: store.find(path)) == found and damage is not None:
             raise damage
 
 
