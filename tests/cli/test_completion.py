@@ -114,6 +114,12 @@ def test_scripts_hold_every_verb_option_and_recipe(scripts: dict[str, str]) -> N
     assert {"epochs", "batch_size", "lr", "help-all", "dry_run", "V"} <= words["fish"]
 
 
+def test_bash_takes_the_script_where_unset_variables_are_errors(scripts: dict[str, str]) -> None:
+    typed = 'COMP_WORDS=(resnet-tpu predi) COMP_CWORD=1; _resnet_tpu; echo "$COMPREPLY"'
+    found = subprocess.run(["bash", "-u", "-c", f"{scripts['bash']}\n{typed}"], capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("predict\n", "")
+
+
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", "zhs"]) == 2
     assert "SHELL: got zhs, expected one of bash, zsh, fish. " in capsys.readouterr().err
