@@ -64,7 +64,8 @@ def test_the_recipe_compiles_and_fits_its_slice(
         assert uncounted <= {"pooling", "all-reduce"}  # the sum of cycles leaves out nothing else
     assert found.train and found.train.memory
     parameters = 4 * sum(map(math.prod, parameter_shapes(network_of(config)).values()))  # float32
-    assert parameters < found.train.memory.parameters < 1.2 * parameters  # with the padding to tiles
+    padding = 1.4 if blocks else 1.2  # to tiles, of which narrow layers have most
+    assert parameters < found.train.memory.parameters < padding * parameters
     assert found.train.memory.optimizer == pytest.approx(found.train.memory.parameters, rel=0.01)
     assert any(operation.kind == "all-reduce" for operation in found.train.operations)
 
