@@ -179,6 +179,7 @@ def test_plain_is_taken_unless_another_gains() -> None:
 def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     kernels: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    kernels(plain=PLAIN, fused=PLAIN)  # neither is left out for its rounding, however it is compiled
     arguments = [f"--{name}={value}" for name, value in OPTIONS.items() if name != "data_dir"]
     assert cli.main(["tune", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -187,7 +188,8 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert cli.main(["tune", *arguments, "--format=json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {trial["choice"]["kernels"] for trial in found["trials"]} == {"plain", "fused"}  # the fastest first
-    assert found["best"] in [trial["choice"] for trial in found["trials"] if trial["milliseconds"] > 0]
+    assert found["best"] in [trial["choice"] for trial in found["trials"]]
+    assert all(trial["milliseconds"] > 0 for trial in found["trials"])
     assert cli.main(["doctor"]) in (0, 2)
     assert "ResNet-8, 32 px, float32, batch 8 on 1 x cpu" in capsys.readouterr().out
     assert cli.main(["tune", "--resnet_depth=19"]) == 2
