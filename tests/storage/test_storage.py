@@ -112,6 +112,13 @@ def test_what_is_in_no_storage_that_we_know_is_named(path: str) -> None:
         storage.exists(path)
 
 
+def test_a_web_server_that_does_not_answer_is_not_taken_for_cloud_storage() -> None:
+    pytest.importorskip("aiohttp", reason="the extra gcp brings it")
+    wanted = r"^Reading http://127\.0\.0\.1:1/a\.jpg: got .+, expected an answer of its server\. Check the address"
+    with pytest.raises(UserError, match=wanted):
+        storage.read_bytes("http://127.0.0.1:1/a.jpg")
+
+
 def test_a_file_where_a_folder_is_to_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "model").write_text("")
     for refusing in (storage.check_writable, storage.make_dir):

@@ -133,15 +133,27 @@ def test_rotated_photos_are_turned_upright(asked: Config, coloured_photos: Path,
 
 
 def test_an_image_that_cannot_be_decoded_is_named_or_left_out(
-    asked: Config, coloured_photos: Path, tmp_path: Path
+    asked: Config,
+    coloured_photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken = tmp_path / "broken.jpg"
     broken.write_bytes((coloured_photos / "red" / "00.jpg").read_bytes()[:200])
     images = [str(broken), str(coloured_photos / "red" / "01.jpg")]
     with pytest.raises(UserError, match=r"broken\.jpg"):
         predict(asked, images)
-    predictions = predict(asked.replace(skip_bad_records=True), images)
+    lenient = asked.replace(skip_bad_records=True)
+    predictions = predict(lenient, images)
     assert [Path(name).name for name in predictions.names] == ["01.jpg"]
+    assert "01.jpg" in capsys.readouterr().out  # which of the two it is
+    named, total = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert named.startswith(f"Left out: Image {broken}: got 200 bytes that cannot be decoded")
+    assert total == "Damaged images left out: 1"
+    with pytest.raises(UserError, match=r"^Images: got only damaged ones, expected one that can be read\. Replace them"):
+        predict(lenient, images[0], output_dir=str(tmp_path / "report"))
+    assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def _translated(path: str, *, is_write: bool) -> Iterator[None]:
 
 
 def named(error: BaseException, path: str = "files in a bucket", *, is_write: bool = False) -> UserError | None:
-    """The UserError for what a client of Google Cloud Storage raised; None for other errors."""
+    """The UserError for what a client of Google Cloud Storage, or of a web server, raised; None for other errors."""
     is_ours = type(error).__module__.startswith(_CLIENTS)
     is_forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")
     if not (is_ours or is_forbidden):
@@ -160,5 +160,7 @@ def named(error: BaseException, path: str = "files in a bucket", *, is_write: bo
             f"GOOGLE_APPLICATION_CREDENTIALS=KEY.json of a service account. Role needed: {role}."
         )
         return UserError(what, said, f"permission for {who}", do)
+    if path.startswith(("http://", "https://")):
+        return UserError(what, said, "an answer of its server", "Check the address and the network.")
     do = "Check the network and the credentials, then run the same command again."
     return UserError(what, f"{said}, after several tries", "an answer of Google Cloud Storage", do)

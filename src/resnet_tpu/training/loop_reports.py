@@ -60,7 +60,7 @@ class LoopReports:
             if self._writer:
                 self._writer.write("train", rows)
             if self._loader.skipped:
-                log.warning("Damaged examples left out so far: %d", self._loader.skipped.total())
+                log.warning("Damaged images left out so far: %d", self._loader.skipped.total())
 
     def _take_speed(self, end: int) -> dict[str, float]:
         """The speed since the last report; nothing when the only step since then was one that compiled."""

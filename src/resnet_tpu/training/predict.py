@@ -13,6 +13,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.parallel import distributed, hosts
@@ -70,7 +71,7 @@ def _predict(
     agree_on(config, trains=False, writes=False, **{"image" if images else split: source})
     predictions, kept = predict_source(trained, source, data, num_images=num_images, batch_size=batch_size)
     if hosts.is_first():
-        show_predictions(predictions, output_format, top_k, list_all=bool(images))
+        show_predictions(predictions, output_format, top_k, num_named=num_images if images else 0)
         if output_dir:
             write_report(output_dir, predictions, source, kept, top_k)
         if folder := config.lottery.lth_prediction_result_dir:
@@ -96,7 +97,8 @@ def predict_source(
 ) -> tuple[Predictions, np.ndarray]:
     """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out.
 
-    Raises NonFiniteError, naming the step of these weights and the batch, when a probability is not finite.
+    Raises NonFiniteError, naming the step of these weights and the batch, when a probability is not finite, and
+    UserError when all are damaged.
     """
     predict_step = make_output_step(trained.network, "probabilities", device=trained.mesh.devices.flat[0])
     probabilities, labels, weights = [], [], []
@@ -110,26 +112,33 @@ def predict_source(
         what = f"Probabilities at step {trained.step}, batch {number} of {len(found)}"
         check_finite(what, rows[weight > 0], trained.advice)
     kept = np.flatnonzero(np.concatenate(weights)[:num_images])
-    predictions = Predictions(
-        [source[int(i)].name for i in kept],
-        np.concatenate(found)[kept],
-        np.concatenate(labels)[kept],
-        trained.class_names,
-    )
-    return predictions, kept
+    found, labels = np.concatenate(found)[kept], np.concatenate(labels)[kept]
+    return predictions_of(source, kept, found, labels, trained.class_names), kept
 
 
-def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, list_all: bool) -> None:
-    """Prints predictions to stdout, of a single image that was named nothing else; many are listed with `list_all`."""
+def predictions_of(
+    source: Source, kept: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, class_names: list[str]
+) -> Predictions:
+    """Predictions for the images of `source` that are `kept`. Raises UserError where none is."""
+    if not kept.size:
+        raise UserError("Images", "only damaged ones", "one that can be read", "Replace them, or name others.")
+    return Predictions([source[int(i)].name for i in kept], probabilities, labels, class_names)
+
+
+def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, num_named: int) -> None:
+    """Prints predictions to stdout: of a single image that was named nothing else, of those of a split not too many.
+
+    num_named: images that were named, the damaged ones too; 0 for a split.
+    """
     if output_format == "csv":
         sys.stdout.write(report.predictions_csv(predictions, k=top_k))
     elif output_format == "json":
         sys.stdout.write(report.predictions_json(predictions, k=top_k))
-    elif list_all and len(predictions.names) == 1:
+    elif num_named == 1:
         sys.stdout.write(report.prediction_text(predictions, k=top_k))
     else:
         console = make_console()
-        if list_all or len(predictions.names) <= MOST_ROWS:
+        if num_named or len(predictions.names) <= MOST_ROWS:
             console.print(report.predictions_table(predictions, k=top_k))
         if predictions.labelled.size:
             console.print(report.class_table(predictions))

@@ -378,7 +378,7 @@ def test_damage_stops_with_its_place(damaged: Path, kind: str) -> None:
         list(eval_batches(Rest(), data, batch_size=16))
 
 
-def test_skipped_examples_have_no_weight_in_evaluation(damaged: Path) -> None:
+def test_skipped_examples_have_no_weight_in_evaluation(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = config(damaged, skip_bad_records=True)
     batches = eval_batches(open_source(data, "validation"), data, batch_size=16)
     first = next(batches)
@@ -391,6 +391,21 @@ def test_skipped_examples_have_no_weight_in_evaluation(damaged: Path) -> None:
     assert sorted(message.split(" of ")[0] for message in batches.skipped) == [
         "Image in record 7", "Image in record 8", "Record 5"
     ]  # fmt: skip
+    *named, total = (record.getMessage() for record in caplog.records)
+    assert [line.removeprefix("Left out: ") for line in named] == list(batches.skipped)
+    assert total == "Damaged images left out: 3"
+    assert "skip_bad_records" not in caplog.text  # it is done already
+
+
+def test_of_many_skipped_examples_some_are_named(
+    tmp_path: Path, write_shards: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_shards(tmp_path, [b"no image"] * 37)
+    data = config(tmp_path, skip_bad_records=True)
+    list(eval_batches(open_source(data, "validation"), data, batch_size=16))
+    *named, total = (record.getMessage() for record in caplog.records)
+    assert len(set(named)) == len(named) == 5
+    assert total == "Damaged images left out: 37"
 
 
 @pytest.mark.parametrize("threads", [1, 8])

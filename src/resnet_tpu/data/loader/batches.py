@@ -4,6 +4,8 @@ Threads write chunks of a few images straight into the rows of the batch, or hav
 """
 
 import contextlib
+import itertools
+import logging
 import threading
 import weakref
 from collections import Counter
@@ -28,6 +30,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.system.machine import num_cores
 
+log = logging.getLogger(__name__)
+
 Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
@@ -37,6 +41,7 @@ process some 300 us of this one's time."""
 
 MOST_THREADS = 8  # of Python's lock, each image takes about 45 of its 700 us: more than half of the time with more
 _ENDLESS = 1 << 62
+_MOST_NAMED = 5  # damaged examples, in the log
 
 
 @dataclass(frozen=True)
@@ -148,12 +153,16 @@ class Batches(Iterator[Batch]):
         try:
             skipped = [next(self._chunks) for _ in range(self._parts)]
         except BaseException as error:
+            if isinstance(error, StopIteration) and self.skipped:
+                log.warning("Damaged images left out: %d", self.skipped.total())
             if self._is_closed and isinstance(error, Exception):  # by another thread, meanwhile
                 raise StopIteration from None
             self.close()
             raise
-        for messages in skipped:
-            self.skipped.update(messages)
+        for message in itertools.chain.from_iterable(skipped):
+            if message not in self.skipped and len(self.skipped) < _MOST_NAMED:
+                log.warning("Left out: %s", message)
+            self.skipped[message] += 1
         self._cache_report.update()
         return self._maker.take(next(self._numbers)).rows._asdict()
 

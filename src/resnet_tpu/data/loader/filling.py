@@ -98,7 +98,7 @@ class Filling:
             error = error.at(self.source.where(record)) if isinstance(error, DecodeError) else error
             if not self.data.skip_bad_records:
                 raise error from None
-            skipped.append(str(error))
+            skipped.append(str(error).removesuffix(f" {error.do}"))  # which is done already
             return None
 
     def _write(self, record: int, out: np.ndarray, position: int | None) -> int:

@@ -13,7 +13,7 @@ from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier
-from resnet_tpu.training.predict import Format, open_images, show_predictions, write_report
+from resnet_tpu.training.predict import Format, open_images, predictions_of, show_predictions, write_report
 from resnet_tpu.training.trained import as_trained
 
 BATCH_SIZE = 32
@@ -47,8 +47,8 @@ def predict_with_bundle(
     outputs, labels, kept = run_source(
         classify, source, data, num_images=num_images, batch_size=batch_size, what=what, advise=lambda: _DO
     )
-    predictions = Predictions([source[int(i)].name for i in kept], outputs, labels, bundle.class_names)
-    show_predictions(predictions, output_format, top_k, list_all=bool(images))
+    predictions = predictions_of(source, kept, outputs, labels, bundle.class_names)
+    show_predictions(predictions, output_format, top_k, num_named=num_images if images else 0)
     if output_dir:
         write_report(output_dir, predictions, source, kept, top_k)
     return predictions
