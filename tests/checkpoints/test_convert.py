@@ -385,7 +385,7 @@ def test_a_network_that_timm_has_not_is_refused(capsys: pytest.CaptureFixture[st
         ),
         ({"input_size": ["wide"]}, "got 'wide', expected a whole number. Fix or remove the config.json."),
         ({"crop_pct": "all"}, "crop_pct in the description of folder/model.safetensors: got 'all', expected a number."),
-        ({"crop_pct": 1.5}, "crop_pct: got 1.5, expected at most 1."),
+        ({"crop_pct": 1.5}, "crop_pct in the description of folder/model.safetensors: got 1.5, expected at most 1."),
     ],
 )
 def test_a_description_that_cannot_be(

@@ -23,9 +23,6 @@ def check(config: Config) -> None:
 
 
 def _check_images(data: DataConfig) -> None:
-    for name in ("min_crop_area", "random_erasing", "crop_pct"):
-        if (value := getattr(data, name)) > 1:
-            raise UserError(name, value, "at most 1", "Change the value.")
     for name in ("randaug_num_layers", "randaug_magnitude"):
         value = getattr(data, name)
         if value is not None and data.augment_name != "randaugment":

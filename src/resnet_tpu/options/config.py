@@ -38,6 +38,7 @@ class DataConfig:
         0.1,
         "Smallest fraction of a training image that its random crop covers. Raise it where the border matters.",
         at_least=0,
+        at_most=1,
     )
     crop_padding: int | None = option(
         None,
@@ -46,7 +47,10 @@ class DataConfig:
         at_least=0,
     )
     crop_pct: float = option(
-        0.875, "Fraction of the shorter side that evaluation and prediction see: the central square.", at_least=0.01
+        0.875,
+        "Fraction of the shorter side that evaluation and prediction see: the central square.",
+        at_least=0.01,
+        at_most=1,
     )
     random_flip: bool = option(True, "Mirror half of the training images. Not for what has a reading direction.")
     augment_name: Literal["autoaugment", "randaugment"] | None = option(
@@ -62,7 +66,7 @@ class DataConfig:
         "Solarize.",
     )
     random_erasing: float = option(
-        0.0, "Fraction of the training images in which a random rectangle is replaced by noise.", at_least=0
+        0.0, "Fraction of the training images in which a random rectangle is replaced by noise.", at_least=0, at_most=1
     )
     resize_method: Literal["bicubic", "bilinear"] = option(
         "bicubic", "How crops are brought to image_size: with the kernel of that name, TensorFlow 1's or Pillow's."
@@ -198,6 +202,7 @@ class ModelConfig:
         None,
         "Decay of the running batch-norm statistics per step. Default: 0.9 (0.997 for the CIFAR networks).",
         at_least=0,
+        at_most=1,
     )
     freeze_batch_norm: bool = option(
         False, "Train with the running batch-norm statistics, and change neither them nor batch norm's parameters."
@@ -210,7 +215,10 @@ class ModelConfig:
     resnetd_shortcut: bool = option(False, "Average pooling before the projections of stride 2 (ResNet-D).")
     replace_stem_max_pool: bool = option(False, "A 3x3 convolution of stride 2 instead of the stem's max-pool.")
     se_ratio: float | None = option(
-        None, "Squeeze-and-excite in each block, with this fraction of its channels. From depth 50.", at_least=0
+        None,
+        "Squeeze-and-excite in each block, with this fraction of its channels. From depth 50.",
+        at_least=0,
+        at_most=1,
     )
     dropblock_groups: str = option(
         "", "Groups of blocks in which DropBlock acts in training, such as 3,4. From depth 50."

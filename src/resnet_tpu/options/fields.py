@@ -46,9 +46,16 @@ def expand_home(path: GivenPath) -> str:
     return os.path.abspath(path) if os.path.normpath(expanded).startswith("~") else expanded  # noqa: PTH100
 
 
-def option(default: Any, text: str, *, at_least: float | None = None, is_repeatable: bool = False) -> Any:
+def option(
+    default: Any,
+    text: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    is_repeatable: bool = False,
+) -> Any:
     """A field with the help text and the range that the command line shows and `Option.convert` enforces."""
-    metadata = {"help": text, "at_least": at_least, "is_repeatable": is_repeatable}
+    metadata = {"help": text, "at_least": at_least, "at_most": at_most, "is_repeatable": is_repeatable}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -63,6 +70,7 @@ class Option:
     default: Any
     help: str
     at_least: float | None = None
+    at_most: float | None = None
     is_repeatable: bool = False  # given several times on a command line, it is a list there
 
     @property
@@ -94,10 +102,16 @@ class Option:
                 continue
             if self.is_length:
                 steps(self.name, converted, num_train_images=1, train_batch_size=1)
-            if self.at_least is not None and not isinstance(converted, str | tuple) and converted < self.at_least:
-                raise UserError(self.name, value, f"at least {self.at_least:g}", "Change the value.")
+            if not isinstance(converted, str | tuple):
+                self._check_range(converted, value)
             return converted
         raise self._wrong(value)
+
+    def _check_range(self, number: float, got: Any) -> None:
+        if self.at_least is not None and number < self.at_least:
+            raise UserError(self.name, got, f"at least {self.at_least:g}", "Change the value.")
+        if self.at_most is not None and number > self.at_most:
+            raise UserError(self.name, got, f"at most {self.at_most:g}", "Change the value.")
 
     def _wrong(self, value: Any) -> UserError:
         hint = nearest(str(value), self.choices)

@@ -98,9 +98,6 @@ def _check_values(model: ModelConfig) -> None:
     for name in ("drop_connect_rate", "dropout_rate"):
         if (getattr(model, name) or 0) >= 1:
             raise UserError(name, getattr(model, name), "less than 1", "Change the value.")
-    for name in ("se_ratio", "bn_momentum"):
-        if (getattr(model, name) or 0) > 1:
-            raise UserError(name, getattr(model, name), "at most 1", "Change the value.")
     keep_prob = model.dropblock_keep_prob
     if model.dropblock_groups and keep_prob is None:
         expected = "a fraction such as 0.9 with dropblock_groups"

@@ -297,6 +297,7 @@ def test_places_that_cannot_be(class_folders: Path, tmp_path: Path, run) -> None
     [
         ({"split": "0.5,0.4"}, "split: got '0.5,0.4'"),
         ({"train_shards": 0}, "train_shards: got 0, expected at least 1"),
+        ({"test_shards": 100_000}, "test_shards: got 100000, expected at most 99999"),
         ({"quality": 101}, "quality: got 101, expected at most 100"),
         ({"subsampling": "4:1:1"}, "subsampling: got '4:1:1', expected one of 4:4:4, 4:2:2, 4:2:0"),
         ({"max_bad_fraction": 1.5}, "max_bad_fraction: got 1.5, expected at most 1"),

@@ -30,6 +30,7 @@ from resnet_tpu.system.machine import num_cores
 
 _BYTES_WHILE_STARTING = 50_000_000
 _LISTED_PATHS = 10  # of each kind of finding, in the manifest
+_MOST_SHARDS = 99_999  # of five digits in their names
 _NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, what is in them decides
 
 
@@ -42,9 +43,15 @@ class PrepareOptions:
         "Fractions of train, validation and test (two: no test) within each class, where the folders do not tell.",
     )
     seed: int = option(SPLIT_SEED, "Decides who is in which split, and the order of training images.", at_least=0)
-    train_shards: int | None = option(None, "Files of training records. Default: of about 100 MB each.", at_least=1)
-    validation_shards: int | None = option(None, "Files of validation records. Default: as above.", at_least=1)
-    test_shards: int | None = option(None, "Files of test records. Default: as above.", at_least=1)
+    train_shards: int | None = option(
+        None, "Files of training records. Default: of about 100 MB each.", at_least=1, at_most=_MOST_SHARDS
+    )
+    validation_shards: int | None = option(
+        None, "Files of validation records. Default: as above.", at_least=1, at_most=_MOST_SHARDS
+    )
+    test_shards: int | None = option(
+        None, "Files of test records. Default: as above.", at_least=1, at_most=_MOST_SHARDS
+    )
     max_side: int | None = option(
         None, "Shrink photos whose longer side has more pixels than this. Default: as they are.", at_least=1
     )
@@ -56,6 +63,7 @@ class PrepareOptions:
         "JPEG quality, 1 to 100, of images that must be encoded again. Default: 100 for other formats and CMYK, as "
         "the original; 95 for photos turned upright, shrunk or recompressed.",
         at_least=1,
+        at_most=100,
     )
     subsampling: Subsampling | None = option(
         None,
@@ -73,6 +81,7 @@ class PrepareOptions:
         0.01,
         "Fraction of images that may be unreadable and left out; one is always allowed unless this is 0.",
         at_least=0,
+        at_most=1,
     )
     workers: int | None = option(None, "Processes. Default: one per CPU core.", at_least=1)
     overwrite: bool = option(False, "Replace the shards of an earlier run with other photos or options.")
@@ -80,10 +89,6 @@ class PrepareOptions:
     def __post_init__(self) -> None:
         convert_fields(self)
         parse_ratios(self.split)
-        if self.quality is not None and self.quality > 100:
-            raise UserError("quality", self.quality, "at most 100", "Change the value.")
-        if self.max_bad_fraction > 1:
-            raise UserError("max_bad_fraction", self.max_bad_fraction, "at most 1", "Change the value.")
 
     def deciding(self) -> dict[str, Any]:
         """The options that decide what is in the shards."""

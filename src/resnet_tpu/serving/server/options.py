@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.fields import option
+from resnet_tpu.options.fields import convert_fields, option
 
 MEGABYTE = 1_000_000
 
@@ -14,7 +14,7 @@ class ServeOptions:
     """Where to listen, how to form batches, and what is too much."""
 
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 to be reached from other machines.")
-    port: int = option(8501, "Port to listen on; 0 takes a free one.", at_least=0)
+    port: int = option(8501, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65_535)
     form: Literal["auto", "onnx", "int8", "stablehlo"] = option(
         "auto",
         "Which form of the bundle runs. auto: ONNX Runtime on CPU, XLA on GPU and TPU.",
@@ -51,8 +51,7 @@ class ServeOptions:
     access_log: bool = option(False, "Write a line of JSON for every request to stderr.")
 
     def __post_init__(self) -> None:
-        if self.port > 65535:
-            raise UserError("port", self.port, "0 to 65535", "Change the value.")
+        convert_fields(self)
         if self.max_images_per_request > self.max_queue:
             expected = f"at most max_queue, {self.max_queue}"
             raise UserError("max_images_per_request", self.max_images_per_request, expected, "Change one of them.")
