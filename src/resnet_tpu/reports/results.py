@@ -25,6 +25,9 @@ class Result(NamedTuple):
     value: float
 
 
+_SET = ("learning_rate", "current_epoch")  # by the options: neither good nor bad
+
+
 def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: Split = "eval") -> list[Result]:
     """`metric` of each run, ours or the original's, by step; of several values at one step the last written.
 
@@ -36,7 +39,9 @@ def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split:
 
 
 def best_results(rows: Sequence[Result], metric: str) -> dict[str, Result]:
-    """The best row of each model_dir, the earliest of equals; see `is_lower_better`."""
+    """The best row of each model_dir, the earliest of equals; none of what is only set. See `is_lower_better`."""
+    if metric in _SET:
+        return {}
     sign = -1 if is_lower_better(metric) else 1
     best: dict[str, Result] = {}
     for row in rows:

@@ -107,13 +107,15 @@ def test_requests_in_one_packet_are_answered_in_order(server: "Server", images: 
 
 @pytest.mark.long
 def test_a_connection_may_last_longer_than_a_request(server: "Server") -> None:
-    streams = set()
+    begun: dict[object, float] = {}
+    latest = time.monotonic() + 60  # a busy machine may be late with one answer, which ends that connection
     with httpx.Client(base_url=server.url) as client:
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
-            streams.add(client.get("/health/live").extensions["network_stream"])
+        while time.monotonic() < latest:
+            stream = client.get("/health/live").extensions["network_stream"]
+            if time.monotonic() - begun.setdefault(stream, time.monotonic()) > 5:
+                return
             time.sleep(0.2)
-    assert len(streams) == 1
+    pytest.fail(f"none of {len(begun)} connections lasted")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ class ServeOptions:
         "auto",
         "Which form of the bundle runs. auto: ONNX Runtime on CPU, XLA on GPU and TPU.",
     )
-    max_batch_size: int = option(32, "Images that run together at most.", at_least=1)
+    max_batch_size: int = option(32, "Images that run together at most.", at_least=1, at_most=4096)
     max_wait_ms: float = option(
         5.0,
         "Longest wait of a decoded image for others that are being decoded, in ms. Without others there is no wait.",
@@ -30,8 +30,12 @@ class ServeOptions:
         "Batch sizes that are compiled at the start and padded to, such as 1,8,32, where XLA runs. "
         "Default: powers of 2 up to max_batch_size.",
     )
-    num_threads: int | None = option(None, "Threads of ONNX Runtime. Default: one per CPU core.", at_least=1)
-    num_parallel_calls: int | None = option(None, "Threads that decode images. Default: one per CPU core.", at_least=1)
+    num_threads: int | None = option(
+        None, "Threads of ONNX Runtime. Default: one per CPU core.", at_least=1, at_most=4096
+    )
+    num_parallel_calls: int | None = option(
+        None, "Threads that decode images. Default: one per CPU core.", at_least=1, at_most=4096
+    )
     max_body_mb: float = option(32.0, "Largest request, in MB.", at_least=0)
     max_pending_mb: float = option(512.0, "All requests that are being read or worked on, in MB.", at_least=0)
     max_image_megapixels: float = option(50.0, "Largest image, in million pixels.", at_least=0)
