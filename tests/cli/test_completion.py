@@ -36,6 +36,8 @@ TYPED = {
     "train --epo\t 3": ["train", "--epochs", "3"],
     "recipes finet\t": ["recipes", "finetune"],
     "help predi\t": ["help", "predict"],
+    "completion fi\t": ["completion", "fish"],
+    "--vers\t": ["--version"],
     "train --random_flip --nest\t": ["train", "--random_flip", "--nesterov"],
     "train --data_dir=some\t": ["train", "--data_dir=some_photos"],
     "predict some\t": ["predict", "some_photos"],
@@ -111,7 +113,7 @@ def test_scripts_hold_every_verb_option_and_recipe(scripts: dict[str, str]) -> N
     assert {f"--{name}" for name in options} <= words["bash"]
     assert options <= words["fish"]
     assert {"--epochs", "--batch_size", "--lr", "--help-all", "--dry_run", "-V"} <= words["bash"]
-    assert {"epochs", "batch_size", "lr", "help-all", "dry_run", "V"} <= words["fish"]
+    assert {"epochs", "batch_size", "lr", "help", "help-all", "dry_run", "V"} <= words["fish"]
 
 
 def test_bash_takes_the_script_where_unset_variables_are_errors(scripts: dict[str, str]) -> None:

@@ -67,11 +67,15 @@ def bash() -> str:
 def fish() -> str:
     """The script for fish, with what verbs and options are for."""
     lines = [_fish("", name, "-a", verb.about) for name, verb in _verbs().items()]
-    lines += [_fish("", "help", "-a", "How a verb is used"), _fish("", "V", "-s", "The version")]
+    lines += [_fish("", "help", "-a", "How a verb is used"), _fish("", "help", "-l", "All verbs")]
+    lines += [_fish("", "version", "-s V -l", "The version")]
     for verb, words in _words_after().items():
         lines += [_fish(verb, word, "-f -a", about) for word, about in words.items()]
     for verb, options in options_of_verbs().items():
-        lines.append(_fish(verb, "help-all", "-l", "Show all options"))
+        lines += [
+            _fish(verb, "help", "-l", "Show the usual options"),
+            _fish(verb, "help-all", "-l", "Show all options"),
+        ]
         for name, option in options.items():
             values = " ".join(_values(option))
             takes = "" if bool in option.kinds else f"-x -a '{values}'" if values else "-r"
@@ -127,7 +131,8 @@ def _words_after() -> dict[str, dict[str, str]]:
 
     after = {name: {part: verb.about for part, verb in menu.verbs.items()} for name, menu in _menus().items()}
     verbs = {name: verb.about for name, verb in _verbs().items()}
-    return {**after, "help": verbs, "recipes": {name: text_of(name) for name in RECIPES}}
+    recipes = {name: text_of(name) for name in RECIPES}
+    return {**after, "help": verbs, "recipes": recipes, "completion": {name: f"For {name}" for name in SHELLS}}
 
 
 def options_of_verbs() -> dict[str, Mapping[str, Option]]:
