@@ -1,5 +1,7 @@
 """Slices by the names that Google Cloud gives them."""
 
+from typing import Literal
+
 import pytest
 
 from resnet_tpu.cloud.slices import Slice, find_slice
@@ -46,23 +48,42 @@ def test_a_slice_that_is_none_names_the_nearest(name: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "zone", "message"),
+    ("name", "kind", "location", "message"),
     [
-        ("v4-8", "us-central1-a", r"--zone: got us-central1-a, expected one with v4-8: us-central2-b\. Choose one"),
-        ("v3-32", "us-central1-a", r"expected one with v3-32: europe-west4-a"),
-        ("v5e-8", "us-west4-b", r"Did you mean us-west4-a"),
-        ("v6e-8", "us-west4", r"--region: got us-west4, expected one with v6e-8: us-central1, us-east1, us-east5,"),
-        ("v6e-8", "", r"got nothing, expected one with v6e-8"),
+        (
+            "v4-8",
+            "zone",
+            "us-central1-a",
+            r"--zone: got us-central1-a, expected one with v4-8: us-central2-b\. ",
+        ),
+        ("v3-32", "zone", "us-central1-a", r"expected one with v3-32: europe-west4-a"),
+        ("v5e-8", "zone", "us-west4-b", r"Did you mean us-west4-a"),
+        (
+            "v6e-8",
+            "region",
+            "us-west4",
+            r"--region: got us-west4, expected one with v6e-8: us-central1, us-east1, ",
+        ),
+        ("v6e-8", "zone", "", r"--zone: got nothing, expected one with v6e-8: us-central1-b, "),
+        (
+            "v5e-8",
+            "zone",
+            "us-west4",
+            r"--zone: got us-west4, expected one with v5litepod-8: .* mean us-west4-a",
+        ),
+        ("v5e-8", "region", "us-west4-a", r"--region: got us-west4-a, .*Did you mean us-west4\?"),
     ],
 )
-def test_a_wrong_zone_names_the_right_ones(name: str, zone: str, message: str) -> None:
+def test_a_wrong_zone_or_region_names_the_right_ones(
+    name: str, kind: Literal["zone", "region"], location: str, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
-        find_slice(name).check_zone(zone)
+        find_slice(name).check_location(kind, location)
 
 
 def test_right_zones_and_regions() -> None:
-    find_slice("v3-8").check_zone("us-central1-a")
-    find_slice("v5e-256").check_zone("europe-west4")
+    find_slice("v3-8").check_location("zone", "us-central1-a")
+    find_slice("v5e-256").check_location("region", "europe-west4")
 
 
 def test_a_service_without_such_chips_names_those_it_has() -> None:

@@ -519,6 +519,8 @@ def test_what_kubectl_says_is_shown_as_it_is(
     ("options", "training", "message"),
     [
         (["--tpu_type=v5litepod-17"], TRAINING, "--tpu_type: got v5litepod-17, expected a TPU slice"),
+        (["--zone="], TRAINING, "--zone: got nothing, expected one with v5litepod-16: us-central1-a, us-"),
+        (["--zone=us-west4"], TRAINING, "--zone: got us-west4, expected one with v5litepod-16: us-central1-a, us-"),
         (["--zone=us-central1-b"], TRAINING, "--zone: got us-central1-b, expected one with v5litepod-16: us-"),
         ([], TRAINING[1:], "--tpu_type: got nothing"),
         (["--tpu_type=v4-8"], TRAINING, "--zone: got us-west4-a, expected one with v4-8: us-central2-b"),
@@ -544,6 +546,25 @@ def test_bad_input(
     options: list[str], training: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words("tpu_vm", "--dry_run", *options, training=training)) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("vertex", "--region=us-west4-a"),
+            "--region: got us-west4-a, expected one with v5litepod-16: us-central1, ",
+        ),
+        (("vertex", "--timeout_hours=0"), "timeout_hours: got 0, expected at least 0.01"),
+        (("gke", "--namespace=My_NS"), "--namespace: got 'My_NS', expected at most 63 of a-z, 0-9 and -"),
+        (("gke", "--retries=-1"), "retries: got -1, expected at least 0"),
+    ],
+)
+def test_bad_input_of_other_services(
+    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words(*options, "--dry_run")) == 2
     assert message in capsys.readouterr().err
 
 

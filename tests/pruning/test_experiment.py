@@ -53,6 +53,13 @@ def dense(config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactor
     return model_dir
 
 
+def test_a_checkpoint_is_no_training_to_prune(dense: Path, tmp_path: Path) -> None:
+    for place in (dense / store.FOLDER, dense / store.FOLDER / f"{LAST}"):
+        with pytest.raises(UserError, match=r"^model_dir: got .* checkpoints?, expected the folder of a run"):
+            prune_run(place, tmp_path / "out", experiment())
+    assert not (tmp_path / "out").exists()
+
+
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
     return store.load_named(str(model_dir / store.FOLDER / str(step)))
 

@@ -1,6 +1,7 @@
 """The table, the files and the picture of an experiment, and the paper's figures beside them."""
 
 import csv
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,34 @@ def test_what_is_left_of_a_layer_is_told_however_little_it_is(tmp_path: Path) ->
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert {"100%", "1%", "0.1%"} <= {*labels}
     assert len({*labels}) == len(labels)
+
+
+def test_a_layer_of_which_nothing_is_left_is_a_cross(tmp_path: Path) -> None:
+    figure = draw_layers({"lr_rewinding": [[1.0, 0.5, 0.5], [0.01, 0.02, 0.0]]}, ["conv_1", "conv_2", "dense"])
+    write_png(figure, str(tmp_path / "layers.png"))
+    (cross,) = (line for line in figure.axes[0].lines if line.get_marker() == "x")
+    assert cross.get_xdata() == [2]
+    assert figure.axes[0].get_ylim()[0] > 0.001  # and none falls out of the picture
+
+
+def test_densities_on_the_axis_are_not_rounded_away(tmp_path: Path) -> None:
+    pruned = [outcome(0, "lr_rewinding", f"density_{100 * density:g}", density, 0.9) for density in (0.125, 0.004)]
+    figure = draw_curve(summarise([OUTCOMES[0], *pruned]), network=None, pruning="one_shot")
+    write_png(figure, str(tmp_path / "curve.png"))
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["100%", "12.5%", "0.4%"]
+
+
+def test_what_an_earlier_call_found_is_not_forgotten_without_a_word(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("resnet_tpu.pruning.report.config_at", lambda _: Config())
+    found = [dataclasses.replace(one, model_dir=f"runs/{i}") for i, one in enumerate(OUTCOMES[:3])]
+    report_experiment(found, str(tmp_path), None)
+    assert not caplog.records
+    report_experiment(found[:2], str(tmp_path), None)
+    assert f"Of earlier calls, and not in the new table and pictures of {tmp_path}: runs/2. Name all" in caplog.text
+    (tmp_path / "phases.csv").write_text('"')
+    report_experiment(found[:2], str(tmp_path), None)  # is written anew
 
 
 def test_figures_of_the_paper(spec: Path) -> None:

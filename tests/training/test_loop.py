@@ -145,6 +145,15 @@ def test_checkpoints_of_another_network_are_refused_by_leaf_and_shapes(tiny: Tin
         train(tiny(whole, resnet_depth=34))
 
 
+def test_a_checkpoint_is_no_place_for_a_run(tiny: Tiny, whole: Path) -> None:
+    for place, what in (("checkpoints", "a folder of checkpoints"), ("checkpoints/4", "a checkpoint")):
+        before = sorted(path.name for path in (whole / place).iterdir())
+        wanted = rf"^model_dir: got {whole / place}, {what}, expected the folder of a run, which has checkpoints/ in it"
+        with pytest.raises(UserError, match=wanted):
+            train(tiny(whole / place))
+        assert sorted(path.name for path in (whole / place).iterdir()) == before
+
+
 def test_changed_options_are_said(tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     train(tiny(tmp_path, base_learning_rate=0.05))

@@ -177,7 +177,7 @@ def test_plain_is_taken_unless_another_gains() -> None:
 
 @pytest.mark.long
 def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
-    kernels: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    kernels: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kernels(plain=PLAIN, fused=PLAIN)  # neither is left out for its rounding, however it is compiled
     arguments = [f"--{name}={value}" for name, value in OPTIONS.items() if name != "data_dir"]
@@ -192,6 +192,11 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert all(trial["milliseconds"] > 0 for trial in found["trials"])
     assert cli.main(["doctor"]) in (0, 2)
     assert "ResNet-8, 32 px, float32, batch 8 on 1 x cpu" in capsys.readouterr().out
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({**OPTIONS, "train_batch_size": 4, "data_dir": None}))
+    assert cli.main(["tune", f"--model_dir={run}", "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["train_batch_size"] == 4
     assert cli.main(["tune", "--resnet_depth=19"]) == 2
     assert "resnet_depth: got 19" in capsys.readouterr().err
 

@@ -34,6 +34,15 @@ def check_name(folder: str) -> None:
         raise UserError(f"Folder {folder}", f"{found[0]} in {path}", "a path without any of [*?\\", do)
 
 
+def check_model_dir(model_dir: str) -> None:
+    """Raises UserError for what is no folder for a run: see `check_name`; a checkpoint, or a folder of them."""
+    check_name(model_dir)
+    newest = [storage.join(model_dir, str(step)) for step in steps_in(model_dir)[-1:]]
+    if is_checkpoint(model_dir) or any(map(is_checkpoint, newest)):
+        got = f"{model_dir}, {'a folder of checkpoints' if newest else 'a checkpoint'}"
+        raise UserError("model_dir", got, f"the folder of a run, which has {FOLDER}/ in it", "Give that.")
+
+
 def steps_in(folder: str) -> list[int]:
     """The steps of the checkpoints in a folder of them, ascending; none when it does not exist."""
     steps = _steps_named(folder)

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
 from resnet_tpu.cli.run_options import configure, options_of_trainings
@@ -46,7 +46,7 @@ def _tpu_vm(given: Given) -> None:
     from resnet_tpu.cloud import tpu_vm
 
     asked = _read(given, tpu_vm.TpuVmOptions)
-    job = _make_job(asked, asked.own.zone)
+    job = _make_job(asked, "zone")
     shown = _to_json(tpu_vm.request(job, asked.own))
     _send(asked, job, shown, lambda: tpu_vm.submit(job, asked.own, endpoint=asked.job.endpoint))
 
@@ -57,7 +57,7 @@ def _vertex(given: Given) -> None:
     from resnet_tpu.cloud import vertex
 
     asked = _read(given, vertex.VertexOptions)
-    job = _make_job(asked, asked.own.region, names_hosts=False)
+    job = _make_job(asked, "region", names_hosts=False)
     shown = _to_json(vertex.request(job, asked.own))
     _send(asked, job, shown, lambda: vertex.submit(job, asked.own, endpoint=asked.job.endpoint))
 
@@ -90,7 +90,7 @@ def _read(given: Given, owner: type[Any]) -> _Asked:
     return _Asked(given.fill(JobOptions), given.fill(owner), config, given.rest, asked.get("recipe", ""))
 
 
-def _make_job(asked: _Asked, location: str | None = None, *, names_hosts: bool = True) -> Any:
+def _make_job(asked: _Asked, kind: Literal["zone", "region"] | None = None, *, names_hosts: bool = True) -> Any:
     """The job, checked against the zone or region that it is for; None: where it runs, a cluster says.
 
     names_hosts: see `cloud.job.make_job`.
@@ -101,10 +101,11 @@ def _make_job(asked: _Asked, location: str | None = None, *, names_hosts: bool =
     from resnet_tpu.storage.gcp import project_of
 
     rented = find_slice(asked.job.tpu_type or slice_for(asked.recipe, asked.config.run.num_cores) or "")
-    if location is None:
+    if kind is None:
         return make_job(asked.job, asked.config, asked.arguments, rented, asked.job.gcp_project)
+    location = getattr(asked.own, kind)
     if asked.job.check_zone or not location:
-        rented.check_zone(location)
+        rented.check_location(kind, location)
     project = project_of(asked.job.gcp_project)
     return make_job(asked.job, asked.config, asked.arguments, rented, project, names_hosts=names_hosts)
 

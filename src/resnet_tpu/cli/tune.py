@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from resnet_tpu.cli.arguments import Command, Given, Group
 from resnet_tpu.cli.run_options import configure, options_of_trainings
 from resnet_tpu.options.fields import option
+from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class TuneOptions:
 @Command(
     "resnet-tpu tune",
     "What does not agree with the plain layers is left out. Trainings of the same step then "
-    "take the fastest (kernels=auto). The images are random ones; data_dir says how many classes there are.",
+    "take the fastest (kernels=auto). The images are random ones; data_dir says how many classes there are. "
+    "With the model_dir of a run, its options are the defaults.",
     examples=(
         "resnet-tpu tune --recipe=flowers_cpu --data_dir=data/flowers",
         "resnet-tpu tune --resnet_depth=50 --train_batch_size=256",
@@ -35,7 +37,7 @@ class TuneOptions:
 def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""
     options = given.fill(TuneOptions)
-    config = configure(given.values)
+    config = configure(given.values, read_run(given.values.get("model_dir", "")))
     if not config.data.location:
         config = config.replace(data_dir="null")
 

@@ -1,6 +1,7 @@
 """A training as a Job of Google Kubernetes Engine: a manifest, and its way into the cluster."""
 
 import logging
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _PORT = 8471  # at which the processes of a slice meet
 _DAY_SECS = 86_400
+_NAMESPACE = re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,15 @@ class GkeOptions:
     context: str = option("", "Cluster, as kubectl knows it. Default: the current one.")
     namespace: str = option("default", "Namespace of the job.")
     kubernetes_service_account: str = option("", "Account of the pods in the cluster. Default: the namespace's.")
-    retries: int = option(3, "How often a job that ends badly is started again; it goes on from its checkpoint.")
+    retries: int = option(
+        3, "How often a job that ends badly is started again; it goes on from its checkpoint.", at_least=0
+    )
     keep: bool = option(False, "Keep the finished job in the cluster; otherwise it goes after a day.")
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.fullmatch(self.namespace):
+            expected = "at most 63 of a-z, 0-9 and -, no - at its ends"
+            raise UserError("--namespace", repr(self.namespace), expected, "Change it.")
 
 
 def manifest(job: Job, options: GkeOptions) -> list[dict[str, Any]]:

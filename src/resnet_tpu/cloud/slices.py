@@ -1,7 +1,7 @@
 """TPU slices as Google Cloud rents them: names, hosts, zones, and what each service calls them."""
 
-import re
 from dataclasses import dataclass
+from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.performance.plan.slices import GENERATIONS, topologies, topology_of
@@ -101,13 +101,14 @@ class Slice:
         do = "Choose one of them, or `resnet-tpu submit tpu_vm`."
         raise UserError("--tpu_type", self.accelerator_type, f"a slice that {service} has: of {having}", do)
 
-    def check_zone(self, zone: str) -> None:
+    def check_location(self, kind: Literal["zone", "region"], location: str) -> None:
         """Raises UserError when this slice is not known to be rented in a zone, or in any of a region."""
-        if zone not in self.zones and zone not in {_region(known) for known in self.zones}:
-            what = "--zone" if re.search("-[a-z]$", zone) else "--region"
-            known = self.zones if what == "--zone" else tuple(dict.fromkeys(_region(zone) for zone in self.zones))
-            do = f"Choose one, or pass --nocheck_zone where Google has added it since.{nearest(zone, known, count=1)}"
-            raise UserError(what, zone or "nothing", f"one with {self.accelerator_type}: {', '.join(known)}", do)
+        known = self.zones if kind == "zone" else tuple(dict.fromkeys(_region(zone) for zone in self.zones))
+        if location not in known:
+            hint = nearest(location, known, count=1)
+            do = f"Choose one, or pass --nocheck_zone where Google has added it since.{hint}"
+            expected = f"one with {self.accelerator_type}: {', '.join(known)}"
+            raise UserError(f"--{kind}", location or "nothing", expected, do)
 
 
 def find_slice(name: str) -> Slice:

@@ -40,6 +40,7 @@ def prune_run(
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
+    folders.check_model_dir(model_dir)
     written = read_run(model_dir)  # for what its checkpoints say JAX must have begun
     where = merge(Config(), [*([written] if written else []), Layer("devices", devices or {})])[0].run
     outcomes: list[Outcome] = []

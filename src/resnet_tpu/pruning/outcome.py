@@ -74,6 +74,16 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
     return list(found.values())
 
 
+def others(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:
+    """The model_dirs that PHASES of `output_dir` names beside those of `outcomes`; none where it cannot be read."""
+    own = {storage.absolute(outcome.model_dir) for outcome in outcomes}
+    try:
+        rows = _read_rows(storage.join(output_dir, PHASES))
+    except (OSError, UserError):  # it is written anew
+        return []
+    return [model_dir for model_dir, *_ in rows if storage.absolute(model_dir) not in own]
+
+
 def _find(model_dir: str, output_dir: str) -> str:
     """Where a training is that PHASES of `output_dir` names."""
     _, seed, below = model_dir.rpartition("/seed_")

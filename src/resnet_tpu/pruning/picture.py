@@ -34,10 +34,10 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
         if network:
             _draw_paper(axes, network, pruning, retrain, colour)
     axes.set(xscale="log", xlabel="weights kept", ylabel="top-1 accuracy against unpruned")
-    ticks = sorted({round(row.density, 3) for row in rows}, reverse=True)  # the same level of all re-trainings
+    ticks = sorted({float(f"{row.density:.3g}") for row in rows}, reverse=True)  # the same of all re-trainings
     axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 10)]))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.xaxis.set_major_formatter(lambda fraction, _: f"{100 * fraction:.3g}%")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     axes.invert_xaxis()
     axes.legend()
@@ -47,14 +47,21 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
 
 @mpl.rc_context(STYLE)
 def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequence[str]) -> Figure:
-    """The density of each layer, a line for each level, the sparsest the darkest; a panel for each re-training."""
+    """The density of each layer, a line for each level, the sparsest the darkest; a panel for each re-training.
+
+    A layer that has nothing left is a cross at the bottom.
+    """
     figure = Figure(figsize=(9, 1 + 2.6 * len(densities)), layout="constrained")
     panels = figure.subplots(len(densities), sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (retrain, levels) in zip(panels, densities.items(), strict=True):
         for number, line in enumerate(levels, 1):
             shade = mpl.colormaps["viridis_r"](number / len(levels))
             axes.plot(range(len(layers)), line, "o-", markersize=3, linewidth=1.2, color=shade)
-        axes.set(title=retrain, ylabel="weights kept", yscale="log")
+            if empty := [i for i, density in enumerate(line) if density == 0]:
+                bottom = axes.get_xaxis_transform()
+                axes.plot(empty, [0] * len(empty), "x", color=shade, transform=bottom, clip_on=False, zorder=3)
+        axes.set(title=retrain, ylabel="weights kept")
+        axes.set_yscale("log", nonpositive="mask")
         axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(lambda fraction, _: f"{100 * fraction:g}%")

@@ -1,5 +1,6 @@
 """What an experiment reached: a table, CSV files, and pictures of accuracy and of what is left of each layer."""
 
+import logging
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -11,12 +12,16 @@ from rich.table import Table
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.pruning.levels import ITERATIVE
-from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome
+from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, others
 from resnet_tpu.pruning.paper import paper_network
 from resnet_tpu.pruning.phase import config_at
 from resnet_tpu.pruning.sizes import LayerSize
 from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.csv_text import to_csv
+
+log = logging.getLogger(__name__)
+
+_MOST_NAMED = 5  # trainings, in a message
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,10 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     from resnet_tpu.reports.style import write_png
 
     pruning, rows = _kind(outcomes), summarise(outcomes)
+    if left := others(output_dir, outcomes):
+        names = ", ".join(left[:_MOST_NAMED]) + (", ..." if len(left) > _MOST_NAMED else "")
+        do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."
+        log.warning("Of earlier calls, and not in the new table and pictures of %s: %s. %s", output_dir, names, do)
     make_console().print(_accuracies(rows), _sizes(rows))
     storage.make_dir(output_dir)
     columns = [field.name for field in fields(Outcome) if field.name != "layers"]

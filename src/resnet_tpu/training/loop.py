@@ -19,7 +19,7 @@ import jax
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.weights import Weights
@@ -84,6 +84,7 @@ def train(
     """
     config.run.require_model_dir()
     check(config)
+    folders.check_model_dir(config.run.model_dir)
     storage.check_writable(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
@@ -96,6 +97,7 @@ def check_training(config: Config) -> None:
     For those who write something themselves before they train.
     """
     check(config)
+    folders.check_model_dir(config.run.model_dir)
     storage.check_writable(config.run.model_dir)
     config, _, _, mesh = open_run(config)
     train_step_of(config, mesh)

@@ -17,7 +17,7 @@ def rehearse(config: Config) -> str:
     config.run.require_model_dir()
     check(config)
     storage.check_writable(config.run.model_dir)
-    folders.check_name(config.run.model_dir)
+    folders.check_model_dir(config.run.model_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         config, _, validation, mesh = open_run(config)

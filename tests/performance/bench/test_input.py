@@ -116,6 +116,16 @@ def test_a_peer_that_is_missing_is_left_out_or_an_error(
     assert "Left out: tf.data, optimized, not installed (pip install tensorflow)." in shown
 
 
+def test_quick_changes_nothing_that_was_given() -> None:
+    given = InputBenchOptions(quick=True, batch_size=64, rounds=3).resolved()
+    assert (given.batch_size, given.num_images, given.rounds, given.seconds) == (64, 32, 3, 0.2)
+
+
+def test_one_photo_is_no_folder_to_measure_with(photos: Path) -> None:
+    with pytest.raises(UserError, match=r"^Photos to measure with: got .*, expected an existing folder"):
+        find_jpegs(str(next(photos.rglob("*.jpg"))))
+
+
 def test_records_hold_the_photos_in_turn_shrunk_as_prepare_does(photos: Path, tmp_path: Path) -> None:
     whole = [photo() for photo in find_jpegs(str(photos))]
     assert len(whole) == 5

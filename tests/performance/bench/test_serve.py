@@ -59,10 +59,11 @@ def test_a_bundle_alone_and_over_http(bundle: str, tmp_path: Path, capsys: pytes
 
 @pytest.mark.slow
 def test_without_a_bundle_one_is_made_with_every_form(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "serve", "--quick", "--peers=none", "--clients=2", "--format=markdown"]) == 0
+    given = ["--resnet_depth=8", "--image_size=32", "--clients=2", "--rounds=2"]
+    assert cli.main(["bench", "serve", "--quick", "--peers=none", "--format=markdown", *given]) == 0
     shown = capsys.readouterr().out
     assert all(f"| resnet-tpu, {form} |" in shown for form in ("onnx", "int8", "stablehlo"))
-    assert "ResNet-18, 64 px" in shown or "One photo at a time: " in shown
+    assert "ResNet-8, 32 px" in shown or "One photo at a time: " in shown
 
 
 @pytest.mark.parametrize(

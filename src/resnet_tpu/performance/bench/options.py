@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from resnet_tpu import storage
 from resnet_tpu.options.fields import FilePath, option
@@ -24,7 +24,13 @@ class MeasureOptions:
         """These options, with little to do if it is to be quick. Raises UserError for files that cannot be written."""
         for path in (self.output, self.picture):
             storage.check_file(path)
-        return dataclasses.replace(self, rounds=1, seconds=0.2) if self.quick else self
+        return self.unless_given(rounds=1, seconds=0.2) if self.quick else self
+
+    def unless_given(self, **values: Any) -> Self:
+        """These options, with `values` for those that have their defaults."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        new = {name: value for name, value in values.items() if getattr(self, name) == defaults[name]}
+        return dataclasses.replace(self, **new)
 
 
 @dataclass(frozen=True)
@@ -37,4 +43,4 @@ class BenchOptions(MeasureOptions):
     def resolved(self) -> Self:
         """These options, with little to do if it is to be quick."""
         resolved = super().resolved()
-        return dataclasses.replace(resolved, batch_size=8, num_images=32) if self.quick else resolved
+        return resolved.unless_given(batch_size=8, num_images=32) if self.quick else resolved

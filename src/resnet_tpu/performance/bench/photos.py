@@ -54,7 +54,7 @@ def find_jpegs(where: str) -> Sequence[Jpeg]:
 
     Raises UserError when there is no such folder, or nothing in it.
     """
-    if not storage.exists(where):
+    if not storage.is_dir(where):
         raise UserError("Photos to measure with", where, "an existing folder", "Check the path.")
     if storage.is_dir(where) and any(name.startswith("train-") for name in storage.list_dir(where)):
         source = open_source(DataConfig(data_dir=where), "train")

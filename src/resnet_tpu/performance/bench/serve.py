@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.performance.bench import compare, http, runtimes
 from resnet_tpu.performance.bench.bundle import make_bundle
@@ -47,7 +47,7 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder, "photos")
         draw_photos(photos, _PHOTOS)
-        path = where or _make_bundle(config.replace(**_TINY) if options.quick else config, Path(folder))
+        path = where or _make_bundle(_smaller(config) if options.quick else config, Path(folder), photos)
         bundle = open_bundle(path)
         names, notes = runtimes.choose(bundle, asked)
         task = {"bundle": bundle.path, "photos": sorted(map(str, photos.glob("*/*"))), "clients": clients}
@@ -77,9 +77,15 @@ def _parse_clients(text: str) -> list[int]:
     return clients
 
 
-def _make_bundle(config: Config, folder: Path) -> str:
-    """A bundle with every form that is measured; drawn photos calibrate its int8 form."""
-    write_photos("", folder / "records", _PHOTOS)
+def _smaller(config: Config) -> Config:
+    """The options of a small network, but for those that were given."""
+    given = config.flat()
+    return config.replace(**{name: size for name, size in _TINY.items() if given[name] == OPTIONS[name].default})
+
+
+def _make_bundle(config: Config, folder: Path, photos: Path) -> str:
+    """A bundle with every form that is measured; `photos` calibrate its int8 form."""
+    write_photos(str(photos), folder / "records", _PHOTOS)
     config = config.replace(data_dir=str(folder / "records"), num_train_images=_PHOTOS, export_forms=",".join(OURS))
     return make_bundle(config, folder, [str(label) for label in range(_CLASSES)])
 

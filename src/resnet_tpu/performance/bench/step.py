@@ -4,7 +4,6 @@ The batch is in memory, so that nothing but the step is measured: uint8 images i
 momentum; new parameters out. Every run is a process that warms up, then times each step and gives the median.
 """
 
-import dataclasses
 import json
 import statistics
 import sys
@@ -51,7 +50,7 @@ def bench_step(cases: str, config: Config, options: StepBenchOptions, command: S
     del config
     options = options.resolved()
     if options.quick:
-        options, cases = dataclasses.replace(options, warmup=1, steps=2), cases or "18:64:8"
+        options, cases = options.unless_given(warmup=1, steps=2), cases or "18:64:8"
     chosen = [Case.parse(text) for text in (cases or CASES).split(",")]
     if options.check:
         for case in chosen:
