@@ -138,12 +138,12 @@ def test_what_an_earlier_call_found_is_not_forgotten_without_a_word(
 ) -> None:
     monkeypatch.setattr("resnet_tpu.pruning.report.config_at", lambda _: Config())
     found = [dataclasses.replace(one, model_dir=f"runs/{i}") for i, one in enumerate(OUTCOMES[:3])]
-    report_experiment(found, str(tmp_path), None)
+    report_experiment(found, str(tmp_path))
     assert not caplog.records
-    report_experiment(found[:2], str(tmp_path), None)
+    report_experiment(found[:2], str(tmp_path))
     assert f"Of earlier calls, and not in the new table and pictures of {tmp_path}: runs/2. Name all" in caplog.text
     (tmp_path / "phases.csv").write_text('"')
-    report_experiment(found[:2], str(tmp_path), None)  # is written anew
+    report_experiment(found[:2], str(tmp_path))  # is written anew
 
 
 def test_figures_of_the_paper(spec: Path) -> None:
