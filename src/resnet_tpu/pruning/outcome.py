@@ -74,7 +74,7 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
     return list(found.values())
 
 
-def others(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:
+def earlier_phases(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:
     """The model_dirs that PHASES of `output_dir` names beside those of `outcomes`; none where it cannot be read."""
     own = {storage.absolute(outcome.model_dir) for outcome in outcomes}
     try:

@@ -12,7 +12,7 @@ from rich.table import Table
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.pruning.levels import ITERATIVE
-from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, others
+from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, earlier_phases
 from resnet_tpu.pruning.paper import paper_network
 from resnet_tpu.pruning.phase import config_at
 from resnet_tpu.pruning.sizes import LayerSize
@@ -107,7 +107,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     from resnet_tpu.reports.style import write_png
 
     pruning, rows = _kind(outcomes), summarise(outcomes)
-    if left := others(output_dir, outcomes):
+    if left := earlier_phases(output_dir, outcomes):
         names = ", ".join(left[:_MOST_NAMED]) + (", ..." if len(left) > _MOST_NAMED else "")
         do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."
         log.warning("Of earlier calls, and not in the new table and pictures of %s: %s. %s", output_dir, names, do)
