@@ -12,7 +12,7 @@ from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Group, OtherName
-from resnet_tpu.cli.train import run
+from resnet_tpu.cli.train import train_and_export
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option
@@ -106,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> None:
+    """Does what `mode` says."""
     if _HELP.intersection(arguments):
         print(COMMAND.help(whole=True))
         return
@@ -116,10 +117,20 @@ def _run(arguments: Sequence[str]) -> None:
             log.info("%s = %s (%s)", name, values[name], origin)
     if not config.data.location and config.run.mode.startswith("train"):
         log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
-    # A file of options says how long such trainings are, the command line how long this one is.
-    says = origins.get("train_steps", "")
-    is_this = says == "command line" or says.removeprefix("--") in TEXT_FLAGS
-    run(config, last_step=config.train.train_steps if is_this else None)
+    config.run.require_model_dir()
+    if config.run.mode == "eval":
+        from resnet_tpu.training.evaluate import evaluate_run
+
+        # A file of options says how long such trainings are, the command line how long this one is.
+        says = origins.get("train_steps", "")
+        is_this = says == "command line" or says.removeprefix("--") in TEXT_FLAGS
+        evaluate_run(config, watch=True, train_steps=config.train.train_steps if is_this else None)
+    elif config.run.mode == "predict":
+        from resnet_tpu.training.predict import predict
+
+        predict(config, split="validation" if config.lottery.lth_prediction_result_dir else "test")
+    else:
+        train_and_export(config)
 
 
 def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:

@@ -174,7 +174,7 @@ def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "low.yaml").write_text("seed: 1\nmomentum: 0.5\ntrain_batch_size: 8\n")
     (tmp_path / "high.yaml").write_text("momentum: 0.6\ntrain_batch_size: 9\n")
     asked: list[Config] = []
-    monkeypatch.setattr("resnet_tpu.cli.train.run", asked.append)
+    monkeypatch.setattr("resnet_tpu.cli.train.train_and_export", asked.append)
     files = [f"--config_file={tmp_path}/low.yaml", f"--config_file={tmp_path}/high.yaml"]
     strings = ["--params_override=train_batch_size=10,weight_decay=0", "--params_override", "weight_decay=1"]
     single = ["--data-dir=d", "--model_dir", "m", "--weight_decay=2", "--nonesterov"]
@@ -188,7 +188,7 @@ def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Config] = []
-    monkeypatch.setattr("resnet_tpu.cli.train.run", asked.append)
+    monkeypatch.setattr("resnet_tpu.cli.train.train_and_export", asked.append)
     monkeypatch.setattr("resnet_tpu.checkpoints.weights.told_options", lambda path: {})
     for name in ("init_from", "init-from", "resnet_checkpoint"):
         words = ["train", "--recipe=imagenet", "--data_dir=d", "--model_dir=m"]
@@ -198,7 +198,7 @@ def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.Monk
 
 def test_common_names_mean_the_options_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Config] = []
-    monkeypatch.setattr("resnet_tpu.cli.train.run", asked.append)
+    monkeypatch.setattr("resnet_tpu.cli.train.train_and_export", asked.append)
     start = ["train", "d", "--recipe=flowers"]
     assert cli.main([*start, "--epochs=3", "--batch-size=8", "--lr", "0.5", "--no-random-flip"]) == 0
     assert cli.main([*start, "--train_steps=3epochs", "--train_batch_size=8", "--base_learning_rate=0.5",

@@ -1,5 +1,6 @@
 """The layers in C, with oneDNN's convolutions, against the plain ones."""
 
+import dataclasses
 import functools
 import logging
 import re
@@ -16,7 +17,8 @@ from resnet_tpu.kernels import cpu, native
 from resnet_tpu.kernels.cpu import CPU
 from resnet_tpu.kernels.deferred import Deferred, Norm
 from resnet_tpu.kernels.native.build import build, locate_headers
-from resnet_tpu.models import architecture, layers
+from resnet_tpu.models import layers
+from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
@@ -200,7 +202,9 @@ def test_what_is_no_number_goes_through() -> None:
 
 def network_of(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Network, Config]:
     for depth in (18, 50):  # each kind of block, and one that follows its like
-        monkeypatch.setitem(architecture.BLOCKS_PER_GROUP, depth, (2, 1, 1, 1))
+        monkeypatch.setitem(
+            ARCHITECTURES, depth, dataclasses.replace(ARCHITECTURES[depth], blocks_per_group=(2, 1, 1, 1))
+        )
     config = Config().replace(
         resnet_width=8, stem="imagenet", train_batch_size=8, num_train_images=64, base_learning_rate=0.1,
         learning_rate_schedule="constant", **options,

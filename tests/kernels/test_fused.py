@@ -1,5 +1,6 @@
 """Batch norms computed with the layers beside them, and in whole blocks, against the plain layers."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from resnet_tpu.kernels import block as whole_block
 from resnet_tpu.kernels import fused
 from resnet_tpu.kernels.block import block_kernels
 from resnet_tpu.kernels.fused import FUSED
-from resnet_tpu.models.architecture import BLOCKS_PER_GROUP
+from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm
 from resnet_tpu.models.network import Network
@@ -188,7 +189,7 @@ def test_a_whole_network_gives_the_same(
     kernels: Kernels, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # each kind of block, and some that follow their like
-    monkeypatch.setitem(BLOCKS_PER_GROUP, 50, (2, 2, 1, 1))
+    monkeypatch.setitem(ARCHITECTURES, 50, dataclasses.replace(ARCHITECTURES[50], blocks_per_group=(2, 2, 1, 1)))
     monkeypatch.setattr(whole_block, "_LANES", 2)
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
     plain_network = create_network(model, num_classes=5, image_size=64, batch_norm_groups=2)

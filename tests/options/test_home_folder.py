@@ -75,7 +75,7 @@ def test_wherever_an_option_is_given(home: Path, monkeypatch: pytest.MonkeyPatch
     assert Config().replace(data_dir="~/d", model_dir="~/m") == expected
     (home / "a.yaml").write_text("data_dir: ~/d\nmodel_dir: ~/m\n")
     asked: list[Config] = []
-    monkeypatch.setattr("resnet_tpu.cli.train.run", asked.append)
+    monkeypatch.setattr("resnet_tpu.cli.train.train_and_export", asked.append)
     for arguments in (
         ["--data_dir=~/d", "--model-dir", "~/m"],
         ["--config_file=~/a.yaml"],

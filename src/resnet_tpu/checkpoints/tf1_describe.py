@@ -9,7 +9,7 @@ from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.architecture import BLOCKS_PER_GROUP, CIFAR_DEPTHS
+from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.options.network import create_network, resolve_architecture
@@ -21,13 +21,6 @@ AVERAGE = "/ExponentialMovingAverage"
 
 _EXPECTED = "those of a ResNet of the original"
 _OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-# Features before the classifier as a multiple of the width, and the depths that have so many
-_DEPTHS = {
-    4: CIFAR_DEPTHS,
-    8: tuple(depth for depth in BLOCKS_PER_GROUP if depth < 50),
-    32: tuple(depth for depth in BLOCKS_PER_GROUP if depth >= 50),
-}
 
 _WEIGHT = re.compile(r"(conv2d|batch_normalization|evonorm|dense)(?:_\d{1,9})?/(?!mask$)[^/]+")
 
@@ -106,8 +99,9 @@ def _deduce(shapes: Shapes) -> dict[str, Any] | None:
         options["pre_activation"] = True
     if len(squeezes) > 1:
         options["se_ratio"] = _fraction(squeezes[-2][3], squeezes[-2][2])
-    of_depths = (_of_depth(depth, width, convs, options) for depth in _DEPTHS.get(dense[0] // width, ()))
-    return next(filter(None, of_depths), None)
+    widening = dense[0] // width
+    depths = [depth for depth, network in ARCHITECTURES.items() if network.num_features == widening * network.width]
+    return next(filter(None, (_of_depth(depth, width, convs, options) for depth in depths)), None)
 
 
 def _kernels(shapes: Shapes) -> dict[str, tuple[int, ...]]:

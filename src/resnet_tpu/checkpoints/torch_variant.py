@@ -5,11 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.architecture import BLOCKS_PER_GROUP
-from resnet_tpu.options.config import ModelConfig
-from resnet_tpu.options.network import resolve_architecture
+from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS
 
 Shapes = Mapping[str, tuple[int, ...]]
 """PyTorch's shape of each array by PyTorch's name."""
@@ -104,9 +101,8 @@ def _find_depth(shapes: Shapes, path: str) -> tuple[int, bool]:
     counts = Counter(match[1] for name in shapes if (match := _FIRST_CONV.fullmatch(name)))
     blocks = tuple(counts[group] for group in sorted(counts))
     bottleneck = "layer1.0.conv3.weight" in shapes
-    for depth in BLOCKS_PER_GROUP:
-        network = resolve_architecture(ModelConfig(resnet_depth=depth), image_size=ANY_IMAGE_SIZE)
-        if (network.blocks_per_group, network.bottleneck) == (blocks, bottleneck):
+    for depth, network in ARCHITECTURES.items():
+        if depth not in CIFAR_DEPTHS and (network.blocks_per_group, network.bottleneck) == (blocks, bottleneck):
             return depth, bottleneck
     kind = "bottleneck" if bottleneck else "basic"
     number = (3 if bottleneck else 2) * sum(blocks) + 2

@@ -252,10 +252,6 @@ class Verb:
     command: Command
     run: Callable[[Given], None]
 
-    def __call__(self, words: Sequence[str]) -> None:
-        """Does it, as the words on the command line say."""
-        self.run(self.command.parse(words))
-
 
 @dataclass(frozen=True)
 class Menu:
@@ -283,7 +279,11 @@ class Menu:
         elif self.version and name in ("--version", "-V"):
             print(self.version)
         elif name in self.verbs:
-            self.verbs[name](others)
+            verb = self.verbs[name]
+            if isinstance(verb, Menu):
+                verb(others)
+            else:
+                verb.run(verb.command.parse(others))
         else:
             do = f"See {self.program} --help.{nearest(name, self.verbs)}"
             raise UserError(self.program, name, f"one of {', '.join(self.verbs)}", do)

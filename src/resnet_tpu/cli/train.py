@@ -1,4 +1,4 @@
-"""`resnet-tpu train`, and what `mode` says for it and for the original's flags."""
+"""`resnet-tpu train`, and what of a training the original's flags share with it."""
 
 import logging
 import os
@@ -75,7 +75,7 @@ def train(given: Given) -> None:
 
         print(rehearse(config))
         return
-    run(config)
+    train_and_export(config)
     log.info("Predict with it: resnet-tpu predict %s IMAGE", shlex.quote(config.run.model_dir))
 
 
@@ -174,32 +174,19 @@ def _chosen(config: Config) -> Layer | None:
     return Layer(f"recipe {choice.recipe}", choice.values)
 
 
-def run(config: Config, *, last_step: int | str | None = None) -> None:
-    """Does what `mode` says: for this program and for `resnet_main`.
+def train_and_export(config: Config) -> None:
+    """Trains, as the flags of the original's pruning fork say where there are any, and exports if asked to."""
+    from resnet_tpu.serving.export.export import check_export, export_run
 
-    last_step: where mode eval ends, or epochs; None: with the training that it follows.
-    """
-    config.run.require_model_dir()
-    if config.run.mode == "eval":
-        from resnet_tpu.training.evaluate import evaluate_run
+    if config.eval.export_dir:
+        check_export(config.eval)  # mistakes show before the training, not after it
+    if config.lottery == LotteryConfig():
+        from resnet_tpu.training.loop import train as train_run
 
-        evaluate_run(config, watch=True, train_steps=last_step)
-    elif config.run.mode == "predict":
-        from resnet_tpu.training.predict import predict as predict_images
-
-        predict_images(config, split="validation" if config.lottery.lth_prediction_result_dir else "test")
+        train_run(config)
     else:
-        from resnet_tpu.serving.export.export import check_export, export_run
+        from resnet_tpu.pruning.lottery import train_lottery
 
-        if config.eval.export_dir:
-            check_export(config.eval)  # mistakes show before the training, not after it
-        if config.lottery == LotteryConfig():
-            from resnet_tpu.training.loop import train as train_run
-
-            train_run(config)
-        else:
-            from resnet_tpu.pruning.lottery import train_lottery
-
-            train_lottery(config)
-        if config.eval.export_dir:
-            export_run(config)
+        train_lottery(config)
+    if config.eval.export_dir:
+        export_run(config)

@@ -8,22 +8,6 @@ PoolPadding = Literal["same", "symmetric"]
 EPSILON = 1e-5
 """What every norm adds to a variance."""
 
-CIFAR_DEPTHS = (8, 20, 32, 44, 56, 110)
-"""Of networks for small images, 6n + 2: arXiv:1512.03385, section 4.2."""
-
-BLOCKS_PER_GROUP = {
-    18: (2, 2, 2, 2),
-    34: (3, 4, 6, 3),
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-    200: (3, 24, 36, 3),
-    270: (4, 29, 53, 4),
-    350: (4, 36, 72, 4),
-    420: (4, 44, 87, 4),
-}
-"""By depth, of networks for images of ImageNet. From 50 on the blocks are bottlenecks."""
-
 
 def evonorm_groups(features: int) -> int:
     """Groups of channels of EvoNorm S0: 32, or the next smaller number that divides the channels."""
@@ -61,6 +45,11 @@ class Architecture:
         """Channels that come out of the blocks of `group`, counted from 1."""
         return self.width * 2 ** (group - 1) * (4 if self.bottleneck else 1)
 
+    @property
+    def num_features(self) -> int:
+        """Channels that reach the classifier."""
+        return self.features(len(self.blocks_per_group))
+
     def dropblock_fraction(self, group: int) -> float:
         """Fraction of activations that DropBlock drops in `group` (from 1) at the end of the training.
 
@@ -91,10 +80,24 @@ class Architecture:
         return not (self.pre_activation or self.se_ratio or self.resnetd_shortcut or drops)
 
 
-def architecture_of_depth(depth: int, *, small_stem: bool = False) -> Architecture:
-    """The network of the papers at one of the depths above; those for small images have the small stem anyway."""
-    if depth in CIFAR_DEPTHS:  # three groups of basic blocks
-        return Architecture(
+CIFAR_DEPTHS = (8, 20, 32, 44, 56, 110)
+"""Of networks for small images, 6n + 2: arXiv:1512.03385, section 4.2."""
+
+ARCHITECTURES = {
+    **{
+        depth: Architecture(
             (depth // 6,) * 3, bottleneck=False, width=16, small_stem=True, zero_scale=False, bn_momentum=0.997
         )
-    return Architecture(BLOCKS_PER_GROUP[depth], bottleneck=depth >= 50, width=64, small_stem=small_stem)
+        for depth in CIFAR_DEPTHS
+    },
+    18: Architecture((2, 2, 2, 2), bottleneck=False, width=64),
+    34: Architecture((3, 4, 6, 3), bottleneck=False, width=64),
+    50: Architecture((3, 4, 6, 3), bottleneck=True, width=64),
+    101: Architecture((3, 4, 23, 3), bottleneck=True, width=64),
+    152: Architecture((3, 8, 36, 3), bottleneck=True, width=64),
+    200: Architecture((3, 24, 36, 3), bottleneck=True, width=64),
+    270: Architecture((4, 29, 53, 4), bottleneck=True, width=64),
+    350: Architecture((4, 36, 72, 4), bottleneck=True, width=64),
+    420: Architecture((4, 44, 87, 4), bottleneck=True, width=64),
+}
+"""The networks of the papers, by `resnet_depth`."""

@@ -6,7 +6,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.architecture import BLOCKS_PER_GROUP, CIFAR_DEPTHS, Architecture, architecture_of_depth
+from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS, Architecture
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.parallel import distributed
@@ -25,12 +25,10 @@ def network_of(config: Config, mesh: Mesh | None = None) -> Network:
 
     Weights without a classifier are of a network with 0 classes. Raises UserError when there is no such network.
     """
-    return create_network(
-        config.model,
-        num_classes=config.data.num_label_classes or 0,
-        image_size=config.data.image_size,
-        batch_norm_groups=1 if mesh is None else distributed.batch_norm_groups(config.model, mesh.devices.size),
-    )
+    model, image_size = config.model, config.data.image_size
+    groups = 1 if mesh is None else distributed.batch_norm_groups(model, mesh.devices.size)
+    architecture = resolve_architecture(model, image_size=image_size, batch_norm_groups=groups)
+    return Network(model, architecture, config.data.num_label_classes or 0, image_size)
 
 
 def create_network(model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> Network:
@@ -47,7 +45,12 @@ def resolve_architecture(model: ModelConfig, *, image_size: int, batch_norm_grou
 
     Raises UserError for a depth that there is not, and for options that this network has no place for.
     """
-    network = _by_depth(model, image_size)
+    if model.resnet_depth not in ARCHITECTURES:
+        depths = ", ".join(map(str, sorted(ARCHITECTURES)))
+        raise UserError("resnet_depth", model.resnet_depth, f"one of {depths}", "Change the value.")
+    network = ARCHITECTURES[model.resnet_depth]
+    if model.stem == "small" or (model.stem == "auto" and image_size < SMALL_IMAGE_PX):
+        network = dataclasses.replace(network, small_stem=True)
     _check_places(model, network)
     _check_values(model)
     names = {field.name for field in dataclasses.fields(Architecture)}
@@ -59,15 +62,6 @@ def resolve_architecture(model: ModelConfig, *, image_size: int, batch_norm_grou
         "inner_channels": _parse_channels(model.inner_channels, network),
     }
     return dataclasses.replace(network, **{name: value for name, value in changes.items() if value is not None})
-
-
-def _by_depth(model: ModelConfig, image_size: int) -> Architecture:
-    depth = model.resnet_depth
-    if depth not in (*CIFAR_DEPTHS, *BLOCKS_PER_GROUP):
-        depths = ", ".join(map(str, sorted((*BLOCKS_PER_GROUP, *CIFAR_DEPTHS))))
-        raise UserError("resnet_depth", depth, f"one of {depths}", "Change the value.")
-    small = model.stem == "small" or (model.stem == "auto" and image_size < SMALL_IMAGE_PX)
-    return architecture_of_depth(depth, small_stem=small)
 
 
 def _check_places(model: ModelConfig, network: Architecture) -> None:

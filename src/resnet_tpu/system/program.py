@@ -36,14 +36,47 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] 
     with 1. Without arguments those of the process are meant, which is to exit with the code that is returned: signals
     no longer change it.
     """
-    if arguments is not None:
-        return _exit_code(work, arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    is_process = arguments is None
+    if is_process and isinstance(sys.stdout, io.TextIOWrapper):
         with contextlib.suppress(OSError):  # where it has become another kind of file since Python began
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is no error
-    code = _exit_code(work, sys.argv[1:])
-    _end_at_once(code)
+    code = 0
+    try:
+        with _log_to_stderr(), _terminating():
+            try:
+                work(sys.argv[1:] if arguments is None else arguments)
+            finally:
+                sys.stdout.flush()
+    except BaseException as error:
+        explained = _explain(error)
+        if explained is None:
+            raise
+        code = explained
+    if is_process:
+        _end_at_once(code)
     return code
+
+
+def _explain(error: BaseException) -> int | None:
+    """Says on stderr what ended the work, and returns the exit code; None for our own bugs and Python's own exits."""
+    if isinstance(error, UserError):
+        _say(error)
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        _say("Interrupted.")
+        return 130
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code in _LAST_WORDS:
+        _say(_LAST_WORDS[error.code])
+        return error.code
+    if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough: `resnet-tpu results ... | head`
+        _drop_output()
+        return _EXIT_BROKEN_PIPE
+    # A client of a bucket raises OSErrors too. All are of what was asked for far from where it is known.
+    if isinstance(error, Exception) and (named := buckets.named(error) or _of_files(error) or _out_of_memory(error)):
+        _say(named)
+        _drop_output()
+        return 2
+    return None
 
 
 def _end_at_once(code: int) -> None:
@@ -52,38 +85,6 @@ def _end_at_once(code: int) -> None:
         signal.signal(number, lambda *_: os._exit(code))
         # Python drops handlers before it frees its modules, which takes most of that second
         atexit.register(signal.signal, number, signal.SIG_IGN)
-
-
-def _exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str]) -> int:
-    try:
-        with _log_to_stderr(), _terminating():
-            try:
-                work(arguments)
-            finally:
-                sys.stdout.flush()
-    except UserError as error:
-        _say(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        _say("Interrupted.")
-        return 130
-    except SystemExit as error:
-        if not isinstance(error.code, int) or error.code not in _LAST_WORDS:
-            raise
-        _say(_LAST_WORDS[error.code])
-        return error.code
-    except BrokenPipeError:  # the reader of our output has seen enough: `resnet-tpu results ... | head`
-        _drop_output()
-        return _EXIT_BROKEN_PIPE
-    except Exception as error:
-        # A client of a bucket raises OSErrors too. All are of what was asked for far from where it is known.
-        named = buckets.named(error) or _of_files(error) or _out_of_memory(error)
-        if named is None:
-            raise
-        _say(named)
-        _drop_output()
-        return 2
-    return 0
 
 
 def _say(what: object) -> None:

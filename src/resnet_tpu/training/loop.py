@@ -22,12 +22,12 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.checkpoints.weights import Weights
-from resnet_tpu.data.loader.batches import Batches, train_batches
+from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import NonFiniteError
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
@@ -40,10 +40,9 @@ from resnet_tpu.training.evaluate import evaluate, l2_on, log_metrics
 from resnet_tpu.training.flight import StepsInFlight
 from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.loop_reports import LoopReports
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, resolve_order
-from resnet_tpu.training.start import find_start, resolve_initial_weights
+from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of
 from resnet_tpu.training.tune import describe, resolve_kernels, step_of
 from resnet_tpu.training.waiting import InputWait
@@ -82,13 +81,38 @@ def train(
     every step, in order, once it has ended on the devices; what it raises ends the training.
     train_step, train_image: take the places of the network's and the decoder's own, to measure what is around them.
     """
+    check_start(config)
+    distributed.start(use_tpu=config.run.use_tpu)
+    with hosts.connected(config.run):
+        config, source, validation, mesh = open_run(config)
+        config = resolve_order(config, source)
+        agree_on(config, trains=True, train=source, validation=validation)
+        with contextlib.ExitStack() as stack:
+            checkpoints = stack.enter_context(
+                CheckpointStore(
+                    storage.join(config.run.model_dir, store.FOLDER),
+                    keep=config.train.keep_checkpoint_max,
+                    always=lengths_of(config).kept,
+                )
+            )
+            config, weights = resolve_initial_weights(config, checkpoints)
+            network = network_of(config, mesh)
+            start = find_start(config, network, checkpoints, source.class_names, weights, mesh)
+            trainer = Trainer(
+                config, network, mesh, source, validation, checkpoints, start, on_step, train_step, train_image
+            )
+            summary = trainer.run(stack)
+        if hosts.is_first():
+            draw_report(config.run.model_dir)
+    return summary
+
+
+def check_start(config: Config) -> None:
+    """Raises UserError for options and a `model_dir` that do not fit, before data are opened or a device is touched."""
     config.run.require_model_dir()
     check(config)
     folders.check_model_dir(config.run.model_dir)
     storage.check_writable(config.run.model_dir)
-    distributed.start(use_tpu=config.run.use_tpu)
-    with hosts.connected(config.run):
-        return _train(config, on_step, train_step, train_image)
 
 
 def check_training(config: Config) -> None:
@@ -96,9 +120,7 @@ def check_training(config: Config) -> None:
 
     For those who write something themselves before they train.
     """
-    check(config)
-    folders.check_model_dir(config.run.model_dir)
-    storage.check_writable(config.run.model_dir)
+    check_start(config)
     config, _, _, mesh = open_run(config)
     train_step_of(config, mesh)
 
@@ -112,26 +134,6 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     mesh = distributed.make_mesh(config.run.num_cores)
     distributed.check_divides(config, mesh.devices.size)
     return resolve(config, source), source, validation, mesh
-
-
-def _train(config: Config, on_step: OnStep | None, train_step: TrainStep | None, train_image: TrainImage) -> Summary:
-    config, source, validation, mesh = open_run(config)
-    config = resolve_order(config, source)
-    agree_on(config, trains=True, train=source, validation=validation)
-    with contextlib.ExitStack() as stack:
-        checkpoints = stack.enter_context(
-            CheckpointStore(
-                storage.join(config.run.model_dir, store.FOLDER),
-                keep=config.train.keep_checkpoint_max,
-                always=lengths_of(config).kept,
-            )
-        )
-        config, weights = resolve_initial_weights(config, checkpoints)
-        trainer = Trainer(config, source, validation, mesh, checkpoints, weights, on_step, train_step, train_image)
-        summary = trainer.run(stack)
-    if hosts.is_first():
-        draw_report(config.run.model_dir)
-    return summary
 
 
 def draw_report(model_dir: str) -> None:
@@ -160,23 +162,20 @@ class Trainer:
     def __init__(
         self,
         config: Config,
+        network: Network,
+        mesh: Mesh,
         source: Source,
         validation: Source | None,
-        mesh: Mesh,
         checkpoints: CheckpointStore,
-        weights: Weights | None,
+        start: Start,
         on_step: OnStep | None,
         train_step: TrainStep | None,
         train_image: TrainImage,
     ) -> None:
-        """config: resolved. weights: what a new training starts from; None: random ones. The last three: see `train`.
-
-        Raises UserError when the checkpoint to go on from is of another network or other classes.
-        """
-        self.config, self.source, self.validation, self.mesh = config, source, validation, mesh
+        """config: resolved. The last three: see `train`."""
+        self.config, self.mesh, self.source, self.validation = config, mesh, source, validation
         self.checkpoints = checkpoints
         self.lengths = lengths_of(config)
-        network, optimizer = network_of(config, mesh), make_optimizer(config.optimizer)
         self.eval_step: EvalStep = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
         self.evaluation: dict[str, float] | None = None
         self._is_cold = True
@@ -185,7 +184,6 @@ class Trainer:
         self._flight = StepsInFlight()
         self._on_step = on_step
         self._train_image = train_image
-        start = find_start(config, network, optimizer, checkpoints, source.class_names, weights, mesh)
         self.state, self.step, self.position, self.class_names = (
             start.state,
             start.step,
@@ -203,11 +201,7 @@ class Trainer:
         """Trains from the present step to the last. `stack` closes what this opens."""
         total, model_dir, train = self.lengths.total, self.config.run.model_dir, self.config.train
         stop = stack.enter_context(Interruption())
-        writer = None
-        if hosts.is_first():
-            write_description(model_dir, self.config, self._meta()["class_names"])
-            writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
-        self.checkpoints.scores.update(_read_scores(model_dir))
+        writer = self._open_metrics(stack)
         if self._is_eval_due():  # the run was stopped between saving and evaluating
             self._evaluate(writer)
         if self.step >= total:
@@ -230,7 +224,18 @@ class Trainer:
             )
         )
         stack.enter_context(self.input_wait)
-        loader = stack.enter_context(self._open_loader())
+        loader = stack.enter_context(
+            train_batches(
+                self.source,
+                self.config.data,
+                batch_size=train.train_batch_size,
+                seed=train.seed,
+                start_position=self.position,
+                host_index=jax.process_index(),
+                num_hosts=jax.process_count(),
+                train_image=self._train_image,
+            )
+        )
         batches = distributed.prefetch(loader, self.mesh, ahead=0 if self._is_basic else 2)
         reports = LoopReports(
             self.config, total, writer=writer, loader=loader, progress=progress, input_wait=self.input_wait
@@ -252,6 +257,16 @@ class Trainer:
         stop.leave()
         return Summary(self.step, self.evaluation)
 
+    def _open_metrics(self, stack: contextlib.ExitStack) -> MetricsWriter | None:
+        """What writes metrics, in the first process. In each, the accuracies until now are read."""
+        model_dir = self.config.run.model_dir
+        writer = None
+        if hosts.is_first():
+            write_description(model_dir, self.config, self._meta()["class_names"])
+            writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
+        self.checkpoints.scores.update(_read_scores(model_dir))
+        return writer
+
     def _multiple(self, period: int) -> int:
         """The largest multiple of `period` that is not after the present step."""
         return self.step // period * period
@@ -263,18 +278,6 @@ class Trainer:
     def _is_save_due(self) -> bool:
         ends = (self.lengths.total, self._multiple(self.lengths.per_save))
         return self.step in self.lengths.kept or (self.step > 0 and self.step in ends)
-
-    def _open_loader(self) -> Batches:
-        return train_batches(
-            self.source,
-            self.config.data,
-            batch_size=self.config.train.train_batch_size,
-            seed=self.config.train.seed,
-            start_position=self.position,
-            host_index=jax.process_index(),
-            num_hosts=jax.process_count(),
-            train_image=self._train_image,
-        )
 
     def _next_boundary(self) -> int:
         """The next step at which the host looks: the end of a loop, an evaluation, a checkpoint, the run."""

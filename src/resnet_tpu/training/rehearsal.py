@@ -1,23 +1,18 @@
 """A training without its steps: everything is checked that shows before the first, and nothing is written."""
 
-from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.transfer import take_over
 from resnet_tpu.checkpoints.weights import open_weights
-from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.training.loop import open_run
+from resnet_tpu.training.loop import check_start, open_run
 from resnet_tpu.training.run import describe_run, lengths_of
 from resnet_tpu.training.step import train_step_of
 
 
 def rehearse(config: Config) -> str:
     """What `train` would do, in words; raises what it would before its first step. Nothing is written."""
-    config.run.require_model_dir()
-    check(config)
-    storage.check_writable(config.run.model_dir)
-    folders.check_model_dir(config.run.model_dir)
+    check_start(config)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         config, _, validation, mesh = open_run(config)

@@ -20,7 +20,7 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.training.optimizer import Optimizer
+from resnet_tpu.training.optimizer import Optimizer, make_optimizer
 from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.state import TrainState, create_state, start_state
 
@@ -63,7 +63,6 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
 def find_start(
     config: Config,
     network: Network,
-    optimizer: Optimizer,
     checkpoints: CheckpointStore,
     class_names: list[str] | None,
     weights: Weights | None,
@@ -73,7 +72,7 @@ def find_start(
 
     Raises UserError when a checkpoint is of another network or other classes.
     """
-    average = config.optimizer.keeps_average
+    optimizer, average = make_optimizer(config.optimizer), config.optimizer.keeps_average
     new_state = functools.partial(create_state, network, optimizer, config.train.seed, average=average)
     shapes: TrainState = dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.shapes_of("masks"))
     everywhere = distributed.replicated(mesh)

@@ -71,7 +71,7 @@ def test_a_described_shard_is_the_shard(tmp_path: Path) -> None:
 def test_without_beam_nothing_is_touched(class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match=r"no package 'apache_beam'.*pip install 'resnet-tpu\[beam\]'"):
-        prepare_verb([str(class_folders), str(tmp_path / "out"), "--beam"])
+        prepare_verb.run(prepare_verb.command.parse([str(class_folders), str(tmp_path / "out"), "--beam"]))
     assert not (tmp_path / "out").exists()
 
 
@@ -82,7 +82,7 @@ def test_photos_are_looked_at_before_beam(tmp_path: Path) -> None:
 
 def test_options_of_beam_without_beam_are_refused() -> None:
     with pytest.raises(UserError, match=r"got --runner=DirectRunner, expected nothing after -- without --beam"):
-        prepare_verb(["raw", "out", "--", "--runner=DirectRunner"])
+        prepare_verb.run(prepare_verb.command.parse(["raw", "out", "--", "--runner=DirectRunner"]))
 
 
 # What follows needs Beam itself, which asks for older packages than the tests are pinned to: `make test-peers`.

@@ -25,17 +25,17 @@ LIBTPUS = [Path(path).resolve() for path in os.environ.get("LIBTPUS", "").split(
 """Folders that hold a libtpu each; without any, the one that is installed is compiled with."""
 
 PROGRAM = """
-import json, re, sys
+import dataclasses, json, re, sys
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import mesh_of
-from resnet_tpu.models import architecture
+from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.performance.plan.compiler import devices_of, libtpu_version
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.plan import resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.training.compiler_options import uncached
 
-architecture.BLOCKS_PER_GROUP[50] = (2, 1, 1, 1)
+ARCHITECTURES[50] = dataclasses.replace(ARCHITECTURES[50], blocks_per_group=(2, 1, 1, 1))
 KINDS = r"all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|collective-\\w+|send|recv"
 found = {"libtpu": libtpu_version()}
 for name in ("v3:2x2", "v5e:2x2"):

@@ -1,5 +1,6 @@
 """With XLA for CUDA: the real ResNet-50 compiles for GPUs that are not here. Run by `make check-gpu`."""
 
+import dataclasses
 import os
 import re
 import shlex
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from resnet_tpu.models import architecture
+from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import mesh_of
 from resnet_tpu.performance.plan import compiler
@@ -74,7 +75,7 @@ def test_the_real_step_compiles_and_stays_within_its_bounds(
     ("name", "kernels"), [("h100", "plain"), ("h100", "fused"), ("h100", "gpu"), ("a100", "plain")]
 )
 def test_gpus_send_each_other_sums_alone(name: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(architecture.BLOCKS_PER_GROUP, 50, (2, 1, 1, 1))
+    monkeypatch.setitem(ARCHITECTURES, 50, dataclasses.replace(ARCHITECTURES[50], blocks_per_group=(2, 1, 1, 1)))
     mesh = mesh_of(devices_of(find_topology(f"{name}:8")))
     lowered = [lower_train_step(TINY.replace(kernels=kernels), mesh)]
     lowered += [lower_eval_step(TINY, mesh)] if kernels == "plain" else []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from resnet_tpu.models import architecture
+from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel.distributed import mesh_of
@@ -51,7 +51,7 @@ def test_the_recipe_compiles_and_fits_its_slice(
 ) -> None:
     """Whole, or with each kind of block once: a whole one takes minutes of a core."""
     if blocks:
-        monkeypatch.setitem(architecture.BLOCKS_PER_GROUP, 50, blocks)
+        monkeypatch.setitem(ARCHITECTURES, 50, dataclasses.replace(ARCHITECTURES[50], blocks_per_group=blocks))
     config = find_recipe(recipe)
     found = plan(config, find_topology(recipe))
     assert found.fits
