@@ -1,0 +1,80 @@
+"""The page on how it works tells the ways of options from the command line as they are."""
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.options import network
+from resnet_tpu.training import loop
+
+Way = list[tuple[str, str]]
+"""(function, file below the package) of each that is passed."""
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "how_it_works.md").read_text()
+BEFORE, TABLE = re.split(r"\n\n(?=\|)", PAGE.partition("## From an option to where it acts")[2].partition("\n## ")[0])
+
+ACTS = {
+    "data_dir": (loop, "open_source"),
+    "train_batch_size": (loop, "train_batches"),
+    "resnet_depth": (network, "resolve_architecture"),
+    "precision": (network, "Network"),
+}
+"""Where each option of the table acts, by a name that its caller calls."""
+
+
+def told(text: str) -> Way:
+    """The way that a part of the page tells: each file is that of the functions right before it."""
+    way: Way = []
+    names: list[str] = []
+    for word in re.findall(r"`([\w./]+)`", text):
+        if word.endswith(".py"):
+            way += [(name, word) for name in names]
+            names = []
+        elif word not in ACTS:
+            names.append(word)
+    return way
+
+
+def passed() -> Way:
+    """The functions of the package that led here, from the first on."""
+    found: Way = []
+    frame = inspect.currentframe()
+    while frame:
+        code = frame.f_code
+        if "/resnet_tpu/" in code.co_filename:
+            found.append((code.co_qualname, code.co_filename.rpartition("/resnet_tpu/")[2]))
+        frame = frame.f_back
+    return found[::-1]
+
+
+def test_options_act_where_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: dict[str, Way] = {}
+
+    def watch(option: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            ways.setdefault(option, passed())
+            return act(*args, **kwargs)
+
+        return watched
+
+    for option, (module, name) in ACTS.items():
+        monkeypatch.setattr(module, name, watch(option, getattr(module, name)))
+    command = [
+        "train", "--data_dir=null", f"--model_dir={tmp_path}", "--mode=train", "--train_steps=1",
+        "--num_train_images=8", "--num_label_classes=3", "--resnet_depth=8", "--resnet_width=2", "--image_size=16",
+        "--train_batch_size=8", "--precision=float32",
+    ]  # fmt: skip
+    assert cli.main(command) == 0
+    rows = [line.strip("| ").split(" | ") for line in TABLE.splitlines()[2:] if line.startswith("|")]
+    assert [re.findall(r"\w+", option)[0] for option, _ in rows] == [*ACTS]
+    for option, way in rows:
+        *functions, last = told(BEFORE.partition(". From there")[0]) + told(way)
+        assert ways[option.strip("`")] == functions
+        assert last[0] == ACTS[option.strip("`")][1]
+        assert len({*functions, last}) == 8
