@@ -126,9 +126,9 @@ def test_the_words_for_files_and_odd_names(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize("path", ["run", "original", "run/checkpoints/2"])
 def test_what_was_not_exported_is_to_be_exported(path: str, here: Path) -> None:
-    with pytest.raises(UserError, match=rf"Bundle: got {path}, a .*Run export first: .*; it is in (\S+)\.$") as error:
+    with pytest.raises(UserError, match=rf"Bundle: got {path}, a .*Run export first: .*; this makes (\S+)\.$") as error:
         open_bundle(path)
-    found = re.search(r"Run export first: (.*); it is in (\S+)\.$", str(error.value))
+    found = re.search(r"Run export first: (.*); this makes (\S+)\.$", str(error.value))
     assert found
     for command in found[1].split(" && "):
         assert cli.main(shlex.split(command)[1:]) == 0

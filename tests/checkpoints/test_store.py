@@ -159,6 +159,16 @@ def test_what_was_saved_is_read_back_and_only_the_newest_kept(saved: Path) -> No
         assert checkpoints.steps() == [6, 7]
 
 
+def test_an_array_that_the_network_has_not_is_not_left_out(saved: Path) -> None:
+    path = store.find(str(saved))
+    shapes = store.stored_shapes(path)
+    collection = next(name for name, found in shapes.items() if isinstance(found, dict))
+    left_out = next(iter(shapes[collection]))
+    fewer = {name: leaf for name, leaf in shapes[collection].items() if name != left_out}
+    with pytest.raises(UserError, match=f"got {collection}/{left_out}.*, which the network has not, expected the same"):
+        store.load(path, shapes | {collection: fewer})
+
+
 def test_the_best_outlives_the_newest(tmp_path: Path) -> None:
     with store.CheckpointStore(str(tmp_path), keep=1) as checkpoints:
         for step, score in ((1, 0.5), (2, 0.9), (3, 0.7), (4, 0.6)):

@@ -1,5 +1,6 @@
 """The procedures of the pruning fork, flag for flag, with a small network and few steps."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -106,12 +107,14 @@ def test_names_do_not_ask_how_long_an_epoch_is(before: Path, tmp_path: Path) -> 
     ],
 )
 def test_procedures(
-    name: str, origin: int | None, start: int, last: int, by_hand: bool, before: Path, tmp_path: Path
-) -> None:
+    name: str, origin: int | None, start: int, last: int, by_hand: bool, before: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     model_dir = tmp_path / "rewind_model_results"
     if by_hand and origin is not None:
         copy_by_hand(before, f"checkpoint_iter_{'final' if start == LAST else start}", model_dir)
     assert train(model_dir, *procedure(name, before), "--keep_checkpoint_max=9") == 0
+    assert "other options than before" not in capsys.readouterr().err
     assert float((model_dir / "density_ratio").read_text()) == pytest.approx(0.8, abs=1e-4)
     begun, ended = arrays(model_dir, start), arrays(model_dir, last)
     unpruned = None if origin is None else arrays(before, origin)
@@ -236,6 +239,25 @@ def test_pruning_in_place_is_refused(before: Path, capsys: pytest.CaptureFixture
     assert train(before, *procedure("lr_rewinding", before)) == 2
     assert "which is in model_dir itself, expected a checkpoint of another training" in capsys.readouterr().err
     assert sorted(before.rglob("*")) == left
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (["--resnet_depth=20"], "got no array .*/group1/block2/"),
+        (["--resnet_width=16"], "got shape \\(.*8.*\\), expected \\(.*16.*\\)"),
+        (["--lottery_results_dir={file}/names"], "Writing to .*: got a folder below the file"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_written(
+    flags: list[str], what: str, before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [flag.format(file=before / "config.json") for flag in flags]
+    assert train(tmp_path / "new", *procedure("lr_rewinding", before), *flags) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(what, message)
+    assert str(before) in message
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

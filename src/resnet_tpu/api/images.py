@@ -89,7 +89,7 @@ def _arrays(image: Any) -> list[np.ndarray]:
     is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))
     is_batch = image.ndim == 4 and image.shape[-1] in (1, 3, 4)
     if image.dtype != np.uint8 or not (is_image or is_batch) or 0 in image.shape[1 if is_batch else 0 :]:
-        do = "Bring it to whole numbers from 0 to 255, channels last: (255 * x).astype(np.uint8)."
+        do = "Bring it to uint8, channels last: x.astype(np.uint8) of 0 to 255, (255 * x).astype(np.uint8) of 0 to 1."
         raise UserError("Image", f"an array {image.dtype} {list(image.shape)}", expected, do)
     return list(image) if is_batch else [image]
 

@@ -44,7 +44,7 @@ def changed_options(before: Config, now: Config) -> list[str]:
     paths = {"model_dir", "mode", "export_dir", "cache_folder", "export_forms", "model_name"}
     hosts = {*OF_ONE_START, "coordinator_timeout", "heartbeat_timeout"}
     serving = {"inference_batch_sizes", "add_warmup_requests"}
-    aside = paths | hosts | serving  # which say nothing of the training itself
+    aside = paths | hosts | serving | {"lottery_force_reprune"}  # which say nothing of the training itself
     return [f"{name} {old[name]} -> {new[name]}" for name in new if name not in aside and old[name] != new[name]]
 
 

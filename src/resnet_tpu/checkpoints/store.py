@@ -283,11 +283,11 @@ def written_at(path: str) -> float:
 def load(path: str, shapes: Arrays) -> Checkpoint:
     """The checkpoint at `path`: the arrays named in `shapes` (others are left on disk), and `meta`.
 
-    Raises UserError, naming leaf and both shapes, when an array is missing or of another shape, and
-    DamagedCheckpointError.
+    Raises UserError, naming leaf and both shapes, when an array is missing or of another shape, or a collection has one
+    more than in `shapes`, and DamagedCheckpointError.
     """
     stored, packed = _stored(path)
-    _check_shapes(path, sparse.described(stored, packed), shapes)
+    _compare_shapes(path, sparse.described(stored, packed), shapes)
     wanted = sparse.to_load(shapes, stored, packed)
     with _reading(path), _alone(_context()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
@@ -355,9 +355,18 @@ def _reading(path: str) -> Iterator[None]:
             ) from None
 
 
-def _check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
-    found = dict(leaves(stored))
-    for name, leaf in leaves(shapes):
+def check_shapes(path: str, shapes: Arrays) -> None:
+    """Raises UserError when `load` would for the shapes; reads no array."""
+    _compare_shapes(path, stored_shapes(path), shapes)
+
+
+def _compare_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
+    found, asked = dict(leaves(stored)), dict(leaves(shapes))
+    for name in found:
+        if name.partition("/")[0] in shapes and name not in asked:
+            got = f"{name}, which the network has not"
+            raise UserError(f"Checkpoint {path}", got, "the same network", "Use the options of its run.")
+    for name, leaf in asked.items():
         if name not in found:
             raise UserError(f"Checkpoint {path}", f"no array {name}", "the same network", "Use the options of its run.")
         if tuple(found[name].shape) != tuple(leaf.shape):
@@ -365,7 +374,8 @@ def _check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
                 f"Checkpoint {path}, {name}",
                 f"shape {tuple(found[name].shape)}",
                 f"{tuple(leaf.shape)}",
-                "Use the options it was trained with (resnet_depth, resnet_width, classes), or another model_dir.",
+                "Use the options it was trained with (resnet_depth, resnet_width, classes), or another model_dir or "
+                "checkpoint.",
             )
 
 

@@ -39,7 +39,7 @@ from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.phase import fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_with
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.run import kept_steps, resolve
+from resnet_tpu.training.run import kept_steps, resolve, resolve_order
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ def train_lottery(config: Config) -> None:
         missing = "lottery_reset_to" if flags.lottery_prune_at else "lottery_prune_at"
         raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
     check(config)
+    if flags.lottery_results_dir:
+        storage.check_writable(flags.lottery_results_dir)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         named = _named_start(config.run.model_dir)
@@ -137,7 +139,7 @@ def _begin(config: Config, named: str | None) -> None:
     flags, model_dir = config.lottery, config.run.model_dir
     asked = _description(config)
     source = open_source(config.data, "train")
-    config = resolve(config, source)
+    config = resolve_order(resolve(config, source), source)
     network = network_of(config)
     masks = _prune(config, network) if flags.lottery_prune_at else None
     present = _open(named, network, config) if named else None
@@ -237,6 +239,8 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         return _Origin(arrays, all_kept(kernels_of(arrays["params"], layers)), 0)
     found = find_named(path)
     if store.is_checkpoint(found):
+        params, batch_stats = network.shapes()
+        store.check_shapes(found, {"params": params, "batch_stats": batch_stats})
         checkpoint = store.load_all(found)
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
     variables = tf1.read_checkpoint(found)

@@ -96,6 +96,12 @@ def test_16_bit_png_keeps_the_high_bytes() -> None:
     np.testing.assert_array_equal(decode(saved(Image.fromarray(grey), "PNG"))[..., 1], grey >> 8)
 
 
+def test_pixels_that_are_floats_are_refused() -> None:
+    floats = Image.fromarray(np.random.default_rng(0).random((20, 30)).astype(np.float32))
+    with pytest.raises(DecodeError, match=r"bytes that cannot be decoded \(pixels are floats\), expected a whole JPEG"):
+        decode(saved(floats, "TIFF"))
+
+
 def test_animation_gives_its_first_frame() -> None:
     frames = [picture().convert("P"), ImageOps.invert(picture()).convert("P")]
     encoded = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])

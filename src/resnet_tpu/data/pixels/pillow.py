@@ -24,9 +24,14 @@ def open_image(encoded: bytes) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """`image` in mode RGB. Transparency is dropped, and 16 bits are scaled to 8."""
+    """`image` in mode RGB. Transparency is dropped, and 16 bits are scaled to 8.
+
+    Raises ValueError for pixels that are floats: nothing says what is white.
+    """
     if image.mode == "RGB":
         return image
+    if image.mode == "F":
+        raise ValueError("pixels are floats")
     if image.mode.startswith("I"):  # 16 bits: Pillow's own conversion clips instead of scaling
         pixels = np.asarray(image).astype(np.int64)
         image = Image.fromarray(np.clip(pixels >> 8 if pixels.max() > 255 else pixels, 0, 255).astype(np.uint8))

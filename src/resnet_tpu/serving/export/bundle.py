@@ -137,7 +137,7 @@ def _no_bundle(path: str) -> UserError:
     target = "exported" if store.is_checkpoint(path) else f"{source}/exported"
     commands.append(f"resnet-tpu export {source} {target}")
     return UserError(
-        "Bundle", f"{path}, {got}", expected, f"Run export first: {' && '.join(commands)}; it is in {target}."
+        "Bundle", f"{path}, {got}", expected, f"Run export first: {' && '.join(commands)}; this makes {target}."
     )
 
 
