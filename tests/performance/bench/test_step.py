@@ -1,6 +1,7 @@
 """`bench step`: what it trains, and the command."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,7 @@ def test_alone_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     header, row = capsys.readouterr().out.splitlines()
     assert header.startswith("step,program,images/s")
     assert "ResNet-18, 64 px, batch 8, float32" in row
+    assert re.search(r",resnet-tpu \((cpu|plain)\),", row)  # which kernels they were
     (case,) = json.loads(output.read_text())["figures"]["cases"]
     assert case["runs"]["resnet-tpu"][0]["images_per_sec"] > 0
 

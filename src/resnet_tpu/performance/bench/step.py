@@ -19,7 +19,16 @@ from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import MeasureOptions
-from resnet_tpu.performance.bench.step_programs import NUM_CLASSES, OURS, PROGRAMS, Case, Step, make_ours, make_torch
+from resnet_tpu.performance.bench.step_programs import (
+    NUM_CLASSES,
+    OURS,
+    PROGRAMS,
+    Case,
+    Step,
+    choose_ours,
+    make_ours,
+    make_torch,
+)
 from resnet_tpu.system.machine import has_gpu
 from resnet_tpu.system.program import exit_code
 
@@ -149,7 +158,7 @@ def _rows(what: str, outputs: Outputs) -> list[tuple[str, ...]]:
         rows.append(
             (
                 what,
-                title,
+                f"{title} ({runs[0]['kernels']})" if "kernels" in runs[0] else title,
                 f"{speed:.4g}",
                 *compare.ratio_cells(comparison.ratios()),
                 f"{1000 * compare.median(runs, 'cpu_secs'):.0f}",
@@ -217,6 +226,7 @@ def _run(arguments: Sequence[str]) -> None:
     figures = measure(step, case.batch_size, warmup=int(warmup), steps=int(steps), seconds=float(seconds))
     figures["device"] = PROGRAMS[name].device()
     if name == OURS:
+        figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are others, and slow
         figures |= _utilisation(case, precision, figures["images_per_sec"])
     print(json.dumps(figures), flush=True)
 

@@ -3,13 +3,18 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.performance.bench.compare import Peer
+
+if TYPE_CHECKING:  # the peers' processes do without JAX
+    from jax.sharding import Mesh
+
+    from resnet_tpu.training.tune import Choice
 
 NUM_CLASSES = 1000
 DEPTHS = (18, 20, 34, 50)
@@ -84,22 +89,32 @@ class Case:
         }
 
 
+def choose_ours(case: Case, precision: str) -> "tuple[Config, Mesh, Choice]":
+    """The options, the device and the kernels of resnet-tpu, as `train` would choose them here."""
+    import jax
+
+    from resnet_tpu.parallel import distributed
+    from resnet_tpu.training.tune import resolve_kernels
+
+    distributed.start(use_tpu=True)
+    config, mesh = case.config(precision), distributed.mesh_of(jax.devices()[:1])
+    return config, mesh, resolve_kernels(config, mesh, None)
+
+
 def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     """(initial parameters, a step on one device) of resnet-tpu, computed as `train` would here."""
     import jax
 
     from resnet_tpu.options.network import network_of
-    from resnet_tpu.parallel import distributed
     from resnet_tpu.training.optimizer import make_optimizer
     from resnet_tpu.training.state import create_state
-    from resnet_tpu.training.tune import resolve_kernels, step_of
+    from resnet_tpu.training.tune import step_of
 
-    distributed.start(use_tpu=True)
-    config, mesh = case.config(precision), distributed.mesh_of(jax.devices()[:1])
+    config, mesh, choice = choose_ours(case, precision)
     network = network_of(config, mesh)
     state = create_state(network, make_optimizer(config.optimizer), seed=0)
     params = jax.device_get(state.params)
-    train_step = step_of(resolve_kernels(config, mesh, None), config, mesh)
+    train_step = step_of(choice, config, mesh)
     batch = jax.device_put(case.batch())
 
     def step() -> float:
