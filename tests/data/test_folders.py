@@ -136,6 +136,7 @@ def test_csv(tmp_path: Path) -> None:
     [
         ("", "got columns missing, expected a first line path,label"),
         ("1.jpg,a\n", "got columns 1.jpg, a, expected a first line path,label"),
+        ("path,label,label\n1.jpg,a,b\n", "got columns path, label, label, expected a first line path,label"),
         ("path,label\n", "no image"),
         ("path,label\n1.jpg,\n", "line 2: got path '1.jpg', label ''"),
         ("path,label,split\n1.jpg,a,\n", "line 2: got split ''"),

@@ -221,9 +221,9 @@ def _read_csv(path: str) -> Found:
             reader = csv.DictReader(file, strict=True, skipinitialspace=True)
             columns = [column.strip() for column in reader.fieldnames or ()]
             reader.fieldnames = columns
-            if not {"path", "label"} <= set(columns):
+            if [columns.count(name) for name in ("path", "label")] != [1, 1] or columns.count("split") > 1:
                 got = f"columns {', '.join(columns) or 'missing'}"
-                raise UserError(f"CSV {path}", got, "a first line path,label or path,label,split", "Add it.")
+                raise UserError(f"CSV {path}", got, "a first line path,label or path,label,split", "Write it so.")
             for row in reader:
                 photo = _csv_photo(path, reader.line_num, row, has_split="split" in columns)
                 other = photos.setdefault(photo.path, photo)
