@@ -62,7 +62,7 @@ class WaitBenchOptions(BenchOptions):
         None,
         "Milliseconds per batch of a device that is stood in for. Default: on GPU and TPU the real step; on CPU a "
         "quarter more than the optimized pipeline takes for a batch.",
-        at_least=0,
+        at_least=1,
     )
     stubbed: bool = option(
         False,
