@@ -97,9 +97,17 @@ def train(
             )
             config, weights = resolve_initial_weights(config, checkpoints)
             network = network_of(config, mesh)
-            start = find_start(config, network, checkpoints, source.class_names, weights, mesh)
             trainer = Trainer(
-                config, network, mesh, source, validation, checkpoints, start, on_step, train_step, train_image
+                config,
+                network,
+                mesh,
+                source,
+                validation,
+                checkpoints,
+                find_start(config, network, checkpoints, source.class_names, weights, mesh),
+                on_step,
+                train_step,
+                train_image,
             )
             summary = trainer.run(stack)
         if hosts.is_first():
@@ -184,12 +192,8 @@ class Trainer:
         self._flight = StepsInFlight()
         self._on_step = on_step
         self._train_image = train_image
-        self.state, self.step, self.position, self.class_names = (
-            start.state,
-            start.step,
-            start.position,
-            start.class_names,
-        )
+        self.state, self.step = start.state, start.step
+        self.position, self.class_names = start.position, start.class_names
         self._kernels = start.kernels
         if train_step is None:
             choice = resolve_kernels(config, mesh, start.kernels)
