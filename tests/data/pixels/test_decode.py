@@ -96,10 +96,16 @@ def test_16_bit_png_keeps_the_high_bytes() -> None:
     np.testing.assert_array_equal(decode(saved(Image.fromarray(grey), "PNG"))[..., 1], grey >> 8)
 
 
-def test_pixels_that_are_floats_are_refused() -> None:
-    floats = Image.fromarray(np.random.default_rng(0).random((20, 30)).astype(np.float32))
-    with pytest.raises(DecodeError, match=r"bytes that cannot be decoded \(pixels are floats\), expected a whole JPEG"):
-        decode(saved(floats, "TIFF"))
+@pytest.mark.parametrize(
+    ("pixels", "why"),
+    [
+        (np.random.default_rng(0).random((20, 30), np.float32), "are floats"),
+        (np.full((20, 30), 70_000, np.int32), "have more than 16 bits"),
+    ],
+)
+def test_pixels_of_which_nothing_says_what_is_white_are_refused(pixels: np.ndarray, why: str) -> None:
+    with pytest.raises(DecodeError, match=rf"bytes that cannot be decoded \(pixels {why}\), expected a whole JPEG"):
+        decode(saved(Image.fromarray(pixels), "TIFF"))
 
 
 def test_animation_gives_its_first_frame() -> None:

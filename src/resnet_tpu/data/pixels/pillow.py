@@ -26,7 +26,7 @@ def open_image(encoded: bytes) -> Image.Image:
 def to_rgb(image: Image.Image) -> Image.Image:
     """`image` in mode RGB. Transparency is dropped, and 16 bits are scaled to 8.
 
-    Raises ValueError for pixels that are floats: nothing says what is white.
+    Raises ValueError for pixels that are floats or have more than 16 bits: nothing says what is white.
     """
     if image.mode == "RGB":
         return image
@@ -34,6 +34,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
         raise ValueError("pixels are floats")
     if image.mode.startswith("I"):  # 16 bits: Pillow's own conversion clips instead of scaling
         pixels = np.asarray(image).astype(np.int64)
+        if pixels.max() > 0xFFFF:
+            raise ValueError("pixels have more than 16 bits")
         image = Image.fromarray(np.clip(pixels >> 8 if pixels.max() > 255 else pixels, 0, 255).astype(np.uint8))
     image.info.pop("transparency", None)  # Pillow would warn of it
     return image.convert("RGB")
