@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import resnet_tpu
 from resnet_tpu import cli
 from resnet_tpu.options import network
 from resnet_tpu.training import loop
@@ -15,6 +16,7 @@ from resnet_tpu.training import loop
 Way = list[tuple[str, str]]
 """(function, file below the package) of each that is passed."""
 
+PACKAGE = f"{Path(resnet_tpu.__file__).parent}/"
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "how_it_works.md").read_text()
 BEFORE, TABLE = re.split(r"\n\n(?=\|)", PAGE.partition("## From an option to where it acts")[2].partition("\n## ")[0])
@@ -47,8 +49,8 @@ def passed() -> Way:
     frame = inspect.currentframe()
     while frame:
         code = frame.f_code
-        if "/resnet_tpu/" in code.co_filename:
-            found.append((code.co_qualname, code.co_filename.rpartition("/resnet_tpu/")[2]))
+        if code.co_filename.startswith(PACKAGE):
+            found.append((code.co_qualname, code.co_filename.removeprefix(PACKAGE)))
         frame = frame.f_back
     return found[::-1]
 
