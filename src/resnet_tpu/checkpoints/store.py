@@ -287,7 +287,7 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     more than in `shapes`, and DamagedCheckpointError.
     """
     stored, packed = _stored(path)
-    _compare_shapes(path, sparse.described(stored, packed), shapes)
+    check_shapes(path, sparse.described(stored, packed), shapes)
     wanted = sparse.to_load(shapes, stored, packed)
     with _reading(path), _alone(_context()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
@@ -355,12 +355,8 @@ def _reading(path: str) -> Iterator[None]:
             ) from None
 
 
-def check_shapes(path: str, shapes: Arrays) -> None:
-    """Raises UserError when `load` would for the shapes; reads no array."""
-    _compare_shapes(path, stored_shapes(path), shapes)
-
-
-def _compare_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
+def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
+    """Raises UserError, as `load`, where `stored`, of the checkpoint at `path`, does not fit `shapes`."""
     found, asked = dict(leaves(stored)), dict(leaves(shapes))
     for name in found:
         if name.partition("/")[0] in shapes and name not in asked:
