@@ -19,6 +19,7 @@ import jax
 from benchmarks import script
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import choose_kernels
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.bench.step import PRECISIONS
 from resnet_tpu.performance.bench.step_programs import Case
@@ -36,7 +37,8 @@ def check(case: Case) -> dict[str, Any]:
     for precision in PRECISIONS:
         config = case.config(precision)
         for kernels in sorted({"plain", choose_kernels(config.model, here).name}):
-            distances = reference.distances(step_of(Choice(kernels), config, here), here)
+            step = step_of(Choice(kernels), network_of(config, here), config, here)
+            distances = reference.distances(step, here)
             wrong = reference.why_not(distances) if precision == "float32" else ""
             forms.append({"kernels": kernels, "precision": precision, **_figures(distances), "wrong": wrong})
     return {"device": here.devices.flat[0].device_kind, "case": case.title, "noise": reference.noise, "forms": forms}

@@ -130,7 +130,7 @@ def check_training(config: Config) -> None:
     """
     check_start(config)
     config, _, _, mesh = open_run(config)
-    train_step_of(config, mesh)
+    train_step_of(network_of(config, mesh), config, mesh)
 
 
 def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
@@ -198,7 +198,7 @@ class Trainer:
         if train_step is None:
             choice = resolve_kernels(config, mesh, start.kernels)
             self._kernels = describe(choice, mesh)
-            train_step = step_of(choice, config, mesh)
+            train_step = step_of(choice, network, config, mesh)
         self.train_step: TrainStep = train_step
 
     def run(self, stack: contextlib.ExitStack) -> Summary:

@@ -28,7 +28,7 @@ class Reference:
     def __init__(self, config: Config, mesh: Mesh) -> None:
         """config: of a run whose options are resolved."""
         self._config = config
-        step = train_step_of(config, mesh, kernels=PLAIN, tuned_compiler=False)
+        step = train_step_of(network_of(config, mesh), config, mesh, kernels=PLAIN, tuned_compiler=False)
         last_bit = float(jnp.finfo(config.model.precision).eps) / 2
         self._plain = self._gradients(step, mesh)
         noisy = [_norms(self._gradients(step, mesh, last_bit, seed), self._plain) for seed in (1, 2)]

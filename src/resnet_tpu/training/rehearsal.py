@@ -4,6 +4,7 @@ from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.transfer import take_over
 from resnet_tpu.checkpoints.weights import open_weights
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.training.loop import check_start, open_run
 from resnet_tpu.training.run import describe_run, lengths_of
@@ -20,7 +21,7 @@ def rehearse(config: Config) -> str:
         if config.train.resnet_checkpoint and not done:
             config = take_over(config, open_weights(config.train.resnet_checkpoint))
         lengths = lengths_of(config)
-        train_step_of(config, mesh)
+        train_step_of(network_of(config, mesh), config, mesh)
         lines = [describe_run(config, mesh, done[-1] if done else 0, lengths.total)]
         if validation is not None:
             count = min(config.data.num_eval_images or len(validation), len(validation))

@@ -13,7 +13,6 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
 from resnet_tpu.training.loss import cross_entropy, l2
@@ -39,14 +38,14 @@ def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
 
 
 def train_step_of(
-    config: Config, mesh: Mesh, *, kernels: Kernels | None = None, tuned_compiler: bool = True
+    network: Network, config: Config, mesh: Mesh, *, kernels: Kernels | None = None, tuned_compiler: bool = True
 ) -> TrainStep:
     """The step of a run whose options are resolved, on the devices of `mesh`; see `make_train_step`.
 
     kernels: how the layers are computed; default as the options say, see `choose_kernels`.
     """
     return make_train_step(
-        network_of(config, mesh).with_kernels(kernels or choose_kernels(config.model, mesh)),
+        network.with_kernels(kernels or choose_kernels(config.model, mesh)),
         make_optimizer(config.optimizer),
         make_schedule(config),
         config.optimizer,

@@ -16,8 +16,10 @@ from resnet_tpu import storage
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.kernels.choose import KERNELS, choose_kernels, why_not
+from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.progress import track
 from resnet_tpu.storage import checked_json
@@ -106,12 +108,12 @@ def tune(config: Config, mesh: Mesh) -> tuple[Choice, list[Trial]]:
     One that does not compile, does not fit in memory or does not agree with the plain layers is left out. The images
     are random ones. Of several hosts all must call it; the first decides.
     """
-    reference = Reference(config, mesh)
+    reference, network = Reference(config, mesh), network_of(config, mesh)
     every = candidates(config, mesh)
     trials, steps = [], {}
     for choice in track(every, "verify kernels", len(every)):
         try:
-            step = step_of(choice, config, mesh)
+            step = step_of(choice, network, config, mesh)
             if wrong := reference.why_not(reference.distances(step, mesh)):
                 trials.append(Trial(choice, left_out=wrong))
                 continue
@@ -158,9 +160,10 @@ def fastest(trials: list[Trial]) -> Choice:
     return min(plain, key=lambda choice: timed[choice]) if plain else best
 
 
-def step_of(choice: Choice, config: Config, mesh: Mesh) -> TrainStep:
+def step_of(choice: Choice, network: Network, config: Config, mesh: Mesh) -> TrainStep:
     """The step of a run whose options are resolved, computed so."""
-    return train_step_of(config, mesh, kernels=KERNELS[choice.kernels](mesh), tuned_compiler=choice.tuned_compiler)
+    kernels = KERNELS[choice.kernels](mesh)
+    return train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=choice.tuned_compiler)
 
 
 def _time(steps: dict[Choice, TrainStep], config: Config, mesh: Mesh) -> Iterator[Trial]:

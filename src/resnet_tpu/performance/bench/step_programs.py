@@ -114,7 +114,7 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     network = network_of(config, mesh)
     state = create_state(network, make_optimizer(config.optimizer), seed=0)
     params = jax.device_get(state.params)
-    train_step = step_of(choice, config, mesh)
+    train_step = step_of(choice, network, config, mesh)
     batch = jax.device_put(case.batch())
 
     def step() -> float:

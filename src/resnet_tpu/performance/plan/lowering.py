@@ -23,7 +23,7 @@ def lower_train_step(config: Config, mesh: Mesh, *, kernels: Kernels | None = No
     """
     network = network_of(config, mesh)
     optimizer = make_optimizer(config.optimizer)
-    step: Any = train_step_of(config, mesh, kernels=kernels)
+    step: Any = train_step_of(network, config, mesh, kernels=kernels)
     average = config.optimizer.keeps_average
     state = jax.eval_shape(lambda *arrays: start_state(optimizer, *arrays, average=average), *network.shapes())
     return step.lower(_place(state, distributed.replicated(mesh)), _batch(config, config.train.train_batch_size, mesh))

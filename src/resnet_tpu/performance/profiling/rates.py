@@ -15,6 +15,7 @@ from resnet_tpu.data.loader.order import random_at
 from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_of_machine
 from resnet_tpu.system.machine import num_cores
@@ -80,7 +81,7 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
     if mesh.devices.flat[0].platform == "cpu":
         parts = mesh.devices.size * config.optimizer.gradient_accumulation_steps
         config = config.replace(train_batch_size=min(config.train.train_batch_size, _MOST_PER_CPU * parts))
-    step = step_of(resolve_kernels(config, mesh, None), config, mesh)
+    step = step_of(resolve_kernels(config, mesh, None), network_of(config, mesh), config, mesh)
     batch = random_batch(config, mesh)
     durations: list[float] = []
     state, _ = jax.block_until_ready(step(random_state(config, mesh), batch))
