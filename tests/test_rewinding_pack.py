@@ -1,5 +1,6 @@
 """The paper's experiment is carried from machine to machine by a pack, and ends as one that was never packed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,5 +48,19 @@ def test_an_unpacked_training_ends_with_the_same_bits(tmp_path: Path, monkeypatc
 
 def test_without_images_it_says_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no images in its folder data, .* Run resnet-tpu prepare cifar10 .*/data"):
-        rewinding.run(tmp_path)
+        rewinding.run(tmp_path, "float32")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_one_precision_has_done_another_goes_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    once, *others = rewinding.commands("bfloat16")
+    rows = [
+        {"command": once, "cpu_hours": 1.0, "ended": "done"},
+        {"command": others[0], "cpu_hours": 1.0, "ended": "lost"},
+    ]
+    (tmp_path / rewinding.STARTS).write_text(json.dumps(rows))
+    started: list[list[str]] = []
+    monkeypatch.setattr(rewinding, "_run", lambda folder, arguments: started.append(arguments))
+    rewinding.run(tmp_path, "float32")
+    assert started == list(rewinding.commands("float32"))[1:]

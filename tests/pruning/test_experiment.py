@@ -16,6 +16,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import prune_run
 from resnet_tpu.pruning.levels import plan_levels
 from resnet_tpu.pruning.options import Experiment
+from resnet_tpu.pruning.phase import config_at
 from resnet_tpu.training.loop import curves_path, train
 
 LAST, EARLY = 6, 2
@@ -163,6 +164,19 @@ def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     with pytest.raises(UserError, match=r"Phase .*level_01: got other options, expected .* Give another output_dir"):
         prune_run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
+
+
+def test_it_may_be_computed_in_another_way_than_the_training(dense: Path, tmp_path: Path) -> None:
+    once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
+    of_unpruned = arrays(dense, LAST)
+    computing = {"precision": "bfloat16", "kernels": "plain"}
+    outcomes = prune_run(str(dense), str(tmp_path), experiment(levels=2), computing=computing)
+    assert outcomes[:2] == once
+    models = [config_at(outcome.model_dir).model for outcome in outcomes]
+    assert [(model.precision, model.kernels) for model in models] == [("float32", "auto")] * 2 + [("bfloat16", "plain")]
+    assert_starts_from(arrays(Path(outcomes[2].model_dir), EARLY), arrays(dense, EARLY))
+    for name, array in arrays(dense, LAST).items():
+        np.testing.assert_array_equal(array, of_unpruned[name])
 
 
 @pytest.mark.long

@@ -8,9 +8,13 @@ from typing import Literal
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
 from resnet_tpu.cli.run_options import CONCERNS, options_about
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import FilePath, option, options_of
 from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.pruning.retrain import RETRAININGS
+
+COMPUTING = {name: OPTIONS[name] for name in ("precision", "kernels", *options_about("run"))}
+"""Options that say how a training is computed, not what: those of `prune` may differ from the training's own."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class ReportOptions:
 
 @Command(
     "resnet-tpu prune",
-    "Stopped at any time, the same command goes on; a level that is done is only read.",
+    "Stopped at any time, the same command goes on; a level that is done is only read. Options of the run that are not "
+    "given are those of the training in MODEL_DIR.",
     usage="MODEL_DIR [options], or --combine OUTPUT_DIR ...",
     examples=(
         "resnet-tpu prune runs/cifar --density=20",
@@ -42,7 +47,7 @@ class ReportOptions:
         Group("re-training", {}, notes={name: retraining.text for name, retraining in RETRAININGS.items()}),
         Group("what to do", Experiment),
         Group("where to show it", ReportOptions),
-        Group(CONCERNS["run"], options_about("run"), without=("model_dir", "mode")),
+        Group(CONCERNS["run"], COMPUTING, without=("model_dir", "mode")),
     ],
 )
 def prune(given: Given) -> None:
@@ -63,8 +68,8 @@ def prune(given: Given) -> None:
         report_experiment(read_outcomes(folders), shown.output_dir, shown.paper_network)
         return
     output_dir = shown.output_dir or f"{folders[0].rstrip('/')}/pruning"
-    devices = {name: given.values[name] for name in options_about("run") if name in given.values}
-    outcomes = prune_run(folders[0], output_dir, asked, devices=devices)
+    computing = {name: given.values[name] for name in COMPUTING if name in given.values}
+    outcomes = prune_run(folders[0], output_dir, asked, computing=computing)
     if hosts.is_first():
         report_experiment(outcomes, output_dir, shown.paper_network)
         sparsest = shlex.quote(min(outcomes, key=lambda outcome: outcome.density).model_dir)

@@ -28,25 +28,27 @@ log = logging.getLogger(__name__)
 
 
 def prune_run(
-    model_dir: GivenPath, output_dir: GivenPath, asked: Experiment, *, devices: Mapping[str, Any] | None = None
+    model_dir: GivenPath, output_dir: GivenPath, asked: Experiment, *, computing: Mapping[str, Any] | None = None
 ) -> list[Outcome]:
     """Prunes the training in `model_dir` and trains it again, level by level, each way and seed; goes on if stopped.
 
     `output_dir/seed_<n>/<retrain>/<level>/` are the phases. Trainings with other seeds than that of `model_dir` begin
-    anew, in `output_dir/seed_<n>/unpruned/`. devices: options of `RunConfig` in place of the training's own, such as
-    `num_cores` and those of several processes, which all make the same call. Returns every phase. Raises UserError for
-    options that do not fit, and when the rewind step has no checkpoint.
+    anew, in `output_dir/seed_<n>/unpruned/`. computing: options in place of the training's own that change how it is
+    computed, not what: those of `RunConfig`, such as `num_cores` and those of several processes, which all make the
+    same call; `precision` and `kernels`. Returns every phase. Raises UserError for options that do not fit, and when
+    the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
     folders.check_model_dir(model_dir)
     written = read_run(model_dir)  # for what its checkpoints say JAX must have begun
-    where = merge(Config(), [*([written] if written else []), Layer("devices", devices or {})])[0].run
+    changed = Layer("computing", computing or {})
+    where = merge(Config(), [*([written] if written else []), changed])[0].run
     outcomes: list[Outcome] = []
     distributed.start(use_tpu=where.use_tpu)
     with hosts.connected(where):
-        own = config_at(model_dir).replace(**{name: getattr(where, name) for name in devices or {}})
+        own = merge(config_at(model_dir), [changed])[0]
         for seed in seeds or [own.train.seed]:
             unpruned = _find_unpruned(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
             outcomes.append(read_outcome(unpruned.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
