@@ -45,6 +45,14 @@ def test_digits_are_written_once(tmp_path: Path) -> None:
     assert [path.stat().st_mtime_ns for path in files] == times
 
 
+def test_digits_are_not_mixed_with_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = tmp_path / "photos"
+    (photos / "mine").mkdir(parents=True)
+    assert cli.main(["demo", f"--output_dir={tmp_path}"]) == 2
+    assert f"Folder {photos}: got mine in it, expected a new folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["photos", "mine"]
+
+
 def test_a_digit_that_a_killed_demo_left_half_written_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

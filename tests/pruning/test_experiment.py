@@ -222,12 +222,21 @@ def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
         ({"rewind_to": 17}, r"rewind_to: got step 17, expected one of the 6 steps"),
         ({"rewind_to": 2, "retrain_epochs": 1.0}, r"rewind_to and retrain_epochs"),
         ({"retrain_epochs": 5.0, "rewind_to": None}, r"retrain_epochs: got step -6"),
+        ({"method": "prune_resnet56_A"}, r"Pruning method prune_resnet56_A_1: got a network without conv_8"),
     ],
 )
 def test_bad_input(changes: dict[str, Any], message: str, dense: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         prune_run(str(dense), str(tmp_path / "out"), experiment(**changes))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_trained_is_not_changed_by_how_it_is_computed(dense: Path, tmp_path: Path) -> None:
+    for name, value in {"train_steps": LAST + 1, "model_dir": str(tmp_path / "other"), "seed": 3}.items():
+        with pytest.raises(UserError, match=rf"^computing: got {name}, expected .*precision, kernels, num_cores"):
+            prune_run(str(dense), str(tmp_path / "out"), experiment(), computing={name: value})
+    assert not list(tmp_path.iterdir())
+    assert store.steps_in(str(dense / store.FOLDER))[-1] == LAST
 
 
 def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -152,6 +153,25 @@ def test_a_checkpoint_is_no_place_for_a_run(tiny: Tiny, whole: Path) -> None:
         with pytest.raises(UserError, match=wanted):
             train(tiny(whole / place))
         assert sorted(path.name for path in (whole / place).iterdir()) == before
+
+
+def test_a_run_among_its_photos_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    for name in ("red", "blue"):
+        (tmp_path / name).mkdir()
+        for number in range(20):
+            cv2.imwrite(str(tmp_path / name / f"{number}.png"), np.zeros((16, 16, 3), np.uint8))
+    before = sorted(tmp_path.rglob("*"))
+    for place in (tmp_path, tmp_path / "model"):
+        with pytest.raises(UserError, match=rf"^model_dir: got {place}, expected a folder outside of {tmp_path}\."):
+            train(tiny(place, data_dir=str(tmp_path), num_label_classes=None, num_train_images=None))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_no_training_is_not_trained(tiny: Tiny, tmp_path: Path) -> None:
+    for mode in ("eval", "predict"):
+        with pytest.raises(UserError, match=f"^mode: got {mode}, expected train or train_and_eval"):
+            train(tiny(tmp_path / "run", mode=mode))
+    assert not list(tmp_path.iterdir())
 
 
 def test_changed_options_are_said(tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

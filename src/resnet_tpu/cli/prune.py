@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import CONCERNS, options_about
+from resnet_tpu.cli.run_options import CONCERNS
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import FilePath, option, options_of
-from resnet_tpu.pruning.options import Experiment
+from resnet_tpu.pruning.options import COMPUTING, Experiment
 from resnet_tpu.pruning.retrain import RETRAININGS
-
-COMPUTING = {name: OPTIONS[name] for name in ("precision", "kernels", *options_about("run"))}
-"""Options that say how a training is computed, not what: those of `prune` may differ from the training's own."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +43,15 @@ class ReportOptions:
         Group("re-training", {}, notes={name: retraining.text for name, retraining in RETRAININGS.items()}),
         Group("what to do", Experiment),
         Group("where to show it", ReportOptions),
-        Group(CONCERNS["run"], COMPUTING, without=("model_dir", "mode")),
+        Group(CONCERNS["run"], COMPUTING),
     ],
 )
 def prune(given: Given) -> None:
     """Prune a trained network and train it again: with weights or learning rate rewound, or fine-tuned."""
     folders, asked, shown = given.values["folders"], given.fill(Experiment), given.fill(ReportOptions)
     if shown.combine:
-        _check_combining([name for name in options_of(Experiment) if name in given.values], shown.output_dir)
+        others = [name for name in (*options_of(Experiment), *COMPUTING) if name in given.values]
+        _check_combining(others, shown.output_dir)
     elif len(folders) > 1:
         do = "Prune one after the other; --combine puts their results together."
         raise UserError("MODEL_DIR", " ".join(folders), "one folder", do)

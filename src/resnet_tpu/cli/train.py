@@ -58,8 +58,6 @@ def train(given: Given) -> None:
     """Train on images, evaluate along the way, keep checkpoints; go on where model_dir stopped."""
     only, values = given.fill(_OnlyOptions), _with_photos(given.values)
     config = configure(values)
-    if config.run.mode not in ("train", "train_and_eval"):
-        raise UserError("mode", config.run.mode, "train or train_and_eval", f"See resnet-tpu {config.run.mode} --help.")
     if not config.run.model_dir and (model_dir := _model_dir_for(config)):
         log.info("No --model_dir: %s", model_dir)
         config = config.replace(model_dir=model_dir)

@@ -86,6 +86,16 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
     return _with_boxes(found, boxes) if boxes else found
 
 
+def check_outside(what: str, folder: str, photos: str) -> None:
+    """Raises UserError for a folder to write to that `photos`, read as classes, would be looked through with."""
+    if storage.is_remote(folder) or storage.is_remote(photos):
+        return
+    inner, outer = Path(folder).resolve(), Path(photos).resolve()
+    if inner == outer or (outer.is_dir() and outer in inner.parents):
+        do = "Choose one beside it: what is in it counts as classes and photos."
+        raise UserError(what, folder, f"a folder outside of {photos}", do)
+
+
 def _with_boxes(found: Found, boxes: Boxes) -> Found:
     named: dict[str, Photo] = {}
     for photo in found.photos:

@@ -17,7 +17,7 @@ from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.options.overrides import Layer, merge, read_run
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.pruning.levels import Level, plan_levels
-from resnet_tpu.pruning.options import Experiment
+from resnet_tpu.pruning.options import COMPUTING, Experiment
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
 from resnet_tpu.pruning.phase import Phase, Unpruned, config_at, is_done
 from resnet_tpu.pruning.retrain import RETRAININGS
@@ -34,13 +34,15 @@ def prune_run(
 
     `output_dir/seed_<n>/<retrain>/<level>/` are the phases. Trainings with other seeds than that of `model_dir` begin
     anew, in `output_dir/seed_<n>/unpruned/`. computing: options in place of the training's own that change how it is
-    computed, not what: those of `RunConfig`, such as `num_cores` and those of several processes, which all make the
-    same call; `precision` and `kernels`. Returns every phase. Raises UserError for options that do not fit, and when
+    computed, not what: `precision`, `kernels`, `num_cores`, and those of several processes, which all make the same
+    call. Returns every phase. Raises UserError for options that do not fit, and when
     the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
+    if unfit := [name for name in computing or {} if name not in COMPUTING]:
+        raise UserError("computing", unfit[0], f"of {', '.join(COMPUTING)}", "Leave it out: it is the training's own.")
     folders.check_model_dir(model_dir)
     written = read_run(model_dir)  # for what its checkpoints say JAX must have begun
     changed = Layer("computing", computing or {})

@@ -4,8 +4,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import Length, convert_fields, option
 from resnet_tpu.pruning.retrain import RETRAININGS
+
+COMPUTING = {
+    name: found
+    for name, found in OPTIONS.items()
+    if name in ("precision", "kernels") or (found.group == "run" and name not in ("model_dir", "mode"))
+}
+"""Options that say how a training is computed, not what: a re-training may have others than the training had."""
 
 
 @dataclass(frozen=True)

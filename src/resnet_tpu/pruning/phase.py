@@ -97,14 +97,15 @@ class Phase:
     def begin(self) -> None:
         """Writes the checkpoint to start from, unless one is there already."""
         folder = storage.join(self.model_dir, store.FOLDER)
+        if hosts.from_first(lambda: store.steps_in(folder)):
+            return
+        arrays, meta = self._start()  # or nothing is written where that is refused
+        if hosts.is_first():
+            storage.make_dir(self.model_dir)
+            text = json.dumps(self._description(), indent=2)
+            storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
         with CheckpointStore(folder, keep=1) as checkpoints:
-            if not checkpoints.steps():
-                if hosts.is_first():
-                    storage.make_dir(self.model_dir)
-                    text = json.dumps(self._description(), indent=2)
-                    storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
-                arrays, meta = self._start()
-                checkpoints.save(int(arrays["step"]), arrays, meta)
+            checkpoints.save(int(arrays["step"]), arrays, meta)
 
     def _description(self) -> dict[str, Any]:
         names = ("method", "retrain", "rewind_optimizer")

@@ -22,11 +22,13 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.data.folders import check_outside
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.errors import NonFiniteError
+from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
@@ -117,6 +119,8 @@ def train(
 
 def check_start(config: Config) -> None:
     """Raises UserError for options and a `model_dir` that do not fit, before data are opened or a device is touched."""
+    if (mode := config.run.mode) not in ("train", "train_and_eval"):
+        raise UserError("mode", mode, "train or train_and_eval", f"Leave it out: {mode} is a verb of its own.")
     config.run.require_model_dir()
     check(config)
     folders.check_model_dir(config.run.model_dir)
@@ -136,6 +140,8 @@ def check_training(config: Config) -> None:
 def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     """The resolved options, the images to train on and those to evaluate on, if that is asked for, and the devices."""
     source = open_source(config.data, "train")
+    if isinstance(source, FolderSource):
+        check_outside("model_dir", config.run.model_dir, config.data.data_dir)
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
     if validation is not None:
         check_classes(config.data.location, validation.class_names, source.class_names)

@@ -5,7 +5,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from resnet_tpu.errors import missing_extra
+from resnet_tpu import storage
+from resnet_tpu.errors import UserError, missing_extra
 
 DIGIT_PX = 32
 """The scans are 8 x 8 pixels; their JPEGs are this large."""
@@ -14,15 +15,20 @@ DIGIT_PX = 32
 def write_digits(folder: str) -> None:
     """The 1,797 scanned digits of scikit-learn as JPEG files, `folder/<digit>/<number>.jpg`.
 
-    Source: UCI, Optical Recognition of Handwritten Digits. Raises UserError without scikit-learn.
+    Source: UCI, Optical Recognition of Handwritten Digits. Raises UserError without scikit-learn, and where there is
+    something else in `folder`.
     """
+    classes = [str(digit) for digit in range(10)]
+    if strange := [name for name in storage.list_dir(folder) if name[0] != "." and name not in classes]:
+        expected = "a new folder, or one of these digits"
+        raise UserError(f"Folder {folder}", f"{strange[0]} in it", expected, "Choose another folder.")
     try:
         from sklearn.datasets import load_digits
     except ImportError:
         raise missing_extra("demo", "scikit-learn", "demo") from None
     scans, digits = load_digits(return_X_y=True)
-    for digit in range(10):
-        (Path(folder) / str(digit)).mkdir(parents=True, exist_ok=True)
+    for name in classes:
+        (Path(folder) / name).mkdir(parents=True, exist_ok=True)
     for number, (scan, digit) in enumerate(zip(scans.reshape(-1, 8, 8), digits, strict=True)):
         grey = np.clip(255 - scan * (255 / 16), 0, 255).astype(np.uint8)  # ink 0..16 to black on white
         image = cv2.resize(grey, (DIGIT_PX, DIGIT_PX), interpolation=cv2.INTER_CUBIC)

@@ -13,7 +13,7 @@ import resnet_tpu
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import digest_of, read_boxes
 from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
-from resnet_tpu.data.folders import find_photos
+from resnet_tpu.data.folders import check_outside, find_photos
 from resnet_tpu.data.images import Limits, Subsampling
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
 from resnet_tpu.data.prepare import beam as on_beam
@@ -156,13 +156,8 @@ def prepare(
 
 
 def _check_places(raw_dir: str, out_dir: str) -> None:
-    if storage.is_remote(out_dir) or storage.is_remote(raw_dir):
-        return
-    raw, out = Path(raw_dir).resolve(), Path(out_dir).resolve()
-    if raw == out or (raw.is_dir() and raw in out.parents):
-        do = "Choose a folder beside it: the shards would be looked through for photos."
-        raise UserError("Output folder", out_dir, f"a folder outside of {raw_dir}", do)
-    if out.is_file():
+    check_outside("Output folder", out_dir, raw_dir)
+    if Path(out_dir).is_file():
         raise UserError("Output folder", f"the file {out_dir}", "a folder", "Choose another name.")
 
 
