@@ -6,8 +6,10 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import jax
+import pytest
 
 from resnet_tpu.cli import findings
 
@@ -29,6 +31,24 @@ def test_it_finds_what_is_here() -> None:
     assert found["cpu devices"]["found"] == "3 x cpu"
     assert found["jax"]["found"] == jax.__version__
     assert {finding["state"] for finding in found.values() if finding["topic"] == "versions"} == {"ok"}
+
+
+def test_a_home_that_may_not_be_entered_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_stat = os.stat
+
+    def stat(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{tmp_path}/"):
+            raise PermissionError(13, "Permission denied", path)
+        return real_stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)  # root may write everywhere
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    found = {finding.name: finding for finding in findings.examine(use_tpu=False)}
+    assert found["cache"].state == "broken"
+    assert found["cache"].found == f"{tmp_path}/.cache/resnet_tpu cannot be written to"
+    assert found["Google Cloud"].state == "missing"
 
 
 def test_it_names_what_is_broken(tmp_path: Path) -> None:

@@ -22,6 +22,11 @@ def test_compiled_steps_are_kept_in_the_cache_unless_told_elsewhere(
         distributed.start(use_tpu=False)
         assert [getattr(jax.config, name) for name in names] == before
         jax.config.update(names[0], None)
+        (tmp_path / "file").touch()
+        with monkeypatch.context() as patch:  # a place that JAX would warn of
+            patch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+            distributed.start(use_tpu=False)
+        assert getattr(jax.config, names[0]) is None
         distributed.start(use_tpu=False)
         assert [getattr(jax.config, name) for name in names] == [f"{storage.cache_dir()}/xla", 0.5]
         assert storage.cache_dir().startswith(str(tmp_path))

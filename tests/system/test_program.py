@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import aiohttp
 import jax
@@ -48,6 +49,17 @@ def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
 def test_machine_errors_name_the_file(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(OSError(number, os.strerror(number), "some/file")) == 2
     assert capsys.readouterr().err.startswith(f"some/file: got {os.strerror(number)}, expected ")
+
+
+def test_a_current_folder_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert exit_code(lambda _: Path("data").resolve(), ()) == 2
+    assert capsys.readouterr().err.startswith("Current folder: got none: it was deleted, expected ")
 
 
 def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]) -> None:

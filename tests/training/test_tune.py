@@ -184,7 +184,7 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert cli.main(["tune", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum("plain" in line or "fused" in line for line in lines) == 2
-    assert sum("taken from now on" in line for line in lines) == 1
+    assert sum("chosen" in line for line in lines) == 1
     assert cli.main(["tune", *arguments, "--format=json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {trial["choice"]["kernels"] for trial in found["trials"]} == {"plain", "fused"}  # the fastest first

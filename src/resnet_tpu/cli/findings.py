@@ -151,7 +151,8 @@ def _extras() -> Iterator[Finding]:
 def _places() -> Iterator[Finding]:
     """Where the package keeps what it can make again, and the memory that processes share."""
     cache = Path(storage.cache_dir())
-    there = next(path for path in (cache, *cache.parents) if path.exists())
+    # os.path, for pathlib raises where a folder above may not be entered
+    there = next(path for path in (cache, *cache.parents) if os.path.exists(path))  # noqa: PTH110
     if os.access(there, os.W_OK):
         yield Finding("places", "cache", "ok", f"{cache}, {_free(there)}")
     else:
@@ -165,7 +166,7 @@ def _credentials() -> Finding:
     """Where Google's libraries would find credentials, without asking Google."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     path = Path(named) if named else Path.home() / _ADC
-    if path.is_file():
+    if os.path.isfile(path):  # noqa: PTH113 - as above
         return Finding("credentials", "Google Cloud", "ok", str(path))
     if named:
         do = "Correct or unset GOOGLE_APPLICATION_CREDENTIALS."

@@ -63,5 +63,5 @@ def _print(best: "Choice", trials: Sequence["Trial"], batch_size: int) -> None:
     for trial in sorted(trials, key=order):
         rate = "" if trial.milliseconds is None else f"{1000 * batch_size / trial.milliseconds:.0f}"
         time = "" if trial.milliseconds is None else f"{trial.milliseconds:.1f}"
-        table.add_row(str(trial.choice), time, rate, "taken from now on" if trial.choice == best else trial.left_out)
+        table.add_row(str(trial.choice), time, rate, "chosen" if trial.choice == best else trial.left_out)
     make_console().print(table)

@@ -1,5 +1,6 @@
 """Devices and processes: start-up, the mesh, and how arrays lie on it."""
 
+import contextlib
 import importlib.util
 import os
 from collections import deque
@@ -39,8 +40,11 @@ def start(*, use_tpu: bool) -> None:
     if settings.jax_platforms == "cpu" or not has_accelerator():
         keep_memory()
     if settings.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", storage.join(storage.cache_dir(), "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        with contextlib.suppress(UserError):  # no such place: JAX would warn of each program that it cannot keep
+            cache = storage.join(storage.cache_dir(), "xla")
+            storage.check_writable(cache)
+            jax.config.update("jax_compilation_cache_dir", cache)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     elif storage.is_remote(settings.jax_compilation_cache_dir):
         filesystem(settings.jax_compilation_cache_dir)  # JAX reads and writes by the same client, which is set up now
 

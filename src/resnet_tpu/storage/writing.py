@@ -74,7 +74,7 @@ def check_room(folder: str, num_bytes: int) -> None:
     """Raises UserError when the local disk of `folder`, which exists, has less free space than that."""
     if not is_remote(folder) and (free := shutil.disk_usage(folder).free) < num_bytes:
         raise UserError(
-            f"Disk of {folder}", f"{free / 1e6:.1f} MB of free space", f"at least {num_bytes / 1e6:.1f} MB",
+            f"Disk of {folder}", f"{free / 1e6:.3f} MB of free space", f"at least {num_bytes / 1e6:.3f} MB",
             "Make room, then run the same command again.",
         )  # fmt: skip
 

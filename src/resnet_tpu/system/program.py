@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.storage import buckets
@@ -93,11 +94,22 @@ def _say(what: object) -> None:
 
 
 def _of_files(error: Exception) -> UserError | None:
-    """The error for a file or a disk that allows no more; None for others."""
+    """The error for a file or a disk that allows no more, or a folder that is gone; None for others."""
+    if isinstance(error, FileNotFoundError) and _is_nowhere():
+        return UserError("Current folder", "none: it was deleted", "a folder that is there", "Change to another.")
     if not isinstance(error, OSError) or error.errno not in _NOT_OUR_BUG:
         return None
     do = "Check the path, its permissions and the free space."
     return UserError(str(error.filename or "Files"), error.strerror, "to read and write there", do)
+
+
+def _is_nowhere() -> bool:
+    """Whether the current folder was deleted."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _out_of_memory(error: Exception) -> UserError | None:
