@@ -51,7 +51,7 @@ def describe(error: BaseException) -> str:
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
     """' Did you mean a, b?' for the known names that look like `name`, or an empty string."""
-    close = difflib.get_close_matches(name[:100], list(known), n=count, cutoff=0.6)
+    close = difflib.get_close_matches(str(name)[:100], list(known), n=count, cutoff=0.6)
     return f" Did you mean {', '.join(close)}?" if close else ""

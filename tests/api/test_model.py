@@ -1,5 +1,6 @@
 """Trained models in a program: whatever they are loaded from and given, they say what the command line says."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +142,11 @@ def test_paths_may_be_objects_and_splits_have_names(photos: Path, run: tuple[rt.
     for wrong in (lambda: rt.open_dataset(photos, split), lambda: rt.predict(config, split=split)):
         with pytest.raises(rt.UserError, match="split: got 'val', expected one of train, validation, test"):
             wrong()
+    with pytest.raises(rt.UserError, match="top_k: got 0, expected at least 1"):
+        rt.predict(config, image, top_k=0)
+    output_format: Any = "xml"
+    with pytest.raises(rt.UserError, match="output_format: got 'xml', expected one of table, csv, json"):
+        rt.predict(config, image, output_format=output_format)
     with pytest.raises(rt.UserError, match="split: got 'val', expected one of train, eval"):
         rt.history(config.run.model_dir, split)
     with pytest.raises(rt.UserError, match="export_dir: got nothing"):
@@ -156,6 +162,10 @@ def test_a_data_set_is_its_examples(photos: Path) -> None:
         assert example.class_name == splits["test"].class_names[example.label] == Path(example.name).parent.name
     with splits["test"].batches(3) as batches:
         assert [batch["weight"].sum() for batch in batches] == [3, 1]
+    size: Any
+    for dataset, size in itertools.product(splits.values(), (0, -1, 2.5, "many", None)):
+        with pytest.raises(rt.UserError, match=rf"^batch_size: got '?{size}"):
+            dataset.batches(size)
 
 
 def test_predictions_are_a_table(photos: Path, run: tuple[rt.Config, list], monkeypatch: pytest.MonkeyPatch) -> None:

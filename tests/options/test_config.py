@@ -66,6 +66,9 @@ def test_convert_gives_the_type_of_the_option(name: str, given: Any, expected: A
         ("iterations_per_loop", 0, "at least 1"),
         ("data_dir", {"a": 1}, "a path"),
         ("freeze", {"a": 1}, "text"),
+        ("freeze", ("stem/*", "group1/*"), "text"),
+        ("data_dir", {"photos"}, "a path"),
+        ("data_dir", b"photos", "a path"),
         ("num_label_classes", 1, "at least 2"),
     ],
 )

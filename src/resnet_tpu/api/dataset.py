@@ -1,5 +1,6 @@
 """The examples of a data set, one after the other."""
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
@@ -10,7 +11,9 @@ from resnet_tpu.data.loader.batches import Batches, eval_batches, train_batches
 from resnet_tpu.data.pixels.decode import decode
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.split import Split
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import OPTIONS, Config
+
+_BATCH_SIZE = dataclasses.replace(OPTIONS["train_batch_size"], name="batch_size")
 
 
 class Example(NamedTuple):
@@ -55,7 +58,9 @@ class Dataset(Sequence[Example]):
 
         Each is a dict of `image` uint8 [batch_size, s, s, 3], `label` int32 and `weight` float32 [batch_size], which is
         0 where the last batch is padded. Order and crops follow from `seed`, as in a training. Close it, or use `with`.
+        Raises UserError for no whole number of at least 1.
         """
+        batch_size = _BATCH_SIZE.convert(batch_size)
         if self.split == "train":
             return train_batches(self._source, self.config.data, batch_size=batch_size, seed=self.config.train.seed)
         return eval_batches(self._source, self.config.data, batch_size=batch_size)

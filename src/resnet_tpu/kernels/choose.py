@@ -31,7 +31,9 @@ def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
     """
     name = _for_devices(model.precision, mesh) if model.kernels == "auto" else model.kernels
     if why := why_not(name, model.precision, mesh):
-        raise UserError("kernels", name, "auto, plain or fused here", f"{why[0].upper()}{why[1:]}. Change the value.")
+        able = [other for other in KERNELS if not why_not(other, model.precision, mesh)]
+        expected = f"one of auto, {', '.join(able)} here"
+        raise UserError("kernels", name, expected, f"{why[0].upper()}{why[1:]}. Change the value.")
     return KERNELS[name](mesh)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import numbers
 import os
 import re
 import types
@@ -164,7 +165,8 @@ def _check_text(text: str) -> None:
 
 
 def _parse_str(value: Any) -> str:
-    if isinstance(value, dict | list | bool):  # a bool is what `model_name: no` is to YAML
+    # a bool is what `model_name: no` is to YAML
+    if isinstance(value, bool) or not isinstance(value, str | os.PathLike | numbers.Number):
         raise TypeError(value)
     text = str(value)
     _check_text(text)

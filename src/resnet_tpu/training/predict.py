@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -50,6 +50,10 @@ def predict(
     labels, pictures go to `output_dir`; for a split of the data the default is `report/<split>` in `model_dir`.
     Raises UserError.
     """
+    if output_format not in (known := get_args(Format)):
+        raise UserError("output_format", repr(output_format), f"one of {', '.join(known)}", "Change the value.")
+    if top_k < 1:
+        raise UserError("top_k", top_k, "at least 1", "Change the value.")
     images = [images] if isinstance(images, str | os.PathLike) else images
     images, output_dir = [expand_home(path) for path in images], expand_home(output_dir)
     for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
