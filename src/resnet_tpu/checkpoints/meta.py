@@ -1,4 +1,4 @@
-"""What a checkpoint and a model_dir say of themselves besides arrays: options, class names, how far they are."""
+"""Metadata of a checkpoint and a model_dir: options, class names, and how far the training is."""
 
 import json
 from collections.abc import Mapping

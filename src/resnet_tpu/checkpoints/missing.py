@@ -1,4 +1,4 @@
-"""What to say where a checkpoint of ours is expected and none is: what is there instead, and the command that helps."""
+"""The error for a missing checkpoint of ours: it says what is there instead, and which command helps."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What is around a call of Orbax: nothing of it on stderr, and no signal within."""
+"""Guards around calls of Orbax: its errors stay off stderr, and signals wait until a call has ended."""
 
 import contextlib
 import logging
@@ -13,9 +13,9 @@ from resnet_tpu.system import signals
 
 @contextlib.contextmanager
 def calling() -> Iterator[None]:
-    """Meanwhile Orbax does not log every array that it could not read or write, with a trace; it raises as well.
+    """Keeps Orbax from logging a traceback for every array that it cannot read or write; it raises as well.
 
-    The first signal to end acts when the call is through, whatever came of it.
+    The first termination signal takes effect when the call has ended, whether it succeeded or not.
     """
     if not isinstance(sys.unraisablehook, _WithoutLateArrays):
         sys.unraisablehook = _WithoutLateArrays(sys.unraisablehook)

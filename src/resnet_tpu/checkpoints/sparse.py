@@ -1,7 +1,7 @@
 """Pruned weights on disk: the values that their masks keep, in a row, and the masks as bits.
 
-What is restored is equal to the last bit: an array of which a masked value is anything but 0 is stored whole. One of
-which nothing is kept is stored as a single 0, for Orbax stores no empty arrays.
+Restored arrays are equal to the last bit: an array with a masked value other than 0 is stored whole. An array of which
+nothing is kept is stored as a single 0, because Orbax stores no empty arrays.
 """
 
 import functools

@@ -105,8 +105,8 @@ class CheckpointStore:
     def save(self, step: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         """Starts writing a checkpoint and returns; the arrays may be overwritten at once.
 
-        Does nothing when `step` is there already. Raises UserError when the one before could not be written, or this
-        one cannot be for want of a permission or of room.
+        Does nothing if `step` exists already. Raises UserError if the previous checkpoint could not be written, or if
+        this one cannot be for lack of permission or space.
         """
         if step in self.steps():
             return
@@ -198,7 +198,7 @@ class CheckpointStore:
 
 
 def _with_checksums(write: Any, path: str) -> "Future[None]":
-    """Ends as `write` does, once the checkpoint that it writes has its checksums as well."""
+    """A future that ends as `write` does, once the checksums of the checkpoint are written as well."""
     done: Future[None] = Future()
 
     def finish() -> None:
@@ -243,7 +243,7 @@ def _context() -> ocp.Context:
 
 
 def _alone(context: ocp.Context) -> ocp.Context:
-    """The context in which a process reads by itself: it waits for no other, of which one may fail in reading."""
+    """The context in which a process reads alone: it does not wait for others, whose reading may fail."""
     context.multiprocessing.primary_host = jax.process_index()
     context.multiprocessing.active_processes = {jax.process_index()}
     context.multiprocessing.barrier_sync_key_prefix = f"process {jax.process_index()}"

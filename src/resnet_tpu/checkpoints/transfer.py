@@ -27,8 +27,8 @@ _STRUCTURE = (
     "resnetd_shortcut",
     "replace_stem_max_pool",
 )
-"""Options, beside depth, width and squeeze-and-excite, in which networks must be equal for the layers of one to mean
-anything to the other. The stem of small images is none: with it only the first convolution is another."""
+"""Options, beside depth, width and squeeze-and-excite, that must be equal for weights to be transferable. The stem for
+small images is not among them: only its first convolution differs."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def _copy_of_known(name: str, known: Collection[str]) -> str | None:
 
 
 def take_over(config: Config, weights: Weights) -> Config:
-    """The options of a training that starts from `weights`: those in `TRAVELLING` are theirs, which a log line says.
+    """The options of a training that starts from `weights`, from which those in `TRAVELLING` are taken and logged.
 
-    Raises UserError, naming both, when depth or variant are others than the weights'.
+    Raises UserError, naming both, when depth or variant differ from the weights'.
     """
     check_structure(config.model, config.data.image_size, weights, but=TRAVELLING)
     config = adopt(config, travelling(weights), f"the weights of {weights.source}")

@@ -27,7 +27,7 @@ TRAVELLING = ("inner_channels", "pool_padding", "project_first_group", "mean_rgb
 """Options that change what a network computes, and that a training which starts from weights must take over."""
 
 ORIGIN = ("weights_origin", "weights_licence")
-"""Options that say whose weights they are; they stay with them as far as they are told."""
+"""Options that say where weights come from; they are kept with the weights if they are known."""
 
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)|.*\.(safetensors|bin)\.index\.json")
 
@@ -138,7 +138,7 @@ def locate(path: str) -> Found:
 
 
 def _no_weights(path: str) -> UserError:
-    """The error for a path that is none of weights, saying what it is instead or what lies near it."""
+    """The error for a path that holds no weights; it says what is there instead, or names a similar path."""
     folder, _, name = path.rpartition("/")
     if not storage.exists(path):
         hint = nearest(name, [*storage.list_dir(folder or "."), *([] if folder else pretrained.PRETRAINED)])
@@ -162,7 +162,7 @@ def _no_weights(path: str) -> UserError:
 
 
 def _other_folder(folder: str) -> str | None:
-    """What else than weights `folder` is, in words, or None."""
+    """What `folder` holds instead of weights, in words; None if that is not known."""
     names = storage.list_dir(folder)
     return next((what for name, what in _OTHER_FOLDERS.items() if name in names), None)
 

@@ -1,4 +1,4 @@
-"""Command lines: what a verb takes, the help on it, and what was given."""
+"""Command lines: the arguments and options of a verb, its help text, and the parsed values."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ _HELPS = ("help", "help_all")
 
 
 class Argument(NamedTuple):
-    """What is given by its place: a word, or with `many` all words that are left."""
+    """A positional argument: one word or, with `many`, all remaining words."""
 
     name: str
     metavar: str
@@ -42,7 +42,7 @@ class Argument(NamedTuple):
 
 
 class OtherName(NamedTuple):
-    """What another name of an option means: which one, and what is added to the value: `epochs` to that of --epochs."""
+    """An alias of an option, and a unit added to its value: `--epochs=20` stands for `--train_steps=20epochs`."""
 
     option: str
     unit: str = ""
@@ -54,12 +54,12 @@ class OtherName(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Options under a heading of the help, below `notes`: names with what they mean.
+    """Options under one heading of the help.
 
-    owner: a dataclass of options, or the options themselves by name. What is slow to import may be named in place of
-    it, as `package.module:name`, here and as the notes. without: names of those that are left out. other_names: what
-    other names mean, as far as they are of these options. common: names of those that --help shows; the rest is for
-    --help-all. None: all.
+    owner: a dataclass of options, or the options themselves by name. notes: names with explanations, shown above the
+    options. Either may be given as `package.module:name`, which is imported only when needed. without: names of options
+    to leave out. other_names: aliases; those of options outside this group are ignored. common: names of the options
+    that --help shows; --help-all shows all of them. None: --help shows all too.
     """
 
     title: str
@@ -82,7 +82,7 @@ class Group:
         return {name: other for name, other in self.other_names.items() if other.option in self.options}
 
     def entries(self, *, whole: bool) -> dict[str, str]:
-        """Each note and each option as it is written, with its text; of the options the common ones or the whole."""
+        """The text of each note and option, by how it is written; without `whole`, only the common options."""
         texts = dict(_found(self.notes))
         for name, option in self.options.items():
             if whole or self.common is None or name in self.common:
@@ -97,10 +97,10 @@ def _found(named: Any) -> Any:
 
 @dataclass(frozen=True)
 class Given:
-    """What a command line gives: the words of it, and of these the values of arguments and options by name.
+    """A parsed command line: its words, and the values of arguments and options by name.
 
-    Values are text, or lists of text, and of an option only there when it was given. Paths are by `expand_home`.
-    rest: what comes after `--`, where that is another program's.
+    Values are text or lists of text. An option that was not given has no entry. Paths are expanded by `expand_home`.
+    rest: the words after `--`, if they belong to another program.
     """
 
     words: Sequence[str]
@@ -115,11 +115,11 @@ class Given:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what it takes by its place and as options. Called with a function that does it, it makes a verb.
+    """A command: its positional arguments and its options. As a decorator, it turns a function into a verb.
 
-    about: begins the help. usage: where it is not just arguments and options. rest: names of options of another
-    program, whose words come after `--`; None: there is no such program, and what comes after `--` is arguments, even
-    when it looks like options. single_dash: options may begin with one dash as well.
+    about: the beginning of the help. usage: replaces the usage line made from arguments and options. rest: names of the
+    options of another program, whose words follow `--`. None: there is no such program, and all words after `--` are
+    arguments, even those that look like options. single_dash: options may also begin with a single dash.
     """
 
     program: str
@@ -146,11 +146,11 @@ class Command:
         return found
 
     def parse(self, words: Sequence[str]) -> Given:
-        """What the words give. For `--help` and `--help-all` prints the help and exits.
+        """Parses the words. `--help` and `--help-all` print the help and exit.
 
         Spellings: `--name=value`, `--name value`, `--na-me`, and for a bool `--name`, `--no-name`, `--noname`,
-        `--name false`. Of an option that is given several times the last counts, unless it is repeatable. Raises
-        UserError for an unknown option, with the nearest, for a value left out, and for too few or too many arguments.
+        `--name false`. If an option is given several times, the last value counts, unless it is repeatable. Raises
+        UserError for an unknown option (naming the nearest), a missing value, and too few or too many arguments.
         """
         own, rest = (*words,), ()
         if self.rest is not None and "--" in own:
@@ -207,7 +207,7 @@ class Command:
         return name in _HELPS or (name in self.options and bool in self.options[name].kinds)
 
     def _place(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The arguments by name; one that is left out is empty. Raises UserError for too few and too many of them."""
+        """The positional arguments by name; an omitted one is empty. Raises UserError for too few or too many."""
         left = [*texts]
         values: dict[str, Any] = {}
         missing: list[str] = []
@@ -228,7 +228,7 @@ class Command:
         return " ".join([self.program, *([self.usage] if self.usage else words)])
 
     def help(self, *, whole: bool) -> str:
-        """How the program is used, with the options that are not common only when it is to be the whole help."""
+        """The help text; options that are not common are included only if `whole`."""
         parts = {"positional arguments": {argument.metavar: argument.help for argument in self.arguments}}
         parts |= {group.title: group.entries(whole=whole) for group in self.groups}
         more = sum(len(group.entries(whole=True)) - len(parts[group.title]) for group in self.groups)
@@ -255,10 +255,10 @@ class Verb:
 
 @dataclass(frozen=True)
 class Menu:
-    """A program of several verbs, of which the first word names one.
+    """A program with several verbs; the first word of the command line selects one.
 
-    about: what they are for, in a sentence. details: more on that. what: what stands for a verb in the usage. version:
-    what `--version` prints; empty: there is no such option.
+    about: the purpose of the program, in a sentence. details: more about it. what: the placeholder for a verb in the
+    usage line. version: the text that `--version` prints; empty: there is no such option.
     """
 
     program: str
@@ -270,7 +270,7 @@ class Menu:
     version: str = ""
 
     def __call__(self, words: Sequence[str]) -> None:
-        """Does what the words on the command line say; without any, shows what there is."""
+        """Runs the verb that the words name; without words, prints the help."""
         name, *others = words or ["help"]
         if name == "help" and others:
             name, *others = *others, "--help"
@@ -319,7 +319,7 @@ def describe(option: Option) -> str:
 
 
 def entries(texts: Mapping[str, str], column: int = 0) -> str:
-    """Names with their texts in a column beside them, as a part of a help. column: 0 is one that suits the names."""
+    """Names with their texts in a column beside them, as one part of a help text. column: 0 chooses one that fits."""
     column = column or _column(texts)
     lines: list[str] = []
     for name, text in texts.items():

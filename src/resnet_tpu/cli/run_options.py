@@ -1,4 +1,4 @@
-"""The options of a run on the command lines of verbs, singly and in bulk, and how what was given becomes a config."""
+"""Run options on the command lines of the verbs, single or in bulk, and how they become a `Config`."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -25,19 +25,19 @@ IN_TRAINING = frozenset({
     "min_crop_area", "crop_padding", "random_flip", "augment_name", "randaug_num_layers", "randaug_magnitude",
     "augment_flavor", "random_erasing", "cache", "cache_short_side", "cache_memory",
 })  # fmt: skip
-"""Options of the images that training alone heeds."""
+"""Image options that only training uses."""
 
 IN_EXPORT = frozenset({"export_dir", "export_forms", "model_name", "inference_batch_sizes", "add_warmup_requests"})
-"""Options of evaluation, prediction and export that only the last heeds."""
+"""Options of evaluation, prediction and export that only the export uses."""
 
 COMMON_IN_TRAINING = frozenset({
     "recipe", "config_file", "data_dir", "image_size", "resnet_depth", "precision", "base_learning_rate",
     "train_batch_size", "train_steps", "resnet_checkpoint", "seed", "model_dir",
 })  # fmt: skip
-"""What most people want to say of a training; --help-all shows the rest."""
+"""Training options that --help shows; --help-all shows the rest."""
 
 COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
-"""The same for what is done with one that is there."""
+"""The same for verbs that work on an existing run."""
 
 OTHER_NAMES = {
     "init_from": OtherName("resnet_checkpoint"),
@@ -45,7 +45,7 @@ OTHER_NAMES = {
     "batch_size": OtherName("train_batch_size"),
     "lr": OtherName("base_learning_rate"),
 }
-"""What other names mean on the command line of a training; files and strings of options have the options' own."""
+"""Aliases on the command line of a training; option files and override strings know only the real names."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class BulkOptions:
 def options_of_runs(
     *concerns: str, without: Collection[str] = (), other_names: Mapping[str, OtherName] | None = None
 ) -> list[Group]:
-    """The options for working on a run that is there; its model_dir and the mode are the verb's to say.
+    """The options of verbs that work on an existing run, without model_dir and mode, which the verb sets itself.
 
-    without: names of those that the verb would not heed. other_names: what other names mean.
+    without: names of options that the verb does not use. other_names: aliases.
     """
     without = {"recipe", "model_dir", "mode", *without}
     groups = {"options in bulk": BulkOptions, **{CONCERNS[name]: options_about(name) for name in concerns}}
@@ -85,7 +85,7 @@ def options_about(concern: str) -> dict[str, Option]:
 
 
 def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
-    """The defaults, the layer `below`, and what was given on the command line: a recipe, options in bulk and singly."""
+    """The config made from, in this order: defaults, the layer `below`, a recipe, bulk options, single options."""
     name = given.get("recipe")
     recipe = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
     return merge(Config(), [*([below] if below else []), *recipe, *layers_of(given)])[0]
@@ -102,7 +102,7 @@ def layers_of(given: Mapping[str, Any]) -> list[Layer]:
 
 
 def check_data(config: Config, *, without: str) -> None:
-    """Raises UserError when it is not said where the images are. `without`: what data_dir=null would be good for."""
+    """Raises UserError if no images are named. `without`: what data_dir=null is good for, for the message."""
     if not config.data.location:
         do = f"Give --data_dir=FOLDER, or --data_dir=null {without}."
         raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)

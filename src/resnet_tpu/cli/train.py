@@ -1,4 +1,4 @@
-"""`resnet-tpu train`, and what of a training the original's flags share with it."""
+"""`resnet-tpu train`, and the part of it that the original's flags (`resnet_main`) share."""
 
 import logging
 import os
@@ -78,7 +78,7 @@ def train(given: Given) -> None:
 
 
 def _with_photos(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the folder on the command line under its name. Raises UserError when there are two of them."""
+    """The values, with the positional PHOTOS as `data_dir`. Raises UserError if both were given."""
     photos = values["photos"]
     if photos and "data_dir" in values:
         got = f"{photos} and --data_dir={values['data_dir']}"
@@ -87,9 +87,9 @@ def _with_photos(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model_dir_for(config: Config) -> str:
-    """Where the model of a folder of images goes if nobody says: `runs/` and the folder's name.
+    """The default model_dir for a folder of images: `runs/` and the folder's name.
 
-    Nothing for images in buckets and tables, which more than one machine may read, and for synthetic ones.
+    Empty for images in buckets and tables, which several machines may read, and for synthetic images.
     """
     from resnet_tpu import storage
 
@@ -101,11 +101,11 @@ def _model_dir_for(config: Config) -> str:
 
 
 def _complete(config: Config, values: Mapping[str, Any]) -> Config:
-    """What `values` come to, `config`, with what they leave open.
+    """`config`, which was made from `values`, with everything filled in that `values` leave open.
 
-    Without a recipe and a file of options, these are those of the run that is there, else of the recipe that follows
-    from data and device. The network and its preprocessing are those of the run or of the weights to start from, where
-    nothing says otherwise. Log lines say what was filled in.
+    Without a recipe and an option file, the rest comes from the existing run, else from the recipe that fits data and
+    device. The network and its preprocessing come from the run or from the initial weights, unless `values` say
+    otherwise. Log lines say what was filled in.
     """
     from resnet_tpu.checkpoints import folders, weights
     from resnet_tpu.recipes.choice import follow
@@ -127,9 +127,9 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def _kept(own: Layer, said: Collection[str]) -> Layer:
-    """The options of a run that is gone on with, but for those of the original's pruning fork.
+    """The options of a run that is resumed, except those of the original's pruning fork.
 
-    What was counted is left to data that are given.
+    If data are given, the counts of images and classes are left out: they then come from these data.
     """
     left_out = {name for name, found in OPTIONS.items() if found.group == "lottery"}
     if not {"data_dir", "bigtable_instance"}.isdisjoint(said):
@@ -138,9 +138,9 @@ def _kept(own: Layer, said: Collection[str]) -> Layer:
 
 
 def _chosen(config: Config) -> Layer | None:
-    """The options of the recipe that follows from data and device, which a log line names.
+    """The options of the recipe that fits the data and the device; a log line names it.
 
-    None where there is nothing to choose by: without images, in a training of the original, with several processes.
+    None where no recipe can be chosen: without images, in a training of the original, with several processes.
     """
     import jax
 

@@ -1,8 +1,8 @@
 """Kernels for a CPU, by the library of `kernels.native`.
 
-A batch norm is not computed where it stands: what comes out of a convolution stays as it is, with its mean and
-variance, and is normalised and activated by what takes it, a few images at a time, which are in the cache then. The
-gradient is computed the same way. So each convolution's result is written once and read twice in all.
+A batch norm has no pass of its own. The result of a convolution is stored as it is, with its mean and variance, and the
+layer that reads it normalises and activates it, a few images at a time, while these are in the cache. The gradient is
+computed the same way. So each convolution's result is written once and read twice in all.
 """
 
 import functools
@@ -70,8 +70,8 @@ def _nothing() -> Norm:
 def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, ...]:
     """`layers.conv` of x [n, h, w, in], or of relu(norm(x)), with a kernel float32 [k, k, in, out].
 
-    Returns (the result, its mean, its biased variance, x again). Who needs x elsewhere too takes that one: its gradient
-    is then added to the convolution's where that arises. XLA computes what oneDNN has no convolution for.
+    Returns (the result, its mean, its biased variance, x again). A caller that needs x elsewhere too uses this one:
+    its gradient is then added where the convolution's is computed. XLA computes what oneDNN has no convolution for.
     """
     before = stored(x)
     after = _shape_after(before, kernel, stride)

@@ -1,4 +1,4 @@
-"""Deferred batch norm: activations kept as they come out of a convolution, beside the norm that is yet to be applied.
+"""Deferred batch norm: the result of a convolution as it is, together with the norm that is yet to be applied.
 
 Images are NHWC. `num_groups` equal slices of the batch have each its own statistics, float32 [num_groups, channels].
 """
@@ -50,7 +50,7 @@ class Norm(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """relu(norm(x)), x [n, h, w, c], that whoever takes it has yet to compute."""
+    """relu(norm(x)), x [n, h, w, c], which the layer that reads it has yet to compute."""
 
     x: jax.Array
     norm: Norm

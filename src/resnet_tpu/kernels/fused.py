@@ -1,7 +1,7 @@
-"""Kernels that compute a batch norm with the layer beside it, which spares passes over the large activations.
+"""Kernels that fuse a batch norm with the layer beside it, which saves passes over the large activations.
 
-On a TPU such a pass costs more than the arithmetic of a small convolution. Pure JAX: they run anywhere, and give what
-the plain layers give but for rounding. All statistics are float32.
+On a TPU such a pass costs more than the arithmetic of a small convolution. Pure JAX: they run anywhere, and agree with
+the plain layers except for rounding. All statistics are float32.
 """
 
 import functools
@@ -43,8 +43,8 @@ def conv_norm(
 def conv_norm_pool(
     x: jax.Array, layer: ConvNorm, stride: int, num_groups: int, pool: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, Statistics]:
-    """A convolution, its batch norm, the ReLU and `pool`, by which the largest of a window remains."""
-    # a channel with a negative scale is turned over, and its kernel with it
+    """A convolution, its batch norm, the ReLU and `pool`, which keeps the largest value of each window."""
+    # a channel with a negative scale is negated, and its kernel with it
     sign = jax.lax.stop_gradient(jnp.where(layer.scale < 0, -1.0, 1.0))
     y = layers.conv(x, layer.kernel * sign, stride)
     pooled: Any = max_pool_moments(y, num_groups, pool)
@@ -117,8 +117,8 @@ def expand(x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, n
     """A 1x1 convolution of stride 1 and its batch norm: x [n, h, w, in], kernel [in, out] -> [n, h, w, out].
 
     The statistics of x @ kernel follow from the mean and the covariance of x, which has fewer channels: they are known
-    before the convolution, whose result is then normalised, added to and activated where it arises, and is never kept.
-    The gradient needs x and the gradient that comes in alone. Mean and variance have none.
+    before the convolution. So its result is normalised, added and activated as it is computed, and is never stored. The
+    gradient needs only x and the incoming gradient. Mean and variance have no gradient.
     """
     return _expand_forward(x, kernel, scale, bias, num_groups)[0]
 
@@ -154,8 +154,8 @@ expand.defvjp(_expand_forward, _expand_backward)
 def max_pool_moments(x: jax.Array, num_groups: int, pool: Callable[[jax.Array], jax.Array]) -> Normed:
     """`pool` of x, with mean and variance of x itself: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c].
 
-    By a norm that turns no channel over, the largest of a window is the largest before it is normalised too: a quarter
-    of the values is left to normalise. Mean and variance have gradients.
+    A norm without negative scales keeps the order of values, so the largest of a window can be taken before it: only a
+    quarter of the values is left to normalise. Mean and variance have gradients.
     """
     return _max_pool_forward(x, num_groups, pool)[0]
 

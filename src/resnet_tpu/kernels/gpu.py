@@ -1,4 +1,4 @@
-"""Kernels for GPUs, where the step waits for the memory: they spare passes over the activations.
+"""Kernels for GPUs, where memory bandwidth limits the step: they save passes over the activations.
 
 A GPU's compiler leaves convolutions to a library and fuses nothing into them, so each norm costs passes of its own.
 Pure JAX: they run anywhere, and give what the plain layers give but for rounding.

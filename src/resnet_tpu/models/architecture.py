@@ -16,7 +16,7 @@ def evonorm_groups(features: int) -> int:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network in full: fields that an option decides are called like it, and 0 or 1.0 stands for 'none'."""
+    """The network in full: fields that an option decides have its name, and 0 or 1.0 stands for 'none'."""
 
     blocks_per_group: tuple[int, ...]
     bottleneck: bool
@@ -67,7 +67,7 @@ class Architecture:
         return 2 if self.bottleneck else 1
 
     def inner(self, group: int, block: int) -> tuple[int, ...]:
-        """Channels after each of these convolutions, of block `block` in group `group` (both from 1)."""
+        """Channels after each inner convolution (see `num_inner`) of block `block` in group `group`, both from 1."""
         if not self.inner_channels:
             return (self.width * 2 ** (group - 1),) * self.num_inner
         first = (sum(self.blocks_per_group[: group - 1]) + block - 1) * self.num_inner
@@ -75,7 +75,7 @@ class Architecture:
 
     @property
     def has_plain_branches(self) -> bool:
-        """Whether a block is convolutions with batch norms and nothing else, beside its shortcut."""
+        """Whether the branch of a block is convolutions with batch norms and nothing else."""
         drops = any(self.dropblock_fraction(group) for group in self.dropblock_groups) or self.drop_connect_rate
         return not (self.pre_activation or self.se_ratio or self.resnetd_shortcut or drops)
 

@@ -31,9 +31,9 @@ def dropblock(
 ) -> jax.Array:
     """Sets squares of `size` x `size` of a channel of x [n, w, w, c] to 0. Source: arXiv:1810.12890.
 
-    About `fraction` of all values at the end of the training, less in proportion to its `progress`, float32 [], before.
-    What is kept is divided by the fraction that was kept in each of the batch's `num_groups` equal slices, as by the
-    original in each of its replicas. Raises ValueError when the map is not square.
+    About `fraction` of all values at the end of the training, and before that in proportion to `progress`, float32 [].
+    Kept values are divided by the fraction kept in each of the batch's `num_groups` equal slices, as the original does
+    in each of its replicas. Raises ValueError when the map is not square.
     """
     n, height, width, channels = x.shape
     if height != width:

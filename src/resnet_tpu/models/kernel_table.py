@@ -1,7 +1,7 @@
 """The seam between the network and other ways of computing its layers in training.
 
-The network computes each layer by the functions of `models.layers`, which define what it gives. Where most of the time
-goes, it first asks a table whether there is another function for it: see `docs/kernels.md`.
+The functions of `models.layers` define what each layer computes. For the layers that take most of the time, the network
+first asks a table of kernels for another function: see `docs/kernels.md`.
 """
 
 from collections.abc import Sequence

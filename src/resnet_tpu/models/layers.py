@@ -1,6 +1,7 @@
 """The layers of a ResNet as functions of their arrays. Images are NHWC, kernels HWIO.
 
-Batch norm takes `num_groups` equal slices of the batch each by its own statistics, float32 [num_groups, channels].
+Batch norm normalises each of `num_groups` equal slices of the batch by its own statistics, float32
+[num_groups, channels].
 """
 
 import math
@@ -22,7 +23,7 @@ _CUT_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal distribution cut at -2 and 2."""
 
 POSITIONS = (1, 2, 3)
-"""Of what `group` gives: all axes but groups and channels."""
+"""Axes of the result of `group`: all but groups and channels."""
 
 
 class Statistics(NamedTuple):

@@ -1,4 +1,4 @@
-"""Layers with names: each finds its arrays among those of the network, or makes them where the network is new."""
+"""Named layers: each finds its arrays among those of the network, or makes them if the network is new."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ class Net:
         kernels: Kernels = PLAIN,
         make: Callable[[Draw, tuple[int, ...]], Any] | None = None,
     ) -> None:
-        """make: gives a new network its arrays, which it collects in `params` and `batch_stats`."""
+        """make: makes the arrays of a new network, which are collected in `params` and `batch_stats`."""
         self.architecture = architecture
         self.dtype = dtype
         self.training = training
@@ -75,7 +75,7 @@ class Net:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Within it all layers are below `name`, which also stands in compiled programs and profiles."""
+        """Puts all layers of the block below `name`, which also appears in compiled programs and profiles."""
         outer = self._scope
         self._scope = (*outer, *name.split("/"))
         try:
@@ -229,7 +229,7 @@ class Net:
         return dropping.dropout(x, self.training.key_of(number), rate)
 
     def skip_dropout_sites(self, count: int) -> None:
-        """Leaves out so many numbers, so that those of later places, and so what they draw, stay as they are."""
+        """Skips `count` numbers, so that later sites keep their numbers and draw the same as ever."""
         for _ in range(count):
             next(self._dropout_sites)
 

@@ -1,4 +1,4 @@
-"""Options that fit one by one but cannot act together, found from the options alone, before any work."""
+"""Checks for options that are valid one by one but not together, made before any work begins."""
 
 import math
 

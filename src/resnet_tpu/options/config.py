@@ -140,7 +140,7 @@ class DataConfig:
 
     @property
     def cached_short_side(self) -> int:
-        """Pixels that the shorter side of a photo needs: what crops of `image_size` are taken from, at most."""
+        """Shorter side, in pixels, that photos in the cache are shrunk to: enough for crops of `image_size`."""
         return self.cache_short_side or round(self.image_size * 8 / 7)
 
     @property
@@ -477,7 +477,7 @@ OPTIONS: dict[str, Option] = {
 """Every option by its flat name, in the order of `Config`."""
 
 OF_ONE_START = ("coordinator_address", "num_processes", "process_id")
-"""Options that a run does not keep: what is done with it next may be done by other processes."""
+"""Options that are not saved with a run: they describe the processes of one start, and the next may have others."""
 
 
 def find_option(name: str) -> Option:

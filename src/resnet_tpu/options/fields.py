@@ -1,4 +1,4 @@
-"""What an option is: a field of a group, its help, its kinds of values, and how text becomes one of them."""
+"""Options: dataclass fields with a help text, a range and accepted types, and the conversion of text to these."""
 
 import contextlib
 import dataclasses
@@ -30,10 +30,10 @@ _EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
 
 
 def expand_home(path: GivenPath) -> str:
-    """The path with the home folder in place of a `~` or `~user` that it begins with, as a shell reads it.
+    """The path with a leading `~` or `~user` replaced by the home folder, as in a shell.
 
-    What is called `~...` itself is `./~...`, which becomes absolute, so that nothing takes it for a home folder later.
-    Raises UserError for `~` where the home folder is not known, and for text that no path can be.
+    A file whose own name begins with `~` is written `./~...`; that becomes absolute, so that nothing expands it later.
+    Raises UserError for `~` if the home folder is unknown, and for text that cannot be a path.
     """
     path = os.fspath(path)
     try:
@@ -188,7 +188,7 @@ _PARSERS: dict[Any, Callable[[Any], Any]] = {
 
 
 def options_of(owner: type, group: str = "") -> dict[str, Option]:
-    """The options that the fields of the dataclass `owner`, made by `option`, are, by name."""
+    """The options in the dataclass `owner`, whose fields are made by `option`, by name."""
     hints = typing.get_type_hints(owner, include_extras=True)
     return {field.name: _describe(field, hints[field.name], group) for field in dataclasses.fields(owner)}
 

@@ -14,16 +14,16 @@ from resnet_tpu.parallel import distributed
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
 
-# Options that some networks have no place for; there the original ignores them without a word
+# Options that do not apply to some networks, where the original silently ignores them
 _ONLY_BOTTLENECK = ("se_ratio", "dropblock_groups", "drop_connect_rate")
 _ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
 _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
 
 def network_of(config: Config, mesh: Mesh | None = None) -> Network:
-    """The network of a run whose counts are resolved; `mesh` decides whose images give its batch-norm statistics.
+    """The network of a run whose counts are resolved; `mesh` decides which images share batch-norm statistics.
 
-    Weights without a classifier are of a network with 0 classes. Raises UserError when there is no such network.
+    A network without a classifier has 0 classes. Raises UserError when there is no such network.
     """
     model, image_size = config.model, config.data.image_size
     groups = 1 if mesh is None else distributed.batch_norm_groups(model, mesh.devices.size)
@@ -32,7 +32,7 @@ def network_of(config: Config, mesh: Mesh | None = None) -> Network:
 
 
 def create_network(model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> Network:
-    """The network that the options ask for, with 0 classes one without a classifier. Computes nothing.
+    """The network that the options ask for; with 0 classes it has no classifier. Computes nothing.
 
     Raises UserError when there is no such network.
     """

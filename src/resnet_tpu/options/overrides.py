@@ -1,4 +1,4 @@
-"""Options out of YAML files, override strings and earlier runs, and their merging, layer over layer."""
+"""Reads options from YAML files, override strings and earlier runs, and merges them layer by layer."""
 
 import contextlib
 import io
@@ -66,9 +66,9 @@ def to_yaml(config: Config) -> str:
 
 
 def read_run(path: str) -> Layer | None:
-    """The options of a run but for those of one start; `path`: its `model_dir`, or a checkpoint. None where neither is.
+    """The options of the run at `path`, a `model_dir` or a checkpoint; None if it is neither.
 
-    Raises UserError for a file of them that is no JSON object.
+    Options in `OF_ONE_START` are left out. Raises UserError if the file does not hold a JSON object.
     """
     files = [storage.join(path, name) for name in ("config.json", _OF_CHECKPOINT)] if path else []
     file = next(filter(storage.exists, files), None)

@@ -15,10 +15,10 @@ _MAX_DEPTH = 32
 
 
 def parse(text: str) -> Any:
-    """The value that `text` is as YAML 1.1; dates stay text, and `str` of a number is what was written.
+    """The value of `text`, parsed as YAML 1.1; dates stay text, and `str` of a number gives it as written.
 
-    Raises ValueError for text that is none, for aliases, by which a few lines stand for gigabytes, for whole numbers
-    beyond 64 bits, and for more than 100,000 characters or 32 levels.
+    Raises ValueError for invalid YAML, for aliases (with which a few lines can expand to gigabytes), for integers
+    beyond 64 bits, and for more than 100,000 characters or 32 levels of nesting.
     """
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"more than {MAX_CHARACTERS} characters")

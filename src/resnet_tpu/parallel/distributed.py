@@ -76,9 +76,9 @@ def check_num_cores(num_cores: int, processes: int) -> None:
 
 
 def batch_norm_groups(model: ModelConfig, devices: int) -> int:
-    """Into how many groups of neighbouring devices the batch falls, each with batch-norm statistics of its own.
+    """The number of groups of neighbouring devices; each group has its own batch-norm statistics.
 
-    Raises UserError when the devices do not fall into groups of `batch_norm_group_size`.
+    Raises UserError when the devices cannot be divided into groups of `batch_norm_group_size`.
     """
     size = model.batch_norm_group_size
     if model.batch_norm_scope == "global":
@@ -123,7 +123,7 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> DeviceBatch:
 
 
 def prefetch(batches: Iterable[dict[str, np.ndarray]], mesh: Mesh, ahead: int = 2) -> Iterator[DeviceBatch]:
-    """The batches on the devices, transfers started `ahead` of use."""
+    """The batches on the devices; the transfer of each is started `ahead` batches before its use."""
     waiting: deque[DeviceBatch] = deque()
     for batch in batches:
         waiting.append(put_batch(batch, mesh))

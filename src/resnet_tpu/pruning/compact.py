@@ -1,7 +1,7 @@
-"""A network whose pruned filters are masked, made one that lacks them: the same logits, in less time and memory.
+"""Removes the masked filters of a pruned network: the same logits, in less time and memory.
 
-Only the inner convolutions of blocks are narrowed: those whose channels nothing outside the block sees. What a shortcut
-is added to keeps its width, and its masks.
+Only the inner convolutions of blocks are narrowed: those whose channels nothing outside the block sees. Convolutions
+whose result is added to a shortcut keep their width and their masks.
 """
 
 from collections.abc import Iterator
@@ -35,9 +35,9 @@ _DO = "The weights are finite, but too large: take an earlier checkpoint."
 
 @dataclass(frozen=True)
 class Compaction:
-    """What became of a network: what it computes, bytes of its stored arrays, before and after; how its logits moved.
+    """Size of a network and bytes of its stored arrays, before and after, and how much its logits changed.
 
-    `difference` is the largest of any logit of some random images, computed in float32; `largest` their size.
+    Over some random images, in float32: `difference` is the largest change of a logit, `largest` the largest |logit|.
     """
 
     before: Size
@@ -143,7 +143,7 @@ def _inner(architecture: Architecture) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, multiple_of: int) -> int:
-    """Removes the masked filters of one convolution, in place; the channels that there are then."""
+    """Removes the masked filters of one convolution, in place. Returns how many channels it has then."""
 
     def at(tree: Arrays, layer: str) -> Arrays:
         return tree[group][block][layer]

@@ -1,8 +1,8 @@
-"""Pruning and re-training from start to end, in phases that are done once and for all.
+"""Pruning and re-training from start to end, in phases that are each done only once.
 
-A phase is a `model_dir` of its own: what it starts from is written there as a checkpoint, then `train` goes on from it.
-So whatever stops a phase, the same command goes on with it; a finished one is only read. Several processes go through
-the same phases side by side; whether one is done is for the first to see, as it writes.
+Each phase has its own `model_dir`: its start is written there as a checkpoint, from which `train` resumes. So whatever
+stops a phase, the same command continues it; a finished phase is only read. Several processes go through the same
+phases together; the first one, which writes, decides whether a phase is done.
 """
 
 import logging

@@ -18,8 +18,8 @@ Fractions = Mapping[int, float]
 def remove_filters(kernels: Kernels, masks: Masks, fractions: Fractions, rounds: int) -> Masks:
     """Removes 1 - (1 - fraction)^rounds of the live filters of each convolution in `fractions`.
 
-    What is left over of a whole filter is removed with that probability, by a generator that starts anew in every call,
-    with a draw for each convolution in the order of the layers: the same masks each time, and the original's.
+    A fraction of a filter is rounded up with that probability. The generator is seeded anew in every call, and draws
+    once for each convolution in the order of the layers: so the masks are the same each time, and the original's.
     """
     rng = random.Random(0)
     found = dict(masks)

@@ -1,4 +1,4 @@
-"""A training that is in a `model_dir` in which another is to begin."""
+"""Sets an earlier training aside in a `model_dir` in which another is to begin."""
 
 import itertools
 import logging

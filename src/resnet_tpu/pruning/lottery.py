@@ -1,9 +1,9 @@
 """The flags of the original's pruning fork: prune at one checkpoint, reset to another, train on.
 
-Checkpoints are called as there, `DIR/checkpoint_iter_<step>` and `DIR/checkpoint_iter_final`. Here these are small text
-files in `lottery_results_dir` that hold the path of one of our checkpoints, so copying them by hand does no harm; where
-there is no such file, the checkpoint of that step, or the newest, in the model_dir `DIR` is meant. The fork's own
-checkpoints are read too.
+Checkpoints have the fork's names, `DIR/checkpoint_iter_<step>` and `DIR/checkpoint_iter_final`. Here these are small
+text files in `lottery_results_dir` that hold the path of one of our checkpoints, so copying them by hand does no harm.
+If there is no such file, the name means the checkpoint of that step, or the newest, in the model_dir `DIR`. The fork's
+own checkpoints are read too.
 """
 
 import contextlib

@@ -85,7 +85,7 @@ class Phase:
         )
 
     def is_done(self) -> bool:
-        """Whether it has ended, picture and all. Raises UserError when it was begun with other options."""
+        """Whether it is complete, including its curves. Raises UserError when it was begun with other options."""
         path = storage.join(self.model_dir, _DESCRIPTION)
         begun = _read_description(path) if storage.exists(path) else {}
         # an earlier version did not write all

@@ -1,4 +1,4 @@
-"""What is not finite is no result: it is found where results reach the host."""
+"""Checks that results are finite, made where they reach the host."""
 
 from collections.abc import Callable
 from typing import Any

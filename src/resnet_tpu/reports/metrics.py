@@ -130,7 +130,7 @@ def evaluation_at(model_dir: str, step: int) -> dict[str, float]:
 
 
 def _read(path: str) -> str:
-    """What the file holds, nothing where there is none; in a row of it, bytes that are no text are no JSON either."""
+    """The text of the file, empty if there is none. Invalid UTF-8 is escaped, so that its row is no valid JSON."""
     return storage.read_bytes(path).decode(errors="backslashreplace") if storage.exists(path) else ""
 
 

@@ -1,4 +1,4 @@
-"""The live line of long work on a terminal; elsewhere, plain log lines say what matters."""
+"""Progress bars for long work on a terminal; elsewhere, plain log lines say what matters."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar

@@ -39,7 +39,7 @@ def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split:
 
 
 def best_results(rows: Sequence[Result], metric: str) -> dict[str, Result]:
-    """The best row of each model_dir, the earliest of equals; none of what is only set. See `is_lower_better`."""
+    """The best row of each model_dir, the earliest of equals; none of metrics in `_SET`. See `is_lower_better`."""
     if metric in _SET:
         return {}
     sign = -1 if is_lower_better(metric) else 1

@@ -10,7 +10,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 
 _OWN = ("process_id", "data_dir", "num_parallel_calls", "input_workers", "cache_memory", "cache_folder")
-"""Options that may differ between hosts: what they give does not."""
+"""Options that may differ between hosts without changing any result."""
 
 _MOST_LOOKED_AT = 10_000
 
@@ -18,9 +18,9 @@ _MOST_LOOKED_AT = 10_000
 def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **splits: Source | None) -> None:
     """Raises UserError in every process unless all have the same options, data and model_dir.
 
-    Data are the same when they have as many examples, with the same names at the same places, and the same classes.
-    `trains`: they go on from checkpoints, of which the newest has to be the same; other work may be beside a training,
-    which adds to them. `writes` off: for work that leaves nothing in model_dir.
+    Data are the same if they have the same number of examples, the same names at the same places, and the same classes.
+    `trains`: the processes resume from checkpoints, so the newest must be the same for all; other work may run beside a
+    training that adds checkpoints. `writes`: False for work that leaves nothing in model_dir.
     """
     if hosts.process_group() is None:
         return
@@ -53,7 +53,7 @@ def _describe(split: str, source: Source, location: str) -> dict[str, object]:
 
 
 def _leave_mark(model_dir: str) -> str:
-    """Process 0 writes a file into its model_dir, for the others to look for in theirs; its path for this one."""
+    """Process 0 writes a marker file into its model_dir. Returns the path at which this process must find it."""
     name = hosts.from_first(lambda: f".hosts-{uuid.uuid4().hex}")
     mark = storage.join(model_dir, name)
     if hosts.is_first():

@@ -1,4 +1,4 @@
-"""What the compiler is told of a step, beside the step itself."""
+"""The options with which XLA compiles a step, by device."""
 
 import contextlib
 import functools
@@ -20,12 +20,13 @@ operations to YNNPACK, and where a constant is broadcast over an array in one, t
 memory (benchmarks/faults.md, "The compiler")."""
 
 _ADD_UP_PRODUCTS = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true"}
-"""Two convolutions that add up are one operation, else the result of one is written and read again: so the gradients
-by a block's first convolution and by its projection. Not the compiler's own choice; on a v5e the step gains 10 %."""
+"""Fuses two convolutions whose results are added, such as the gradients through a block's first convolution and
+through its projection. Otherwise one result is written to memory and read again. The compiler does not choose this by
+itself; on a v5e the step gains 10 %."""
 
 _FETCH_WHOLE = {"xla_tpu_sliced_prefetch_max_slices": "0"}
-"""Values that are fetched into a chip's fast memory ahead of their use come as a whole, not in slices. By that a v4's
-step gains 0.7 %, and a v6e's loses 1 %."""
+"""Prefetches values into a chip's fast memory as a whole, not in slices. A v4's step gains 0.7 % by it, and a v6e's
+loses 1 %."""
 
 
 def _vector_memory(mib: int) -> dict[str, str]:
@@ -46,7 +47,7 @@ _BY_KIND = {
     "TPU v6 lite": _vector_memory(64),
     "TPU v6e": _vector_memory(64),
 }
-"""What a generation gains by, by `device_kind`."""
+"""Options that make each generation faster, by `device_kind`."""
 
 
 def compiler_options_for(device: Any) -> dict[str, str] | None:
@@ -57,9 +58,9 @@ def compiler_options_for(device: Any) -> dict[str, str] | None:
 
 
 def sound_options_for(device: Any) -> dict[str, str] | None:
-    """The compiler's options without which a program may compute something else on such a device; None: it needs none.
+    """The compiler options that a program needs on such a device to compute correctly; None if it needs none.
 
-    Every program is compiled with them. What the environment says of them (XLA_FLAGS) is the user's choice, and stays.
+    Every program is compiled with them. An option that the user sets in XLA_FLAGS is left as it is.
     """
     if device.platform != "cpu":
         return None
@@ -69,10 +70,10 @@ def sound_options_for(device: Any) -> dict[str, str] | None:
 
 
 def accepted_options(device: Any, options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the options that the device's compiler takes.
+    """The options that the device's compiler accepts.
 
-    None of them is part of a contract: other versions of the compiler may have them no more, or not yet, and would
-    refuse the step. One that is refused is logged and left out.
+    None of them is guaranteed: another version of the compiler may lack them and would refuse the step. A refused
+    option is logged and left out.
     """
     # all hosts hold the same options against a device of their own, for none can compile for another's alone
     own = device if device.process_index == jax.process_index() else jax.local_devices()[0]

@@ -55,7 +55,7 @@ def evaluate(
     """`loss` (with the L2 term, as training's), `top_1_accuracy`, `top_5_accuracy` over the whole of `source`.
 
     Raises NonFiniteError, naming the step of these weights and the batch, when a loss is not finite: the accuracies
-    mean nothing then, for no logit is larger than one that is no number.
+    mean nothing then, because no logit compares as larger than NaN.
     """
     num_images = min(config.data.num_eval_images or len(source), len(source))
     batch_size = config.eval.eval_batch_size
@@ -74,10 +74,10 @@ def evaluate(
 def batches_of(
     source: Source, data: DataConfig, mesh: Mesh, *, num_images: int, batch_size: int, title: str
 ) -> Iterator[DeviceBatch]:
-    """The first `num_images` of `source` in order, on the devices; a progress bar called `title` shows how far it is.
+    """The first `num_images` of `source` in order, in batches on the devices, with a progress bar called `title`.
 
-    batch_size: over all devices, rounded up so that every one gets the same number, and no more than there are images.
-    What is missing in the last batch has weight 0.
+    batch_size: over all devices; at most the number of images, rounded up so that all devices get the same number.
+    Padding in the last batch has weight 0.
     """
     batch_size = distributed.round_up(min(batch_size, num_images), mesh.devices.size)
     batches = eval_batches(
@@ -156,7 +156,7 @@ def _contents(model_dir: str) -> str:
 def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does.
 
-    One that was named itself belongs to no `model_dir` known; its result is not recorded.
+    If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded.
     """
     start = time.monotonic()
     data = as_trained(config.data, trained.config.data)

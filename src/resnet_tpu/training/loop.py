@@ -1,10 +1,10 @@
-"""Training from start to end: go on where the run stopped, train, evaluate, save.
+"""Training from start to end: resume the run, train, evaluate, save.
 
-The host hands steps over and stays a few ahead of the devices; what it looks at (metrics, the end of a loop) is of
-steps that have ended, so that the devices never wait for it. Only an evaluation and a checkpoint, which belong to the
-weights of one step, wait for that step. There is no loop on the device: handing over a step with the arrays of a
-ResNet-50 takes the host 0.4 ms, or 1 to 4 ms for 8 devices, while the devices are at earlier steps of 50 ms and more;
-and a loop on the device would need all its batches in the memory of the device.
+The host dispatches steps and stays a few steps ahead of the devices. It looks only at metrics of steps that have ended,
+so the devices never wait for it. Only evaluations and checkpoints, which belong to the weights of one step, wait for
+that step. There is no loop on the device: dispatching one step of a ResNet-50 takes the host 0.4 ms, or 1 to 4 ms for
+8 devices, while the devices work on earlier steps of 50 ms and more; and a loop on the device would need all its
+batches in device memory.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ BEST_METRIC = "top_1_accuracy"
 
 
 OnStep = Callable[[int, dict[str, float]], object]
-"""(updates before a step, its metrics) -> nothing that counts."""
+"""(number of updates before a step, its metrics) -> anything; the result is ignored."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ def check_start(config: Config) -> None:
 
 
 def check_training(config: Config) -> None:
-    """Raises what `train` would before its first step, as far as that shows without weights; JAX must have begun.
+    """Raises the errors that `train` would raise before its first step, except those that need the weights.
 
-    For those who write something themselves before they train.
+    For callers that write something themselves before they train. JAX must have been started.
     """
     check_start(config)
     config, _, _, mesh = open_run(config)
@@ -138,7 +138,7 @@ def check_training(config: Config) -> None:
 
 
 def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
-    """The resolved options, the images to train on and those to evaluate on, if that is asked for, and the devices."""
+    """The resolved options, the training images, the validation images if the mode needs them, and the devices."""
     source = open_source(config.data, "train")
     if isinstance(source, FolderSource):
         check_outside("model_dir", config.run.model_dir, config.data.data_dir)
@@ -151,7 +151,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
 
 
 def draw_report(model_dir: str) -> None:
-    """Draws the curves of a run, where it has measured anything: one may have begun at its end."""
+    """Draws the curves of a run. Does nothing if it has no measurements, as when it began at its last step."""
     from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
 
     if rows := read_metrics(model_dir):
@@ -220,7 +220,7 @@ class Trainer:
             stop.leave()  # a signal may have come in the evaluation
             return Summary(self.step, self.evaluation)
         self._check_weights()
-        if self._is_save_due():  # step 0: no other that is to be kept can be missing
+        if self._is_save_due():  # step 0: the only checkpoint that can be missing here
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
         log.info("%s", describe_run(self.config, self.mesh, self.step, total))
         progress = stack.enter_context(TrainingProgress(self.step, total))
@@ -268,7 +268,7 @@ class Trainer:
         return Summary(self.step, self.evaluation)
 
     def _open_metrics(self, stack: contextlib.ExitStack) -> MetricsWriter | None:
-        """What writes metrics, in the first process. In each, the accuracies until now are read."""
+        """The metrics writer; None in all processes but the first. Every process reads the accuracies so far."""
         model_dir = self.config.run.model_dir
         writer = None
         if hosts.is_first():
@@ -290,7 +290,7 @@ class Trainer:
         return self.step in self.lengths.kept or (self.step > 0 and self.step in ends)
 
     def _next_boundary(self) -> int:
-        """The next step at which the host looks: the end of a loop, an evaluation, a checkpoint, the run."""
+        """The next step at which the host acts: the end of a loop or of the run, an evaluation, or a checkpoint."""
         lengths = self.lengths
         periods = (lengths.per_loop, lengths.per_eval, lengths.per_save)
         kept = (step for step in lengths.kept if step > self.step)
@@ -304,7 +304,7 @@ class Trainer:
         stop: Interruption,
         reports: LoopReports,
     ) -> None:
-        """Hands over the steps to `until`, or to where a stop is due; the last of them may not have ended then.
+        """Dispatches the steps up to `until`, or until a stop is due; the last ones may still be running on return.
 
         Reports the loop before, and this one if it has ended. Raises NonFiniteError.
         """
@@ -342,7 +342,7 @@ class Trainer:
         reports.report(self.step - len(self._flight))
 
     def _check_weights(self) -> None:
-        """Raises NonFiniteError for weights that are not finite, of which the loss before them tells nothing."""
+        """Raises NonFiniteError if weights are not finite: the loss, computed before the update, does not show it."""
         squares = l2_on(self.mesh.devices.flat[0])(self.state.params)
         self._check_finite("Sum of the squared weights", self.step, float(squares))
 

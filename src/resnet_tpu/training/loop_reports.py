@@ -1,4 +1,4 @@
-"""What the host says and records of each loop of steps, once the loop has ended on the devices."""
+"""Logs and records each loop of steps, once the loop has ended on the devices."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class LoopReports:
-    """Loops whose steps are handed over, and the metrics of those that have ended; the host may be loops ahead."""
+    """Collects the metrics of finished steps, and reports each complete loop; the host may be loops ahead."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class LoopReports:
         self._timed_from = (0.0, 0)  # time and step up to which the speed is reported
 
     def start_clock(self, step: int) -> float:
-        """Times from here on: the devices begin with `step` now. Returns the seconds since the last call."""
+        """Restarts the clock: the devices begin with `step` now. Returns the seconds since the last call."""
         before, now = self._timed_from[0], time.perf_counter()
         self._timed_from = now, step
         self._input_wait.take()
@@ -50,7 +50,7 @@ class LoopReports:
         self._rows[step] = metrics
 
     def report(self, ended: int) -> None:
-        """Logs and records each loop that lies before step `ended`, up to which all steps have ended."""
+        """Logs and records each loop that ends at or before step `ended`; all steps before it have ended."""
         if ended % self._config.train.log_step_count_steps == 0:
             self._progress.update(ended)
         while self._loop_ends and self._loop_ends[0] <= ended:

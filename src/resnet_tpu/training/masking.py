@@ -13,8 +13,8 @@ from resnet_tpu.models.arrays import Arrays
 def apply_masks(params: Arrays, masks: Arrays) -> Arrays:
     """`params` with 0 in each leaf wherever its mask, if it has one, is False; inside jit too.
 
-    Of gradients, it keeps a masked weight that is 0 at 0: neither weight decay nor a momentum that is 0 as well moves
-    it. Masking the weights themselves in each step would cost more, for convolutions then have another operand.
+    Applied to gradients, it keeps a masked weight that is 0 at 0: neither weight decay nor a momentum of 0 moves it.
+    Masking the weights themselves in each step would cost more, because convolutions would get another operand.
     """
 
     def masked(name: str, value: Any) -> Any:

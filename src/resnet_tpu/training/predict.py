@@ -130,9 +130,9 @@ def predictions_of(
 
 
 def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, num_named: int) -> None:
-    """Prints predictions to stdout: of a single image that was named nothing else, of those of a split not too many.
+    """Prints predictions to stdout: only the classes of a single named image, and no list of a large split.
 
-    num_named: images that were named, the damaged ones too; 0 for a split.
+    num_named: number of images that were named, including damaged ones; 0 for a split.
     """
     if output_format == "csv":
         sys.stdout.write(report.predictions_csv(predictions, k=top_k))

@@ -50,8 +50,8 @@ class Profiler:
     def after_step(self, step: int, *, may_begin: bool = True) -> None:
         """Ends the capture when its time is over; starts one when one is due and none runs. step: updates made.
 
-        may_begin: off where something else than a step comes next, which would end the capture at once. It begins after
-        the next step then.
+        may_begin: False if something other than a step comes next, which would end the capture at once; it then begins
+        after the next step.
         """
         if self._started_at is not None and time.monotonic() >= self._started_at + self._duration_secs:
             self.stop()

@@ -1,4 +1,4 @@
-"""What the plain layers give for one step, which every other way to compute it must give but for rounding."""
+"""One step computed by the plain layers: every other way to compute it must agree, except for rounding."""
 
 import statistics
 
@@ -43,7 +43,7 @@ class Reference:
         return _norms(self._gradients(step, mesh), self._plain)
 
     def why_not(self, distances: list[float]) -> str:
-        """In which way a step at such distances computes something else; empty: rounding alone explains them."""
+        """Why a step at these distances computes something else; empty if rounding alone explains them."""
         if max(distances) <= _LIMIT * self.noise and statistics.median(distances) <= _LIMIT * self._median_noise:
             return ""
         return f"differs from plain by {max(distances):.1g}, and what rounding makes is {self.noise:.1g}"

@@ -1,4 +1,4 @@
-"""What a run resolves before its first step: options that are definite, its lengths, and that its classes fit."""
+"""What a run settles before its first step: its counts, data order and lengths, and whether its classes fit."""
 
 from dataclasses import dataclass
 
@@ -27,16 +27,16 @@ class Lengths:
 
 
 def resolve(config: Config, source: Source) -> Config:
-    """The options with every count that was left to the data filled in from its training split."""
+    """The options, with the counts that were left open filled in from the training split."""
     return config.replace(
         num_label_classes=source.num_classes, num_train_images=config.data.num_train_images or len(source)
     )
 
 
 def resolve_order(config: Config, source: Source) -> Config:
-    """The options with `data_order` decided for all processes and starts: the run's own, else as process 0 chooses.
+    """The options with `data_order` decided: the run's own if it has one, else as process 0 chooses.
 
-    Every process must call it.
+    It is the same for all processes, and whenever the run is resumed. Every process must call this.
     """
     chosen = hosts.from_first(lambda: _order_of_run(config, source))
     return config.replace(data_order=chosen) if config.data.data_order == "auto" else config

@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """The state to begin with, on the devices; its step; the training images consumed before it; names of its classes.
+    """The initial state on the devices, its step, the number of training images consumed before it, and class names.
 
-    The names are those of the data, or, where these do not say, of the checkpoint.
+    The names come from the data or, if these have none, from the checkpoint.
     """
 
     state: TrainState
@@ -43,10 +43,10 @@ class Start:
 
 
 def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
-    """The options, of which some travel with weights; and the weights that a new training starts from.
+    """The options, some of which come with the weights, and the weights that a new training starts from.
 
-    A run that is there goes on with its own weights. Raises UserError when there are no weights in `resnet_checkpoint`,
-    or they are of another network.
+    An existing run keeps its own weights. Raises UserError when `resnet_checkpoint` holds no weights, or those of
+    another network.
     """
     model_dir = config.run.model_dir
     if checkpoints.steps():

@@ -73,10 +73,10 @@ def make_train_step(
 
     Metrics, float32 []: `loss` (cross-entropy and L2 of the whole batch, before the update), `learning_rate` of this
     update, `top_1_accuracy` on the batch. Random numbers (mixup, dropout ...) come from `seed` and the step alone.
-    With `gradient_accumulation_steps` the batch, cut over `num_devices`, goes through in so many parts: the step is
-    that of the whole batch, with the batch-norm statistics of each part its own. `total_steps` is the length of the
-    training, for what grows along it. `device`: one of those that it runs on; default the first there is.
-    `tuned_compiler`: whether the compiler gets the options that made such devices faster, by its own estimate.
+    With `gradient_accumulation_steps` the batch, sharded over `num_devices`, is processed in that many parts: the
+    update is that of the whole batch, but each part has its own batch-norm statistics. `total_steps`: the length of the
+    training, for what grows in the course of it. `device`: one of those that it runs on; default: the first one.
+    `tuned_compiler`: whether to set the compiler options that make such devices faster, by the compiler's estimate.
     """
     factors = learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
@@ -162,7 +162,7 @@ def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Ca
 
 
 def _split(rows: jax.Array, num_parts: int, num_devices: int) -> jax.Array:
-    """[n, ...] -> [num_parts, n / num_parts, ...], of which every device holds rows of its own in each part."""
+    """[n, ...] -> [num_parts, n / num_parts, ...]; each part takes from every device rows that it already holds."""
     by_device = rows.reshape(num_devices, num_parts, -1, *rows.shape[1:])
     return by_device.swapaxes(0, 1).reshape(num_parts, -1, *rows.shape[1:])
 
@@ -170,8 +170,8 @@ def _split(rows: jax.Array, num_parts: int, num_devices: int) -> jax.Array:
 def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = None) -> EvalStep:
     """(params, batch_stats, batch) -> sums over the examples of weight 1, float32 [], jitted.
 
-    `examples`, `cross_entropy`, `top_1`, `top_5`; a label that ties with the fifth largest logit counts as in. Where a
-    logit is no number, `cross_entropy` is none, and the others mean nothing. `device`: as of `make_train_step`.
+    `examples`, `cross_entropy`, `top_1`, `top_5`; a label that ties with the fifth largest logit counts as a hit. If a
+    logit is NaN, so is `cross_entropy`, and the others mean nothing. `device`: as of `make_train_step`.
     """
 
     def eval_step(params: Arrays, batch_stats: Arrays, batch: DeviceBatch) -> dict[str, jax.Array]:

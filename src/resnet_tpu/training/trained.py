@@ -34,13 +34,15 @@ class Trained:
         return advice_on({"params": self.params, "batch_stats": self.batch_stats}, self.config.model.precision)
 
     def is_newest_of(self, model_dir: str) -> bool:
-        """Whether `model_dir` led to it; not, when that is the checkpoint itself, to which nothing may be added."""
+        """Whether it lies in the run `model_dir`. False for the checkpoint itself, to which nothing may be added."""
         return self.path.startswith(storage.absolute(model_dir) + "/")
 
 
 def as_trained(asked: DataConfig, own: DataConfig) -> DataConfig:
-    """The data options that were asked for, with the image size and classes of the network's `own`, and its data where
-    none are asked for."""
+    """The data options `asked`, with the image size and the number of classes of the network's `own` options.
+
+    `data_dir` comes from `own` too if none is asked for.
+    """
     return dataclasses.replace(
         asked,
         data_dir=asked.data_dir or own.data_dir,
@@ -58,9 +60,9 @@ def trained_of(config: Config) -> Trained:
 def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Trained:
     """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none.
 
-    Its arrays are the moving averages where the training kept them, unless `moving_average` is off. A training that
-    goes on may delete the newest for one that is newer while it is read: then that is taken. Of several processes all
-    must call it, and go by what the first one finds.
+    Its arrays are the moving averages if the training kept them, unless `moving_average` is off. If a running training
+    deletes the newest checkpoint for a newer one while it is being read, the newer one is taken. With several
+    processes, all must call this, and all read the checkpoint that the first one finds.
     """
     while True:
         found = hosts.from_first(lambda: store.find(path))

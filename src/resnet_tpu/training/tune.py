@@ -1,4 +1,4 @@
-"""Which kernels train fastest on the devices at hand: each is held against the plain layers, then timed."""
+"""Finds the kernels that train fastest on these devices: each is checked against the plain layers, then timed."""
 
 import dataclasses
 import json
@@ -31,9 +31,9 @@ from resnet_tpu.training.step import TrainStep, train_step_of
 log = logging.getLogger(__name__)
 
 ROUNDS, STEPS = 3, 5
-"""Each step is timed so many times over so many steps, one after the other: the median counts."""
+"""Each candidate is timed in ROUNDS rounds of STEPS steps. The candidates take turns; the median counts."""
 
-_WORTH = 20_000  # steps of a run that pay for compiling each candidate: minutes
+_WORTH = 20_000  # steps from which on a run repays the minutes of compiling all candidates
 _GAIN = 0.02  # by which another has to be faster than plain to be worth its complexity
 _FILE = "kernels.json"
 
@@ -60,11 +60,11 @@ class Trial:
 
 
 def resolve_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> Choice:
-    """The choice of a run whose options are resolved, which is logged. Of several hosts all must call it.
+    """The choice of a run whose options are resolved; it is logged. With several hosts, all must call this.
 
-    With `kernels=auto` it is that of the checkpoint it goes on from, `before` (see `describe`), if that is of such
-    devices; else what was timed here for such a step; else, on a TPU or GPU and for a training that is long enough,
-    what is timed now; else what `choose_kernels` takes.
+    With `kernels=auto` it is the first of these that exists: the choice of the checkpoint it resumes from, `before`
+    (see `describe`), if that was for such devices; the fastest when such a step was timed here; on a TPU or GPU and
+    for a long enough training, the fastest when timed now; the choice of `choose_kernels`.
     """
     choice, why = _choose(config, mesh, before)
     if hosts.is_first():
@@ -103,10 +103,10 @@ def _on_accelerator(mesh: Mesh) -> bool:
 
 
 def tune(config: Config, mesh: Mesh) -> tuple[Choice, list[Trial]]:
-    """Times each choice for the step of a run whose options are resolved, and remembers the fastest: (it, all trials).
+    """Times each choice for the step of a run whose options are resolved, and remembers the fastest.
 
-    One that does not compile, does not fit in memory or does not agree with the plain layers is left out. The images
-    are random ones. Of several hosts all must call it; the first decides.
+    Returns (the fastest, all trials). A choice that does not compile, does not fit in memory or does not agree with the
+    plain layers is left out. The images are random. With several hosts, all must call this; the first decides.
     """
     reference, network = Reference(config, mesh), network_of(config, mesh)
     every = candidates(config, mesh)
@@ -150,7 +150,7 @@ def candidates(config: Config, mesh: Mesh) -> list[Choice]:
 
 
 def fastest(trials: list[Trial]) -> Choice:
-    """The choice with the least time; the plain one, if that is slower by 2 % at most. Raises UserError for none."""
+    """The fastest choice, or the plain one if that is at most 2 % slower. Raises UserError if none could be timed."""
     timed = {trial.choice: trial.milliseconds for trial in trials if trial.milliseconds is not None}
     if not timed:
         got = "; ".join(f"{trial.choice}: {trial.left_out}" for trial in trials)
@@ -161,7 +161,7 @@ def fastest(trials: list[Trial]) -> Choice:
 
 
 def step_of(choice: Choice, network: Network, config: Config, mesh: Mesh) -> TrainStep:
-    """The step of a run whose options are resolved, computed so."""
+    """The training step of a run whose options are resolved, with the kernels and compiler options of `choice`."""
     kernels = KERNELS[choice.kernels](mesh)
     return train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=choice.tuned_compiler)
 

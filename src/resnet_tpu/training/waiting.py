@@ -10,10 +10,10 @@ import jax
 class InputWait:
     """Adds up, over the steps of a loop, the time for which the input kept the devices of this process waiting.
 
-    The host runs ahead of the devices: while it is blocked for a batch they may still be busy with earlier steps, and
-    that costs nothing. What counts of a wait is the part after the last step handed over had ended, which a thread
-    notes. So a loop whose input is slower than its step by a hundredth shows a fraction of a hundredth, though the host
-    spends nearly all of its time in waiting. Time in which a batch travels to the device belongs to the step.
+    The host runs ahead of the devices. While it waits for a batch, they may still be busy with earlier steps, and the
+    wait costs nothing. Only the part of a wait after the last dispatched step has ended counts; a thread notes when
+    that is. So a loop whose input is 1 % slower than its step shows 1 %, although the host waits nearly all of the
+    time. The transfer of a batch to the device counts as part of the step.
     A context manager: leaving it ends the thread.
     """
 

@@ -1,4 +1,4 @@
-"""Examples from far away, asked for before they are needed."""
+"""Fetches examples from remote storage before they are needed."""
 
 import contextlib
 import itertools
@@ -18,7 +18,7 @@ THREADS = 16  # requests under way at a time
 CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
 _RUNS_PER_REQUEST = 4
 MOST_BYTES = 256_000_000
-"""Of examples that no chunk yet needs, about."""
+"""About how many bytes of examples to hold before any chunk needs them."""
 
 Fetched = Mapping[int, Sample | RecordError]
 """Examples, or what is wrong with them, by number."""
@@ -81,7 +81,7 @@ class ReadAhead:
             threading.Thread(target=self._work, daemon=True, name="resnet_tpu read ahead").start()
 
     def take(self, chunk: int, records: Mapping[int, int]) -> Fetched:
-        """The examples of a chunk, which has these records by position; those in the cache are left out. Once for each.
+        """The examples of a chunk, except those in the cache. `records`: the chunk's, by position. Call once per chunk.
 
         Raises as `fetch`, and CancelledError when closed.
         """
@@ -97,7 +97,7 @@ class ReadAhead:
         return {number: example for number, example in found.items() if example is not None}
 
     def close(self) -> None:
-        """Ends the threads with what they are at; who waits for them does so no longer."""
+        """Ends the threads after their current requests. Callers that wait in `take` get CancelledError."""
         with self._lock:
             self._is_closed = True
             for future in self._unfinished:
@@ -142,5 +142,5 @@ class ReadAhead:
 
 
 def distant(source: Source) -> DistantSource | None:
-    """`source` as one to be asked for many examples at once; None where it is near."""
+    """`source` if it is remote, and so can fetch many examples at once; else None."""
     return cast("DistantSource", source) if hasattr(source, "fetch") else None

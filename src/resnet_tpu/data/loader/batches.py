@@ -36,10 +36,10 @@ Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
 CHUNKS = {"threads": 16, "processes": 128}
-"""Images made at a time, at most, by kind of worker: handing over to a thread costs as much as a part of an image, to a
-process some 300 us of this one's time."""
+"""Images in a chunk, at most, by kind of worker: handing a chunk to a thread costs a fraction of an image's time, to a
+process some 300 us of this process's time."""
 
-MOST_THREADS = 8  # of Python's lock, each image takes about 45 of its 700 us: more than half of the time with more
+MOST_THREADS = 8  # each image holds Python's lock for about 45 of its 700 us: with more threads, over half of the time
 _ENDLESS = 1 << 62
 _MOST_NAMED = 5  # damaged examples, in the log
 
@@ -70,7 +70,7 @@ class _Chunking:
         return self.num_batches * self.parts
 
     def locate(self, chunk: int) -> tuple[int, int, range]:
-        """Number `chunk` of all: its batch, its first row there, and the positions it holds."""
+        """Of chunk number `chunk`: its batch, its first row there, and the positions it holds."""
         batch, part = divmod(chunk, self.parts)
         first = self.start + batch * self.batch_size + self.host_index * self.per_host
         low, high = (self.per_host * edge // self.parts for edge in (part, part + 1))
@@ -108,8 +108,8 @@ class _Maker:
 class Batches(Iterator[Batch]):
     """An iterator over batches that can be closed; also a context manager.
 
-    It closes itself when it ends, fails, is interrupted or dropped. Its threads then end with the chunk they are at,
-    its processes at once. The memory of a batch is used again when no array over it is left.
+    It closes itself when it ends, fails, is interrupted or is garbage-collected. Its threads then finish their current
+    chunk; its processes end at once. The memory of a batch is reused when no array refers to it any more.
     """
 
     def __init__(self, filling: Filling, chunking: _Chunking, kind: Literal["threads", "processes"]) -> None:
@@ -192,9 +192,9 @@ def train_batches(
     """Endless training batches: shuffled anew every epoch, randomly cropped, mirrored and augmented.
 
     batch_size: over all hosts; batch k holds positions start_position + [k * batch_size, (k + 1) * batch_size) of the
-    order that `seed` decides, host r the r-th of num_hosts equal slices. An epoch may end within a batch. Of
-    `data.input_workers`, `input_pipeline` and `num_parallel_calls`, none changes a batch. With `data.data_order` pieces
-    the order is that of `piece_order`, which batch_size decides too; see `order_choice` for `auto`.
+    order that `seed` decides, host r the r-th of num_hosts equal slices. An epoch may end within a batch. No
+    batch depends on `data.input_workers`, `input_pipeline` or `num_parallel_calls`. With `data.data_order` pieces the
+    order is that of `piece_order`, which also depends on batch_size; see `order_choice` for `auto`.
     With `data.skip_bad_records`, the next good record takes the place of a damaged one.
     train_image: takes the place of the decoder's, to measure what is around it; importable, for worker processes.
     Raises UserError when the hosts cannot share batch_size; next() raises RecordError and DecodeError, and UserError
@@ -240,9 +240,9 @@ def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
 
 
 def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) -> Literal["threads", "processes"]:
-    """What makes images: as asked for, else processes where they are many, have the time to start, and read files here.
+    """Which workers make images: as asked for, else processes for a training with many workers and local files.
 
-    What is far away is fetched by this process, and would go through pipes.
+    An evaluation is too short for processes to start, and remote data would have to go from this process through pipes.
     """
     if data.input_pipeline == "basic":
         return "threads"
@@ -252,5 +252,5 @@ def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) ->
 
 
 def num_workers(data: DataConfig) -> int:
-    """Threads or processes that make images: the basic pipeline works in the thread that asks."""
+    """How many threads or processes make images: one for the basic pipeline, which works in the calling thread."""
     return 1 if data.input_pipeline == "basic" else data.num_parallel_calls or num_cores()

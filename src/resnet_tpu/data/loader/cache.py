@@ -1,7 +1,7 @@
 """Training images kept in memory, shared by all workers.
 
-One piece of memory for threads and processes alike: a table of what is kept and where, and behind it the images in the
-order in which they came. Which images are kept depends on who came first, and changes nothing but the speed.
+Threads and processes share one piece of memory: a table of what is kept and where, followed by the images in the order
+in which they came. Which images are kept depends on which came first, and affects only the speed.
 """
 
 import fcntl
@@ -66,7 +66,7 @@ class ImageCache:
             return int(self._table[i, 0]) not in (_ABSENT, _COMING)
 
     def put(self, i: int, image: bytes | np.ndarray, label: int) -> None:
-        """Keeps an image file, or pixels uint8 [h, w, 3], unless it is there or does not fit: no more come then."""
+        """Keeps an image file, or pixels uint8 [h, w, 3], unless it is there. After one that does not fit, none is."""
         if self.is_full:
             return
         height, width = (len(image), 0) if isinstance(image, bytes) else image.shape[:2]
@@ -137,7 +137,7 @@ def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
 
 
 class CacheReport:
-    """Says in the log, once, what came of a cache."""
+    """Logs once how many of the images the cache could keep."""
 
     def __init__(self, cache: ImageCache | None) -> None:
         self._cache = cache

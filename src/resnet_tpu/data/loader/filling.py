@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Filling:
-    """How rows are filled: for training by the order and the random numbers of `seed`, else for evaluation."""
+    """Fills rows: for training, in the order and with the random numbers of `seed`; without a seed, for evaluation."""
 
     source: Source
     data: DataConfig
@@ -58,7 +58,7 @@ class Filling:
         return record_at_position(position, num_records=len(self.source), seed=self.seed)
 
     def fill(self, chunk: Chunk, rows: Rows) -> list[str]:
-        """Writes the rows of `chunk`; the messages of damaged examples that were skipped.
+        """Writes the rows of `chunk`. Returns the messages of damaged examples that were skipped.
 
         In training the next good record takes the place of a damaged one. In evaluation its row, as one without a
         record, is black with weight 0. Raises RecordError and DecodeError unless `data.skip_bad_records`, and UserError
@@ -91,7 +91,7 @@ class Filling:
         raise UserError("Training data", got, "records that can be read", "Check the data set.")
 
     def _try(self, record: int, out: np.ndarray, position: int | None, skipped: list[str]) -> int | None:
-        """Fills `out` with an example, for training when there is a position; its label, None when it is skipped."""
+        """Fills `out` with an example, for training if there is a position. Returns its label; None if skipped."""
         try:
             return self._write(record, out, position)
         except (RecordError, DecodeError) as error:
@@ -145,7 +145,7 @@ Fill = Callable[[Chunk, Slot], list[str]]
 
 
 class FillingProcesses:
-    """A `Fill` that has others do it, for as many threads at a time as there are processes."""
+    """A `Fill` that hands chunks to worker processes; as many threads can call it at a time as there are processes."""
 
     def __init__(self, filling: Filling, slots: Slots, count: int) -> None:
         self._crew = Crew(count, _serve, (filling, slots.shared, slots.layout))

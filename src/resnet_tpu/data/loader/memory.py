@@ -12,9 +12,9 @@ PAGE = mmap.ALLOCATIONGRANULARITY
 
 
 class SharedMemory:
-    """Memory without a name: it goes when the last process that has it ends, even when all of them are killed.
+    """Anonymous shared memory: it is freed when the last process that holds it ends, even if all of them are killed.
 
-    It takes no room before it is written to. Processes get it among their first arguments.
+    It takes no space before it is written to. Processes get it among the arguments that they are started with.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:

@@ -18,9 +18,9 @@ _GB = 1e9
 
 
 def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["records", "pieces"]:
-    """The order that `data.data_order` asks for; for `auto` by what this machine can keep, which the log says.
+    """The order that `data.data_order` asks for; for `auto`, the one that suits this machine's memory, which is logged.
 
-    rows: of a batch, on this host.
+    rows: rows of a batch on this host.
     """
     if data.data_order != "auto":
         return data.data_order
@@ -42,7 +42,7 @@ def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["rec
 
 
 def _bytes_waiting(source: RecordSource, rows: int) -> int:
-    """What waits for its use, about: half a piece for each row, on average, and what is read ahead."""
+    """About how many bytes wait for their use: half a piece for each row on average, plus what is read ahead."""
     return min(rows * PIECE_BYTES // 2 + MOST_BYTES, source.num_bytes)
 
 

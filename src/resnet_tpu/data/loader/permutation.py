@@ -1,8 +1,8 @@
 """The permutation of Grain's `index_shuffle`, for thousands of indexes at once.
 
-It enciphers the index as a number of 16 or more bits, again and again until the result is a record.
+It enciphers the index as a number of 16 or more bits, repeatedly, until the result is a record's number.
 Source: the cipher Simon, eprint.iacr.org/2013/404, on two halves of 8 or more bits; keys as C++'s `std::seed_seq` makes
-them. One departure: of 4**k + 1 records, k >= 8, Grain's never gives the last and gives another twice.
+them. One difference: of 4**k + 1 records, k >= 8, Grain's never gives the last and gives another twice.
 """
 
 import functools

@@ -1,12 +1,12 @@
 """The order of training for data that are read anew in each epoch: neighbours in a file are used soon after each other.
 
-An epoch's pieces, each of some neighbouring records, are laid end to end in random order, and this tape is cut into as
-many equal stretches as a batch has rows. A row of the batches goes along its stretch, one record a step. What a row
-finds of a piece is a run, whose records come in random order: one request reads it, and one host alone, whichever rows
-a host has. A batch holds records of as many pieces as it has rows.
+A piece is a group of neighbouring records. An epoch's pieces are laid end to end in random order, like a tape, which is
+cut into as many equal stretches as a batch has rows. Each row moves along its stretch, one record per step. The part of
+a piece that lies in one stretch is a run, whose records come in random order. Only one host reads a run, with one
+request, whichever rows a host has. So a batch holds records of as many pieces as it has rows.
 
-As in `order`, all is arithmetic: the same for any number of hosts and workers, and from any position on. But for
-another batch size the order is another.
+As in `order`, everything is computed from the position: the order is the same for any number of hosts and workers, and
+from any position on. But it depends on the batch size.
 """
 
 import bisect

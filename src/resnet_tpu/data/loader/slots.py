@@ -1,4 +1,4 @@
-"""Memory of batches, used again as soon as nobody looks at a batch any more."""
+"""Memory for batches, reused as soon as nothing refers to a batch any more."""
 
 import mmap
 import threading
@@ -60,8 +60,8 @@ class Slot(NamedTuple):
 class Slots:
     """As many slots as there are batches in use at a time.
 
-    A slot is free again when no array over its memory is left, JAX's included: a transfer under way, and an array that
-    JAX keeps where it is, hold on to the rows they were made from. So batches cost no page faults after the first few.
+    A slot is free again when no array refers to its memory, JAX's arrays included: a transfer under way, and an array
+    that JAX uses in place, keep the rows they were made from alive. So only the first few batches cost page faults.
     """
 
     def __init__(self, layout: Layout) -> None:

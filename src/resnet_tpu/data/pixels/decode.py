@@ -106,9 +106,9 @@ TrainImage = Callable[..., None]
 
 
 def _shift(image: np.ndarray, rng: np.random.Generator, padding: int) -> None:
-    """Puts a random window of its own size, out of `image` [s, s, 3] with a black border of `padding`, in its place.
+    """Replaces `image` [s, s, 3] by a random window of the same size, cut from it with a black border of `padding`.
 
-    Every offset from 0 to 2 `padding`, in either direction, is as likely. Source: arXiv:1512.03385, section 4.2.
+    All offsets from 0 to 2 `padding`, along either axis, are equally likely. Source: arXiv:1512.03385, section 4.2.
     """
     size = len(image)
     y, x = rng.integers(2 * padding + 1, size=2)

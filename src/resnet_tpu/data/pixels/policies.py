@@ -1,7 +1,7 @@
 """AutoAugment (arXiv:1805.09501) and RandAugment (arXiv:1909.13719), as the original applies them to ImageNet.
 
-Both choose operations of `operations.py` at random. How strong one is, is its level: 0 to 10, and more where its
-arithmetic allows.
+Both choose operations of `operations.py` at random. The level of an operation is its strength: 0 to 10, and more where
+its arithmetic allows.
 """
 
 from collections.abc import Callable

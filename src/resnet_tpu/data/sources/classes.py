@@ -1,4 +1,4 @@
-"""The classes of records that nothing beside them tells: counted from their labels, once."""
+"""The classes of records that come without a list of classes, counted once from their labels."""
 
 import functools
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _KEPT = "classes"
 _MOST_DISTANT_BYTES = 1_000_000_000
-"""What is read of a bucket for this at most: there a record's label does not come without its image."""
+"""The most that is read from a bucket for this: there, a label cannot be read without its image."""
 
 _FILES_AT_ONCE = 16
 _SHOWN_CLASSES = 5
@@ -31,7 +31,7 @@ States = Mapping[str, tuple[int, int]]
 
 
 class Classes(NamedTuple):
-    """The names of classes by label from 1, None where the records do not give each one of its own; their number."""
+    """Class names by label from 1, None unless the records name every class; and the number of classes."""
 
     names: list[str] | None
     number: int

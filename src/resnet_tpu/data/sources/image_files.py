@@ -1,4 +1,4 @@
-"""Image files as a source: those of a data set, by class, or such as are named one by one."""
+"""Image files as a source: a data set with a folder per class, or files that are named one by one."""
 
 from collections.abc import Sequence
 from pathlib import Path

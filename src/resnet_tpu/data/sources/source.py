@@ -1,4 +1,4 @@
-"""What gives examples by number: the records of a split, image files, or nothing but synthetic pixels."""
+"""Sources of examples by number: the records of a split, image files, or synthetic pixels."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -53,7 +53,7 @@ class Source(Protocol):
 
 
 class DistantSource(Source, Protocol):
-    """A source for which each request takes its time: many examples are asked for at once, ahead of their use."""
+    """A source with slow requests, such as a bucket: many examples are fetched at once, before they are needed."""
 
     def fetch(self, records: Sequence[int]) -> Sequence[Sample | RecordError]:
         """The examples of these numbers, which may repeat; an error in the place of each damaged one.

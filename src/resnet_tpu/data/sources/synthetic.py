@@ -26,7 +26,7 @@ class _MadeUp:
 
 
 class ZeroSource(_MadeUp):
-    """Black images with label 0: what is left of the time when input costs nothing."""
+    """Black images with label 0: input that costs nothing, for measuring all the rest."""
 
     def __init__(self, data: DataConfig, split: Split) -> None:
         super().__init__(data, split)

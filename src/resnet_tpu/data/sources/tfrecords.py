@@ -65,7 +65,7 @@ class RecordSource:
         return file[record]
 
     def parse(self, i: int, payload: bytes) -> Sample:
-        """The example in record `i`. Raises RecordError for what is none, UserError for a wrong label."""
+        """The example in record `i`. Raises RecordError if it holds none, UserError for a wrong label."""
         file, record = self._locate(i)
         try:
             example = parse_image_example(payload)

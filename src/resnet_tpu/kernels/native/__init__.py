@@ -1,7 +1,7 @@
 """The optional library in C: the layers of a training on a CPU, its convolutions those of oneDNN.
 
-It is there when a C compiler was when the package was installed (build.py). oneDNN 3 comes with the package where pip
-has it, or with the system. Both are used unless the environment says RESNET_TPU_NATIVE=0.
+It exists if a C compiler was available when the package was installed (build.py). oneDNN 3 comes with the package if
+pip has it, else with the system. Both are used unless the environment says RESNET_TPU_NATIVE=0.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ _ONEDNN = "libdnnl.so.3"
 
 @functools.cache
 def load() -> frozenset[str]:
-    """Makes the library's functions known to XLA. The types of activations that it can do; none where it is not."""
+    """Registers the library's functions with XLA. Returns the dtypes that it supports; none if it is missing."""
     if are_off():
         return frozenset()
     try:

@@ -1,8 +1,8 @@
 """An epoch of images on its way to the devices, simulated: every host reads, decodes and waits for the others.
 
-The model is that of `data.loader`: workers make chunks of a batch in order, a number of them ahead of their use, from
-image files that a bucket gives some way ahead of that; the host takes in a few batches before the devices need them;
-and a step begins when each host has its part. `benchmarks/epoch.py` holds it against trainings on this machine.
+It models `data.loader`: workers make the chunks of a batch in order, some of them ahead of their use, from image files
+that are read from a bucket further ahead; the host takes in a few batches before the devices need them; and a step
+begins when each host has its part. `benchmarks/epoch.py` compares it with trainings on this machine.
 """
 
 import heapq

@@ -7,9 +7,9 @@ from resnet_tpu import storage
 from resnet_tpu.options.config import DataConfig
 
 _ENOUGH = 0.9
-"""Share of what workers could do from which on they count as busy."""
+"""Share of their capacity from which on workers count as busy."""
 _NOTABLE = 0.3
-"""Share of the time or of the pixels from which on it pays to do something about it."""
+"""Share of the time or of the pixels from which on a remedy is worthwhile."""
 _CACHE_SHARE = 0.5
 """Of the free memory that a cache may take: the default of cache_memory."""
 

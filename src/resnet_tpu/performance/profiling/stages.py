@@ -76,9 +76,9 @@ class Sampled:
 def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: int, num_images: int) -> Sampled:
     """The stages from the order to augmentation, for the first `num_images` images of the training.
 
-    Damaged ones are left out. Waiting for storage is seen only for what the operating system has not in memory yet.
-    A bucket and Bigtable are asked for as many images at once as a training asks for, which has more requests under
-    way at a time: the wait is divided by their number.
+    Damaged ones are left out. Waiting for storage shows only for files that the operating system has not cached yet.
+    Requests to a bucket or to Bigtable are as large as in a training; since that has several under way at a time, the
+    wait is divided by their number.
     """
     if choose_order(source, data, rows=batch_size) == "pieces":
         records = [position % len(source) for position in range(num_images)]  # neighbours, as a piece is read

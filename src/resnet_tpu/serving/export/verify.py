@@ -1,4 +1,4 @@
-"""A bundle beside the network that it was made from, on the same images."""
+"""Compares a bundle with the network that it was made from, on the same images."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -54,8 +54,8 @@ def open_reference(
 ) -> tuple[Trained, Source, DataConfig, int]:
     """The newest checkpoint of `model_dir`, and the images named, or without any the first of a split of the data.
 
-    What `verify` holds a bundle against. Test, or validation where there is no test, unless another is named. Raises
-    UserError where there are none, or they are of other classes.
+    `verify` compares a bundle with these. The split is test, or validation if there is no test, unless one is named.
+    Raises UserError if there are no images, or they are of other classes.
     """
     trained = load_trained(
         config.run.model_dir,

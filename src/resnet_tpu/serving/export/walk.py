@@ -1,4 +1,4 @@
-"""The network in evaluation as a walk over a few operations, which every exported form has in its own terms."""
+"""The network in evaluation as a sequence of a few operations, which every exported form implements for itself."""
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar

@@ -18,8 +18,8 @@ Answer = asyncio.Future[np.ndarray]
 class Batcher:
     """One network with its queue. All methods are called on the event loop; images run on a thread of their own.
 
-    Whatever waits runs as soon as the network is free, at most `max_batch_size` images. While others are being decoded,
-    an image waits for them up to `max_wait` seconds.
+    Waiting images run as soon as the network is free, at most `max_batch_size` at a time. While others are being
+    decoded, an image waits for them, up to `max_wait` seconds.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Batcher:
         return self._num_decoding + len(self._waiting)
 
     def submit(self, decodes: Sequence[Callable[[], np.ndarray]]) -> list[Answer]:
-        """The logits [classes], some time, of the images that these functions return on a decoding thread.
+        """Futures of the logits [classes] of the images that these functions return on a decoding thread.
 
-        Cancelling an answer takes its image out of the queue. What a function raises its answer raises. Raises Refusal
+        Cancelling an answer takes its image out of the queue. An answer raises what its function raises. Raises Refusal
         (503) when the queue has no room for all of them.
         """
         count = len(decodes)

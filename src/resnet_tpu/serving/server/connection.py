@@ -1,4 +1,4 @@
-"""HTTP on a connection, within bounds on their number and on time. What h11 reads is bounded by h11."""
+"""HTTP connections with limits on their number and on the time of a request. h11 limits what it reads itself."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What every request passes: a bound on its head, counts, the access log, and the state of the server."""
+"""The middleware that every request passes: a limit on its head, metrics, the access log, the server's state."""
 
 import json
 import logging

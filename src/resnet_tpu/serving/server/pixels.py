@@ -1,7 +1,7 @@
 """Arrays of pixels out of JSON, one image at a time.
 
-A body at its limit holds ten million numbers. As Python's objects all at once they would take a gigabyte, and the
-interpreter's lock for seconds, in which nobody is answered.
+A body of the largest size holds ten million numbers. Parsed into Python's objects all at once, they would take a
+gigabyte and hold the interpreter's lock for seconds, in which no request is answered.
 """
 
 import functools

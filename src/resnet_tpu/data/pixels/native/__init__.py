@@ -1,7 +1,7 @@
 """The optional library in C: decodes nothing but the window of a JPEG, resizes it, and computes the slow augmentations.
 
-The pixels are the same as without it. It is there when a compiler and libjpeg-turbo were when the package was
-installed (build.py), and used unless the environment says RESNET_TPU_NATIVE=0.
+The pixels are the same as without it. It exists if a compiler and libjpeg-turbo were available when the package was
+installed (build.py), and is used unless the environment says RESNET_TPU_NATIVE=0.
 """
 
 import ctypes
@@ -66,7 +66,7 @@ class Library:
         return bool(self._library.resize_jpeg(self._decoder(), encoded, len(encoded), *window, *target))
 
     def resize_pixels(self, image: np.ndarray, out: np.ndarray, *, mirrored: bool, method: str) -> bool:
-        """Fills `out` uint8 [S, S, 3] with `image` uint8 [h, w, 3]. False: not for arrays that lie in memory so."""
+        """Fills `out` uint8 [S, S, 3] with `image` uint8 [h, w, 3]. False: the arrays have another memory layout."""
         row, column, channel = image.strides
         if (column, channel) != (3, 1) or not out.flags.c_contiguous:
             return False
