@@ -173,12 +173,12 @@ def like(run: Path, **changes: Any) -> list[str]:
     return [*(f"--{name}={flat[name]}" for name in names), "--steps_per_eval=1251"]  # no evaluation is due at its step
 
 
-def test_the_evaluation_of_a_training(model_dir: Callable[..., Path], refused: Verb) -> None:
+def test_training_on_from_such_statistics(model_dir: Callable[..., Path], refused: Verb) -> None:
     run = model_dir(with_unknown_statistics)
     message = refused("train", f"--model_dir={run}", *like(run, train_steps=STEP + 1))
-    assert f"Loss at step {STEP + 1}, batch 1 of 2 of the evaluation: got nan" in message
-    assert "batch_stats/" in message
-    assert [row for row in read_metrics(str(run)) if row["split"] == "eval"] == []
+    assert f"Sum of the squared weights at step {STEP}: got nan, expected a finite number" in message
+    assert store.steps_in(str(run / store.FOLDER)) == [STEP]
+    assert read_metrics(str(run)) == []
 
 
 def test_prune(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) -> None:

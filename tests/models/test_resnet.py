@@ -1,5 +1,6 @@
 """Each variant of a block and of the stem, put together by hand from its layers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -7,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.models.layers import average_pool, global_average, max_pool
+from resnet_tpu.models.kernel_table import PLAIN, Kernels
+from resnet_tpu.models.layers import ConvNorm, Statistics, average_pool, global_average, max_pool
 from resnet_tpu.models.net import Net, Training
 from resnet_tpu.models.resnet import residual_block, resnet, squeeze_excite, stem
 from tests.models.nets import TRAINING, Part, architecture, random
@@ -205,3 +207,24 @@ def test_every_random_place_of_a_network_draws_its_own() -> None:
     jax.eval_shape(lambda x: Part(lambda net, x: resnet(net, x, 5), settings, x)(x, Recording()), x)
     # five sites in each of six blocks, in groups 1 and 2 drop connect's alone, and one of dropout
     assert asked == [4, 9, 14, *range(15, 31)]
+
+
+def test_kernels_for_whole_blocks_leave_later_random_places_as_they_are() -> None:
+    settings = architecture(2, 1, 1, 2, dropout_rate=0.25)
+    asked = []
+
+    class Recording(Training):
+        def key_of(self, site: int) -> jax.Array:
+            asked.append(site)
+            return jax.random.key(site)
+
+    def block(x: jax.Array, branch: Sequence[ConvNorm], projection: ConvNorm | None, *, stride: int, **_: Any) -> Any:
+        y = jnp.zeros((x.shape[0], x.shape[1] // stride, x.shape[2] // stride, branch[-1].scale.size))
+        every = [conv for conv in (*branch, projection) if conv]
+        return y, [Statistics(conv.bias[None], conv.scale[None], 2) for conv in every]
+
+    x = random(2, 32, 32, 3)
+    whole = Part(lambda net, x: resnet(net, x, 5), settings, x)
+    for kernels in (PLAIN, Kernels(block=block)):
+        jax.eval_shape(lambda x, kernels=kernels: whole(x, Recording(), kernels), x)
+    assert asked == [30, 30]

@@ -164,6 +164,9 @@ def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     with pytest.raises(UserError, match=r"Phase .*level_01: got other options, expected .* Give another output_dir"):
         prune_run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
+    for damaged in ("null", "[1]", "{"):
+        (Path(once[1].model_dir) / "pruning.json").write_text(damaged)
+        assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
 
 
 def test_it_may_be_computed_in_another_way_than_the_training(dense: Path, tmp_path: Path) -> None:

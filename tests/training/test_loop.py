@@ -187,14 +187,20 @@ def test_a_loss_that_is_no_number_stops_with_the_step(tiny: Tiny, tmp_path: Path
     assert "There is no good checkpoint yet. Lower base_learning_rate" in str(caught.value)
 
 
-def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("collection", "name"),
+    [("params", "kernel"), pytest.param("params", "scale", marks=pytest.mark.long), ("batch_stats", "var")],
+)
+def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path, collection: str, name: str) -> None:
     """The loss of a step is that of the weights before it, and may be the last that is a number."""
 
     def step(state: TrainState, _: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
         factor = math.nan if state.step == 2 else 1.0
-        params = jax.tree.map(lambda leaf: leaf * factor, state.params)
+        spoilt = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf * factor if path[-1].key == name else leaf, getattr(state, collection)
+        )
         numbers = {name: jnp.ones(()) for name in ("loss", "learning_rate", "top_1_accuracy")}
-        return dataclasses.replace(state, step=state.step + 1, params=params), numbers
+        return dataclasses.replace(state, step=state.step + 1, **{collection: spoilt}), numbers
 
     expected = (
         r"Sum of the squared weights at step 3: got nan, expected a finite number. The last good checkpoint is step 2"

@@ -53,6 +53,8 @@ def residual_block(net: Net, x: jax.Array, group: int, block: int) -> jax.Array:
     settings = net.architecture
     stride = 2 if group > 1 and block == 1 else 1
     if (y := net.block(x, stride)) is not None:
+        if settings.bottleneck:
+            net.skip_dropout_sites(5)  # those below, at which nothing is dropped
         return y
 
     shortcut = x

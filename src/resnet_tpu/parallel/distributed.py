@@ -94,11 +94,14 @@ def batch_norm_groups(model: ModelConfig, devices: int) -> int:
 
 def check_divides(config: Config, devices: int) -> None:
     """Raises UserError unless every device gets the same number of images in each part of a training batch."""
-    batch_size, units = config.train.train_batch_size, devices * config.optimizer.gradient_accumulation_steps
+    batch_size, parts = config.train.train_batch_size, config.optimizer.gradient_accumulation_steps
+    units = devices * parts
     if batch_size % units:
         below = batch_size // units * units
         choice = f"{below} or {below + units}" if below else str(units)
-        raise UserError("train_batch_size", batch_size, f"a multiple of the {units} devices", f"Use {choice}.")
+        times = f" times gradient_accumulation_steps={parts}" if parts > 1 else ""
+        expected = f"a multiple of the {devices} devices{times}"
+        raise UserError("train_batch_size", batch_size, expected, f"Use {choice}.")
 
 
 def round_up(batch_size: int, devices: int) -> int:

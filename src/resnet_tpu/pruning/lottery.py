@@ -38,6 +38,7 @@ from resnet_tpu.pruning.masks import Masks, all_kept, density
 from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.phase import fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_with
+from resnet_tpu.storage import checked_json
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.run import kept_steps, resolve, resolve_order
 
@@ -223,7 +224,7 @@ def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bo
         return False
     found: dict[str, Any] = {}
     with contextlib.suppress(FileNotFoundError, ValueError):  # of a training without the flags, or damaged
-        found = dict(json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION))))
+        found = checked_json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION)))
     names = [name for name in asked if not (anywhere and name == "begun_at")]
     changed = [f"{name} {found.get(name)} -> {asked[name]}" for name in names if found.get(name) != asked[name]]
     if changed:

@@ -50,11 +50,11 @@ class Unpruned:
         return storage.join(self.model_dir, store.FOLDER, str(step))
 
 
-def _read_description(path: str) -> Any:
-    """What `Phase.begin` wrote; None where it is damaged."""
+def _read_description(path: str) -> dict[str, Any]:
+    """What `Phase.begin` wrote; nothing of it where it is damaged."""
     with contextlib.suppress(ValueError):
-        return checked_json.parse(storage.read_text(path))
-    return None
+        return checked_json.loads(storage.read_text(path))
+    return {}
 
 
 @dataclass(frozen=True)

@@ -38,14 +38,14 @@ from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.training.agreement import agree_on
-from resnet_tpu.training.evaluate import evaluate, l2_on, log_metrics
+from resnet_tpu.training.evaluate import evaluate, log_metrics
 from resnet_tpu.training.flight import StepsInFlight
 from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, resolve_order
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
-from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of
+from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of, weight_check_on
 from resnet_tpu.training.tune import describe, resolve_kernels, step_of
 from resnet_tpu.training.waiting import InputWait
 
@@ -342,8 +342,8 @@ class Trainer:
         reports.report(self.step - len(self._flight))
 
     def _check_weights(self) -> None:
-        """Raises NonFiniteError if weights are not finite: the loss, computed before the update, does not show it."""
-        squares = l2_on(self.mesh.devices.flat[0])(self.state.params)
+        """Raises NonFiniteError if a weight or a running statistic is not finite; the last loss does not show it."""
+        squares = weight_check_on(self.mesh.devices.flat[0])(self.state.params, self.state.batch_stats)
         self._check_finite("Sum of the squared weights", self.step, float(squares))
 
     def _check_finite(self, what: str, step: int, value: float) -> None:

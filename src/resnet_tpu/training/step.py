@@ -1,5 +1,6 @@
 """One step of training, evaluation and prediction: pure functions on the device."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -186,6 +187,17 @@ def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = N
         return {name: (values * batch["weight"]).sum() for name, values in per_example.items()}
 
     return jax.jit(eval_step, compiler_options=sound_options_for(device or jax.devices()[0]))
+
+
+@functools.cache
+def weight_check_on(device: Any) -> Callable[[Arrays, Arrays], jax.Array]:
+    """(params, batch_stats) -> `l2` of all params, or NaN when a statistic is not finite: float32 [], jitted."""
+
+    def check(params: Arrays, batch_stats: Arrays) -> jax.Array:
+        are_finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(batch_stats)]
+        return jnp.where(jnp.asarray(are_finite, bool).all(), l2(params, norms=True), jnp.nan)
+
+    return jax.jit(check, compiler_options=sound_options_for(device))
 
 
 def make_output_step(
