@@ -19,7 +19,7 @@ from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
-from resnet_tpu.training.loop import curves_path
+from resnet_tpu.reports.run_curves import curves_path
 
 STEP = 7
 EARLIER = "take an earlier checkpoint"

@@ -17,7 +17,8 @@ from resnet_tpu.pruning.experiment import prune_run
 from resnet_tpu.pruning.levels import plan_levels
 from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.pruning.phase import config_at
-from resnet_tpu.training.loop import curves_path, train
+from resnet_tpu.reports.run_curves import curves_path
+from resnet_tpu.training.loop import train
 
 LAST, EARLY = 6, 2
 MASKED = ("params", "momentum")

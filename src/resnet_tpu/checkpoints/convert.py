@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store, tf1, timm, torch
+from resnet_tpu.checkpoints import folders, store, tf1, timm, torch
 from resnet_tpu.checkpoints.inspection import summarize
 from resnet_tpu.checkpoints.meta import make_meta, numbered, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
@@ -220,10 +220,10 @@ def _exported(target: str, config: Config, arrays: Arrays) -> Arrays:
 
 def _top_1(weights: Weights) -> float | None:
     """The accuracy on validation images that the training measured of its checkpoint, if it did."""
-    folder, slash, _ = weights.source.rpartition(f"/{store.FOLDER}/")
-    if weights.kind != "ours" or not slash or weights.step is None:
+    run = folders.run_of(weights.source)
+    if weights.kind != "ours" or not run or weights.step is None:
         return None
-    return evaluation_at(folder, weights.step).get("top_1_accuracy")
+    return evaluation_at(run, weights.step).get("top_1_accuracy")
 
 
 @contextlib.contextmanager

@@ -56,6 +56,11 @@ def steps_of_run(model_dir: str) -> list[int]:
     return steps_in(storage.join(model_dir, FOLDER))
 
 
+def run_of(checkpoint: str) -> str:
+    """The `model_dir` of the run that a checkpoint belongs to, by its path; empty for one that lies elsewhere."""
+    return checkpoint.rpartition(f"/{FOLDER}/")[0]
+
+
 def is_checkpoint(path: str) -> bool:
     """Whether `path` is a whole checkpoint of ours."""
     return storage.exists(storage.join(path, _LAST if storage.is_remote(path) else MARK))

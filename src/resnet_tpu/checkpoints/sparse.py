@@ -4,15 +4,13 @@ Restored arrays are equal to the last bit: an array with a masked value other th
 nothing is kept is stored as a single 0, because Orbax stores no empty arrays.
 """
 
-import functools
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from resnet_tpu.models.arrays import Arrays, Path, leaves, put
+from resnet_tpu.models.arrays import Arrays, Path, leaves, node_at, put
 
 Shapes = Mapping[str, Sequence[int]]
 """Shape of each array that is stored in this form, by name: `params/stem/conv/kernel`, `masks/stem/conv/kernel`."""
@@ -105,6 +103,6 @@ def _mask_of(full_path: Path) -> Path:
 def _find(tree: Arrays, full_path: Path) -> Any:
     """The array at `full_path`; None where there is none."""
     try:
-        return functools.reduce(operator.getitem, full_path, tree)
+        return node_at(tree, full_path)
     except KeyError:
         return None

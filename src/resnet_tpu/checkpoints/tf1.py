@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, c
 from resnet_tpu.checkpoints.tf1_lottery import apply_masks
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at
+from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at, node_at
 from resnet_tpu.models.network import Network
 
 STATE = "checkpoint"
@@ -135,7 +135,7 @@ def write_checkpoint(folder: str, network: Network, arrays: Arrays, *, lars: boo
     for name, leaf in names.items():
         variables[name] = leaf_at(arrays, leaf)
         if arrays.get("momentum") is not None and leaf[0] == "params":
-            variables[f"{name}{LARS if lars else MOMENTUM}"] = leaf_at({"params": arrays["momentum"]}, leaf)
+            variables[f"{name}{LARS if lars else MOMENTUM}"] = node_at(arrays["momentum"], leaf[1])
         if arrays.get("ema") is not None:
             variables[f"{name}{AVERAGE}"] = leaf_at(arrays["ema"], leaf)
     storage.make_dir(folder)

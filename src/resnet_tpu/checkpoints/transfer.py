@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from resnet_tpu.checkpoints.torch import COUNTER
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays, require_finite
+from resnet_tpu.models.arrays import Arrays, node_at, require_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.options.network import resolve_architecture
@@ -153,9 +153,7 @@ def start_from(
     loaded: list[str] = []
     skipped: list[Skipped] = []
     for name, (collection, path) in names.items():
-        parent = trees[collection]
-        for key in path[:-1]:
-            parent = parent[key]
+        parent = node_at(trees[collection], path[:-1])
         ours, theirs = parent[path[-1]], weights.variables.get(name)
         if theirs is None or theirs.shape != ours.shape:
             skipped.append(Skipped(name, ours.shape, None if theirs is None else theirs.shape))

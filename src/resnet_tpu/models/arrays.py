@@ -23,7 +23,12 @@ Leaf = tuple[str, Path]
 def leaf_at(trees: Mapping[str, Arrays], leaf: Leaf) -> Any:
     """The array at `leaf` in `trees`: {"params": ..., "batch_stats": ...}."""
     collection, path = leaf
-    return functools.reduce(operator.getitem, path, trees[collection])
+    return node_at(trees[collection], path)
+
+
+def node_at(tree: Arrays, path: Path) -> Any:
+    """The array at `path` in `tree`, or the module, which is a tree itself. Raises KeyError when there is none."""
+    return functools.reduce(operator.getitem, path, tree)
 
 
 def leaves(arrays: Arrays) -> list[tuple[str, Any]]:

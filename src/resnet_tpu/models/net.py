@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from resnet_tpu.models import dropping, evonorm, layers
 from resnet_tpu.models.architecture import Architecture, PoolPadding
-from resnet_tpu.models.arrays import Arrays, Path, leaf_at, put
+from resnet_tpu.models.arrays import Arrays, Path, leaf_at, node_at, put
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm, Statistics
 
@@ -140,7 +140,7 @@ class Net:
         """In training, what a kernel for this whole residual block gives; None where none does."""
         if self.training is None or not self.architecture.has_plain_branches:
             return None
-        own = leaf_at({"params": self.params}, ("params", self._scope))
+        own = node_at(self.params, self._scope)
         branch = [name for name in ("conv1", "conv2", "conv3") if name in own]
         projection = "projection" if "projection" in own else None
         found = self._kernels.block(
@@ -240,22 +240,24 @@ class Net:
 
     def _conv_norm(self, name: str = "") -> ConvNorm:
         """The arrays of a convolution with batch norm in this scope."""
-        of = f"{name}/" if name else ""
-        kernel, scale, bias = (self._get("params", of + array) for array in ("conv/kernel", "norm/scale", "norm/bias"))
+        prefix = f"{name}/" if name else ""
+        kernel, scale, bias = (
+            self._get("params", prefix + array) for array in ("conv/kernel", "norm/scale", "norm/bias")
+        )
         if self._updates_statistics:
             return ConvNorm(kernel, scale, bias)
-        mean, var = (self._get("batch_stats", f"{of}norm/{array}") for array in ("mean", "var"))
+        mean, var = (self._get("batch_stats", f"{prefix}norm/{array}") for array in ("mean", "var"))
         return ConvNorm(kernel, scale, bias, (mean, var))
 
     def _update_statistics(self, statistics: Statistics, name: str = "") -> None:
         """Updates the running statistics of the batch norm `name` in this scope towards those of the batch."""
         if not self._updates_statistics:
             return
-        of, count = f"{name}/" if name else "", statistics.positions
+        prefix, count = f"{name}/" if name else "", statistics.positions
         unbiased = statistics.var.mean(0) * (count / max(count - 1, 1))
         for array, batch in (("mean", statistics.mean.mean(0)), ("var", unbiased)):
-            running = self._get("batch_stats", of + array)
-            self._set(of + array, _interpolate(running, batch, self.architecture.bn_momentum))
+            running = self._get("batch_stats", prefix + array)
+            self._set(prefix + array, _interpolate(running, batch, self.architecture.bn_momentum))
 
     def _param(self, name: str, draw: Draw, shape: tuple[int, ...]) -> jax.Array:
         return self._array("params", name, draw, shape)

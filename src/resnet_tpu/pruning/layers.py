@@ -1,7 +1,7 @@
 """Which layers of a network have masks, and what the original's pruning fork calls them."""
 
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.models.arrays import Arrays, Path, leaf_at
+from resnet_tpu.models.arrays import Arrays, Path, node_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.pruning.masks import Kernels
 
@@ -28,4 +28,4 @@ def maskable(network: Network) -> dict[str, Path]:
 
 def kernels_of(params: Arrays, layers: dict[str, Path]) -> Kernels:
     """The kernels of these layers."""
-    return {name: leaf_at({"params": params}, ("params", path)) for name, path in layers.items()}
+    return {name: node_at(params, path) for name, path in layers.items()}

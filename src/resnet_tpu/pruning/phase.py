@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays, Path, leaf_at, require_finite
+from resnet_tpu.models.arrays import Arrays, Path, node_at, require_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
@@ -25,8 +25,8 @@ from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.pruning.start import start_with
 from resnet_tpu.reports.metrics import evaluation_at
+from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.loop import curves_path
 from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
@@ -142,7 +142,7 @@ def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
     """The masks in the arrays of a checkpoint; of one that has none, masks that keep everything."""
     if "masks" not in arrays:
         return all_kept(kernels_of(arrays["params"], layers))
-    return {name: np.asarray(leaf_at(arrays, ("masks", path))) for name, path in layers.items()}
+    return {name: np.asarray(node_at(arrays["masks"], path)) for name, path in layers.items()}
 
 
 def last_checkpoint(model_dir: str) -> int:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resnet_tpu.models.arrays import Arrays, Path, leaf_at
+from resnet_tpu.models.arrays import Arrays, Path, node_at
 from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.options.network import create_network
 from resnet_tpu.pruning.layers import maskable
-from resnet_tpu.training.work import multiply_adds, parameter_shapes
+from resnet_tpu.training.flops import multiply_adds, parameter_shapes
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def size_of(config: Config, masks: Arrays | None) -> Size:
     layers = []
     for name, path in paths.items():
         total = math.prod(shapes[path])
-        kept = total if masks is None else int(np.count_nonzero(leaf_at({"masks": masks}, ("masks", path))))
+        kept = total if masks is None else int(np.count_nonzero(node_at(masks, path)))
         layers.append(LayerSize(name, total, kept, kept / total, round(work[path] * kept / total)))
     removed = sum(layer.weights - layer.kept for layer in layers)
     saved = sum(work[path] for path in paths.values()) - sum(layer.multiply_adds for layer in layers)

@@ -1,5 +1,6 @@
 """Evaluation: every example counted exactly once."""
 
+import dataclasses
 import functools
 import logging
 import time
@@ -162,13 +163,11 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     data = as_trained(config.data, trained.config.data)
     source = open_source(data, "validation")
     check_classes(data.location, source.class_names, trained.class_names)
-    agree_on(config, writes=trained.is_newest_of(config.run.model_dir), validation=source)
-    own = trained.config.replace(
-        **{name: getattr(data, name) for name in vars(data)}, eval_batch_size=config.eval.eval_batch_size
-    )
+    agree_on(config, writes=trained.belongs_to(config.run.model_dir), validation=source)
+    own = dataclasses.replace(trained.config, data=data).replace(eval_batch_size=config.eval.eval_batch_size)
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
     metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, own, trained.mesh, step=trained.step)
-    if not trained.is_newest_of(config.run.model_dir):
+    if not trained.belongs_to(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
     elif hosts.is_first():
         with MetricsWriter(config.run.model_dir) as writer:

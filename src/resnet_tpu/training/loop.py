@@ -37,6 +37,7 @@ from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
+from resnet_tpu.reports.run_curves import draw_curves
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, log_metrics
 from resnet_tpu.training.flight import StepsInFlight
@@ -103,17 +104,17 @@ def train(
                 config,
                 network,
                 mesh,
-                source,
-                validation,
-                checkpoints,
-                find_start(config, network, checkpoints, source.class_names, weights, mesh),
-                on_step,
-                train_step,
-                train_image,
+                source=source,
+                validation=validation,
+                checkpoints=checkpoints,
+                start=find_start(config, network, checkpoints, source.class_names, weights, mesh),
+                on_step=on_step,
+                train_step=train_step,
+                train_image=train_image,
             )
             summary = trainer.run(stack)
         if hosts.is_first():
-            draw_report(config.run.model_dir)
+            draw_curves(config.run.model_dir)
     return summary
 
 
@@ -150,20 +151,6 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     return resolve(config, source), source, validation, mesh
 
 
-def draw_report(model_dir: str) -> None:
-    """Draws the curves of a run. Does nothing if it has no measurements, as when it began at its last step."""
-    from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
-
-    if rows := read_metrics(model_dir):
-        storage.make_dir(storage.join(model_dir, "report"))
-        style.write_png(curves.draw_training(rows), curves_path(model_dir))
-
-
-def curves_path(model_dir: str) -> str:
-    """Where the curves of a run are drawn, which is the last thing that a training does."""
-    return storage.join(model_dir, "report", "curves.png")
-
-
 def _read_scores(model_dir: str) -> dict[int, float]:
     """The accuracies of the evaluations of a run by step, as process 0 reads them."""
     rows = hosts.from_first(lambda: [row for row in read_metrics(model_dir) if row["split"] == "eval"])
@@ -178,6 +165,7 @@ class Trainer:
         config: Config,
         network: Network,
         mesh: Mesh,
+        *,
         source: Source,
         validation: Source | None,
         checkpoints: CheckpointStore,

@@ -69,7 +69,7 @@ def _predict(
     trained = trained_of(config)
     data = as_trained(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
-    if not images and trained.is_newest_of(config.run.model_dir):
+    if not images and trained.belongs_to(config.run.model_dir):
         output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
     agree_on(config, trains=False, writes=False, **{"image" if images else split: source})

@@ -33,7 +33,7 @@ class Trained:
         """What to do where its outputs are not finite."""
         return advice_on({"params": self.params, "batch_stats": self.batch_stats}, self.config.model.precision)
 
-    def is_newest_of(self, model_dir: str) -> bool:
+    def belongs_to(self, model_dir: str) -> bool:
         """Whether it lies in the run `model_dir`. False for the checkpoint itself, to which nothing may be added."""
         return self.path.startswith(storage.absolute(model_dir) + "/")
 

@@ -22,7 +22,7 @@ from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES, find_recipe
 from resnet_tpu.training import compiler_options
 from resnet_tpu.training.compiler_options import compiler_options_for, uncached
-from resnet_tpu.training.work import parameter_shapes
+from resnet_tpu.training.flops import parameter_shapes
 
 pytestmark = [
     pytest.mark.tpu,

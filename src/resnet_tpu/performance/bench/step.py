@@ -208,7 +208,7 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
 
     from resnet_tpu.options.network import create_network
     from resnet_tpu.performance.profiling.peaks import find_peak
-    from resnet_tpu.training.work import PASSES_PER_STEP, forward_flops
+    from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
 
     device = jax.devices()[0]
     peak = find_peak(device.device_kind) if device.platform == "gpu" else None

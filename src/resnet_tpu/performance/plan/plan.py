@@ -20,8 +20,8 @@ from resnet_tpu.performance.plan.operations import Operation, by_layer
 from resnet_tpu.performance.plan.search import find_largest
 from resnet_tpu.performance.plan.timing import Timing, time_step
 from resnet_tpu.performance.plan.topology import Topology, smallest_like
+from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.training.run import lengths_of, resolve
-from resnet_tpu.training.work import PASSES_PER_STEP, forward_flops
 
 PROGRAM = 0.03
 """Of a device's memory: left to the program where only the other memory is asked for. 0.01 to 0.26 GiB were seen."""

@@ -16,11 +16,11 @@ from resnet_tpu.performance.profiling.labels import labels_of, read_labels, writ
 from resnet_tpu.performance.profiling.peaks import find_peak
 from resnet_tpu.performance.profiling.summary import StepSummary, summarise
 from resnet_tpu.performance.profiling.trace import find_trace, read_trace
+from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.profiler import can_trace, publish
 from resnet_tpu.training.run import resolve
 from resnet_tpu.training.tune import resolve_kernels
-from resnet_tpu.training.work import PASSES_PER_STEP, forward_flops
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from resnet_tpu import __version__
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.data.manifest import read_manifest
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -56,8 +56,8 @@ def make_card(
 
 def _metrics(trained: Trained) -> dict[str, Any]:
     """What the training measured of this checkpoint on the validation images; empty where nothing is known."""
-    folder, slash, _ = trained.path.rpartition(f"/{store.FOLDER}/")
-    measured = evaluation_at(folder, trained.step) if slash else {}
+    run = folders.run_of(trained.path)
+    measured = evaluation_at(run, trained.step) if run else {}
     known = {name: round(measured[name], 6) for name in _METRICS if name in measured}
     return {"split": "validation", **known} if measured else {}
 
