@@ -24,6 +24,8 @@ def examine(**environment: str) -> dict[str, dict[str, str]]:
 def test_every_extra_has_a_purpose() -> None:
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
     assert findings.EXTRAS.keys() == project["optional-dependencies"].keys()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "install.md").read_text()
+    assert [extra for extra in findings.EXTRAS if f"`{extra}`" not in page] == []
 
 
 def test_it_finds_what_is_here() -> None:
