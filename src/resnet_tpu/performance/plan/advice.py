@@ -15,7 +15,7 @@ _SMALLER = {
     "--short_side=256 --quality=90": (1.97, 0.29),
 }
 """Ways to `prepare` ImageNet's photos: how many times as many images/s, and the fraction of the bytes; measured, see
-`benchmarks/README.md`."""
+`benchmarks/figures.md`."""
 
 
 def advise(plan: Plan) -> list[str]:
