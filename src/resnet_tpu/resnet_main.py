@@ -42,7 +42,7 @@ YAML_FLAGS = {
 TEXT_FLAGS = {
     "params_override": "Options in one string, over the YAML files: a=1,b=2; or a YAML mapping; or a YAML file.",
     "param_overrides": "The same as params_override.",
-    "hparams": "The same grammar, but over single flags too.",
+    "hparams": "The same as params_override, but overrides single flags too.",
 }
 """Flags that hold many options, from the lowest layer to the highest; single flags come before `hparams`. Each may be
 repeated, later over earlier."""
@@ -86,13 +86,13 @@ COMMAND = Command(
     "python -m resnet_tpu.resnet_main",
     usage="--data_dir=FOLDER --model_dir=FOLDER [flags]",
     groups=[
-        Group("flags that act", {name: SINGLE_FLAGS[name] for name in OPTIONS}, other_names=_SAME),
+        Group("flags with an effect", {name: SINGLE_FLAGS[name] for name in OPTIONS}, other_names=_SAME),
         Group("bool flags that stand for the value of another", {name: SINGLE_FLAGS[name] for name in MEANT}),
         Group(
-            "many options at once, later in this list over earlier, single flags between params_override and hparams",
+            "many options at once, from lowest to highest priority; single flags rank just below hparams",
             _MANY,
         ),
-        Group("accepted, with nothing left to do", SPENT, other_names=_SAME),
+        Group("accepted, but without effect", SPENT, other_names=_SAME),
     ],
     single_dash=True,
 )

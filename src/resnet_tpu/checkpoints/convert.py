@@ -180,7 +180,7 @@ def _arrays(weights: Weights, network: Network) -> Arrays:
 def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:
     """Writes a run that every verb works on, with the arrays of its one checkpoint, whole or not at all."""
     if class_names is None:
-        log.info("The classes have no names here and are called 0, 1, ...: --labels=FILE would name them")
+        log.info("No class names found: the classes are called 0, 1, ... Use --labels=FILE to name them")
     config, step = config.replace(model_dir=target), int(arrays["step"])
     # images that a training had seen after so many steps, as far as the options tell
     meta = make_meta(config, class_names, step * config.train.train_batch_size)

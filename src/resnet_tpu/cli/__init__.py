@@ -65,7 +65,8 @@ _ALL = Menu(
     ),
     what="VERB",
     version=f"resnet-tpu {__version__}",
-    details="The flags of the original program work with `python -m resnet_tpu.resnet_main`.",
+    details="The original is, in all help, TensorFlow's program ResNet-50 on TPU (tensorflow/tpu). Its flags work with "
+    "`python -m resnet_tpu.resnet_main`.",
 )
 
 

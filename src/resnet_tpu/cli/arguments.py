@@ -20,7 +20,7 @@ _COLUMN = 30
 
 _wrap = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False, break_long_words=False)
 _SPELLINGS = (
-    "Also --some-name VALUE for --some_name=VALUE; and of a BOOL --some_name for true, --no-some-name for false."
+    "--some_name=VALUE may be written --some-name VALUE. A BOOL: --some_name for true, --no-some-name for false."
 )
 _HELPS = ("help", "help_all")
 

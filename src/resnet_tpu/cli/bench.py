@@ -23,7 +23,7 @@ def _named(*names: str) -> Mapping[str, Option]:
 
 @Command(
     "resnet-tpu bench input",
-    f"{_DATA} Everyone reads the same records from memory.",
+    f"{_DATA} All pipelines read the same records from memory.",
     examples=(
         "resnet-tpu bench input",
         "resnet-tpu bench input photos --resize_method=bilinear --variants --picture=input.png",
@@ -33,8 +33,8 @@ def _named(*names: str) -> Mapping[str, Option]:
     arguments=(Argument("where", "DATA", "Photos to measure with.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.input:InputBenchOptions"),
-        Group("everyone's pipeline", _named(*_INPUT)),
-        Group("ours", _named(*_OURS, "input_pipeline")),
+        Group("every pipeline", _named(*_INPUT)),
+        Group("only resnet-tpu's pipeline", _named(*_OURS, "input_pipeline")),
     ],
 )
 def bench_input(given: Given) -> None:
@@ -48,8 +48,8 @@ def bench_input(given: Given) -> None:
 
 @Command(
     "resnet-tpu bench wait",
-    f"{_DATA} On a CPU something that only waits "
-    "stands in for the device: a real step would take the cores from the decoders.",
+    f"{_DATA} On a CPU, a stand-in that only waits replaces the device, because a real step would take cores away from "
+    "the decoders.",
     examples=(
         "resnet-tpu bench wait",
         "resnet-tpu bench wait photos --cache=decoded --picture=wait.png",
@@ -73,7 +73,7 @@ def bench_wait(given: Given) -> None:
 
 @Command(
     "resnet-tpu bench step",
-    "Ours takes the kernels that tune found, or those that a case ends with, such as :plain.\n"
+    "resnet-tpu uses the kernels that tune found, or those named at the end of a case, as in 50:224:16:plain.\n"
     "The batch is in memory: nothing but the step is measured.",
     examples=(
         "resnet-tpu bench step",
@@ -121,7 +121,7 @@ def _call(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[
 
 BENCH = Menu(
     "resnet-tpu bench",
-    "Measure speed on this machine, beside the peers that are installed.",
+    "Measure speed on this machine, beside other libraries that are installed.",
     {
         "input": bench_input,
         "wait": bench_wait,

@@ -13,7 +13,7 @@ class CompactOptions:
 
     multiple_of: int = option(
         1,
-        "Round the channels of a layer up to a multiple of this, as far as they were as many: 8 is faster on many "
+        "Round the channels of a layer up to a multiple of this, but never above what they were. 8 is faster on many "
         "processors.",
         at_least=1,
     )
@@ -21,9 +21,8 @@ class CompactOptions:
 
 @Command(
     "resnet-tpu compact",
-    "The logits stay as they are, but for rounding, which is shown. For networks that were "
-    "pruned by whole filters, as --method=prune_resnet56_A of `resnet-tpu prune` does. OUT is a model_dir that "
-    "every verb takes.",
+    "The logits stay the same up to rounding; the difference is shown. For networks pruned by whole filters, for "
+    "example with `resnet-tpu prune --method=prune_resnet56_A`. OUT is a model_dir that every verb takes.",
     examples=(
         "resnet-tpu compact runs/cifar/pruning/seed_0/lr_rewinding/level_03 runs/small",
         "resnet-tpu compact runs/cifar/pruning/seed_0/lr_rewinding/level_03 runs/small --multiple_of=8",
@@ -35,7 +34,7 @@ class CompactOptions:
     groups=[Group("what to do", CompactOptions)],
 )
 def compact(given: Given) -> None:
-    """Take the filters that pruning masked out of a network, which makes it smaller and faster."""
+    """Remove the filters that pruning masked from a network, which makes it smaller and faster."""
     options = given.fill(CompactOptions)
 
     from resnet_tpu.pruning.compact import compact_checkpoint, render

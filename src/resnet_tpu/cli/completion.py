@@ -89,7 +89,7 @@ SHELLS = {"bash": bash, "zsh": bash, "fish": fish}
 
 @Command(
     "resnet-tpu completion",
-    "It stays right until another version is installed.",
+    "Install it again after an update of resnet-tpu.",
     examples=(
         "resnet-tpu completion bash > ~/.local/share/bash-completion/completions/resnet-tpu",
         "resnet-tpu completion zsh >> ~/.zshrc                  # below the line with compinit",

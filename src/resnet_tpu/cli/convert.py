@@ -19,9 +19,9 @@ class ConvertOptions:
 
     to: Literal["model_dir", "tf1", "safetensors", "timm"] | None = option(
         None,
-        "What to write: a model_dir for every verb here; a folder with a TF1 checkpoint of the original; a file with "
-        "torchvision's names; a folder for timm and Hugging Face's hub. Default: by the name of DST, "
-        "safetensors or model_dir.",
+        "What to write. model_dir: for every verb here. tf1: a folder with a TF1 checkpoint of the original. "
+        "safetensors: a file with torchvision's names. timm: a folder for timm and Hugging Face's hub. Default: by "
+        "the name of DST, safetensors or model_dir.",
     )
     inspect: bool = option(False, "Only show what is in SRC: names, shapes, types, sizes, and what it seems to be.")
     labels: FilePath = option(
@@ -42,7 +42,7 @@ _OVERRIDES = dataclasses.replace(
 
 @Command(
     "resnet-tpu convert",
-    "Nothing of a file is ever run. "
+    "Code inside a file is never run. "
     "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, a "
     "model_dir or checkpoint, or a name that `resnet-tpu models` lists. DST must be new.",
     usage="SRC DST [options], or --inspect SRC",

@@ -22,12 +22,12 @@ class DemoOptions:
 
 @Command(
     "resnet-tpu demo",
-    "Needs no network and a few minutes on 2 CPU cores.",
+    "Needs no internet connection. Takes a few minutes on 2 CPU cores.",
     examples=("resnet-tpu demo", "resnet-tpu demo --data_dir=my_photos --output_dir=my_demo"),
     groups=[Group("what to work on", DemoOptions)],
 )
 def demo(given: Given) -> None:
-    """See the whole way, from a folder of images to predictions, on data that is at hand."""
+    """Try the whole workflow, from a folder of images to predictions, on a small data set."""
     options = given.fill(DemoOptions)
     run(options.data_dir, options.output_dir)
 

@@ -27,7 +27,7 @@ class DoctorOptions:
 
 @Command(
     "resnet-tpu doctor",
-    "Changes nothing and asks nothing of a network.",
+    "Changes nothing and sends nothing over the network.",
     examples=("resnet-tpu doctor", "resnet-tpu doctor --format=json"),
     groups=[Group("how", DoctorOptions)],
 )

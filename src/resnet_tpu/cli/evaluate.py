@@ -25,7 +25,7 @@ _TRAIN_STEPS = dataclasses.replace(
 
 @Command(
     "resnet-tpu eval",
-    "Options that are not given are the run's own.",
+    "Options that are not given are taken from the run.",
     examples=(
         "resnet-tpu eval runs/flowers",
         "resnet-tpu eval runs/flowers --watch --eval_timeout=3600      # beside a training",
@@ -36,7 +36,7 @@ _TRAIN_STEPS = dataclasses.replace(
         Argument(
             "model_dir",
             "CHECKPOINT",
-            "A model_dir: its newest, with the result recorded there. Or a checkpoint: the result is only shown.",
+            "A model_dir: evaluates its newest, and records the result. Or a checkpoint: only shows the result.",
         ),
     ),
     groups=[

@@ -25,13 +25,13 @@ class ExportOptions:
     split: Literal["test", "validation", "train"] | None = option(
         None, "Images of data_dir to compare on. Default: test, or validation where there is no test."
     )
-    verify_images: int = option(500, "At most so many of them.", at_least=1)
+    verify_images: int = option(500, "Number of images of that split to compare on, at most.", at_least=1)
 
 
 @Command(
     "resnet-tpu export",
-    "A new folder in EXPORT_DIR, named by the time, appears whole or not at all. "
-    "Options that are not given are the run's own.",
+    "Writes a new folder in EXPORT_DIR, named by the time. It appears complete or not at all. Options that are not "
+    "given are taken from the run.",
     examples=(
         "resnet-tpu export runs/flowers exported",
         "resnet-tpu export runs/flowers exported --forms=stablehlo,onnx,int8 --name=flowers --verify",
@@ -39,7 +39,7 @@ class ExportOptions:
     ),
     arguments=(
         Argument("model_dir", "CHECKPOINT", "A checkpoint, or a model_dir: its newest one."),
-        Argument("export_dir", "EXPORT_DIR", "Folder of bundles."),
+        Argument("export_dir", "EXPORT_DIR", "Folder in which to write the bundle."),
         Argument("images", "IMAGE_OR_FOLDER", "Images to verify with. Default: a split.", is_required=False, many=True),
     ),
     groups=[

@@ -26,16 +26,16 @@ class PlanOptions:
 
     topology: str = option(
         "",
-        "TPU slices, with commas between them: v5e:2x4 as the compiler names them, or v3-32 as Google Cloud. Default: "
-        "the recipe's.",
+        "TPU slices, or GPUs of one machine, separated by commas: v5e:2x4 as the compiler names it, v3-32 as Google "
+        "Cloud does, h100:8. Default: the recipe's.",
     )
     price_per_chip_hour: str = option(
         "", "What a chip costs in an hour, for the cost of the run: 1.20; or by generation: v5e=1.20,v3=2.20."
     )
     host_images_per_sec: float | None = option(
         None,
-        "Images/s that the loader gives on each host: the time that devices wait for them is then counted. Measure "
-        "there, with `resnet-tpu bench input`. Default: as many as the devices take.",
+        "Images/s that the input pipeline of each host delivers. The time that devices wait for images is then "
+        "counted. Measure it on such a host with `resnet-tpu bench input`. Default: as many as the devices take.",
         at_least=1,
     )
     host_mb_per_sec: float | None = option(
@@ -50,7 +50,7 @@ class PlanOptions:
         False, "Also look for the largest train_batch_size that fits: two or three short compilations."
     )
     fast: bool = option(
-        False, "Compile for 4 chips, with as many images on each, and scale up to the slice: for lists of slices."
+        False, "Compile for 4 chips, with as many images on each, and scale up to the slice. For comparing many slices."
     )
     top: int = option(10, "Layers to show by what they cost.", at_least=0)
     format: Literal["table", "json"] = option("table", "How to print the plan.")
@@ -59,9 +59,9 @@ class PlanOptions:
 
 @Command(
     "resnet-tpu plan",
-    "All figures are estimates of the compiler, on GPUs bounds. For TPUs it comes with "
-    "pip install 'resnet-tpu[plan]', for GPUs with JAX's plugin. It takes some minutes for each step the first "
-    "time. mode=train or mode=eval leaves the other step out.",
+    "All figures are estimates by the compiler; for GPUs they are bounds. The compiler for TPUs comes with pip install "
+    "'resnet-tpu[plan]', that for GPUs with JAX's plugin. The first time, compiling each step takes some minutes. "
+    "mode=train or mode=eval leaves the other step out.",
     examples=(
         "resnet-tpu plan --recipe=v3-32",
         "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",
@@ -73,7 +73,7 @@ class PlanOptions:
     groups=[Group("what to plan", PlanOptions), *options_of_trainings()],
 )
 def plan(given: Given) -> None:
-    """See whether a training fits a TPU slice or GPUs that are not here, how fast it is, how long, at what price."""
+    """Estimate whether a training fits a TPU slice or GPUs you do not have, its speed, its duration and its cost."""
     options, config = given.fill(PlanOptions), configure(given.values)
 
     storage.check_file(options.picture)

@@ -27,7 +27,8 @@ class PredictOptions:
 
 @Command(
     "resnet-tpu predict",
-    "With known labels also the accuracy and what was mistaken for what. Options that are not given are the run's own.",
+    "Where labels are known, also shows the accuracy and which classes were confused. Options that are not given are "
+    "taken from the run.",
     examples=(
         "resnet-tpu predict runs/flowers rose.jpg tulips/",
         "resnet-tpu predict runs/flowers --split=test --output_dir=report",
@@ -35,8 +36,8 @@ class PredictOptions:
         "resnet-tpu predict exported/1795181234 rose.jpg                  # a bundle",
     ),
     arguments=(
-        Argument("model_dir", "CHECKPOINT", "A checkpoint, or a model_dir: its newest. Or a bundle."),
-        Argument("images", "IMAGE_OR_FOLDER", "Default: the test split of data_dir.", is_required=False, many=True),
+        Argument("model_dir", "CHECKPOINT", "A checkpoint; a model_dir: its newest one; or a bundle."),
+        Argument("images", "IMAGE_OR_FOLDER", "What to classify. Default: see --split.", is_required=False, many=True),
     ),
     groups=[
         Group("what to do", PredictOptions),
@@ -44,7 +45,7 @@ class PredictOptions:
     ],
 )
 def predict(given: Given) -> None:
-    """Name the classes of images: of files, of folders, or of a split of the data."""
+    """Classify images: files, folders, or a split of the data."""
     options, values = given.fill(PredictOptions), {**given.values, "mode": "predict"}
     checkpoint, images = values["model_dir"], values["images"]
 

@@ -36,11 +36,11 @@ def _bigtable_options() -> dict[str, Option]:
         "resnet-tpu prepare gs://BUCKET/raw gs://BUCKET/data --beam -- --runner=DataflowRunner ...",
     ),
     arguments=(
-        Argument("raw_dir", "RAW", "Folder of class folders, plain or in train/ validation/ test/; or CSV."),
+        Argument("raw_dir", "RAW", "Folder with a subfolder per class, or train/ validation/ test/ of these; or CSV."),
         Argument(
             "out_dir",
             "OUT",
-            "Folder for the shards and manifest.json. Left out, RAW is such a folder, to be copied to a table.",
+            "Folder for the shards and manifest.json. If left out, RAW is such a folder, and is copied to Bigtable.",
             is_required=False,
         ),
     ),
@@ -52,7 +52,7 @@ def _bigtable_options() -> dict[str, Option]:
     rest=(),
 )
 def prepare(given: Given) -> None:
-    """Turn folders of images per class, split folders or a CSV into TFRecords that train reads fast."""
+    """Convert images, in a folder per class or listed in a CSV, to TFRecords, which train reads fast."""
     from resnet_tpu.data.prepare.prepare import PrepareOptions
     from resnet_tpu.data.prepare.prepare import prepare as prepare_images
     from resnet_tpu.data.prepare.report import render_report

@@ -22,7 +22,7 @@ class InputOptions:
         None, "What the input has to give. Default: what the training step is measured to take here.", at_least=1
     )
     step: bool = option(
-        True, "Measure the training step; else the run in model_dir says what it takes, if one is there."
+        True, "Measure the training step. False: take its speed from the run in model_dir, if there is one."
     )
     num_images: int = option(200, "Images on which the stages are timed.", at_least=1)
     seconds: float = option(5.0, "How long each speed is measured.", at_least=0)

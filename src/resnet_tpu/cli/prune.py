@@ -19,17 +19,18 @@ class ReportOptions:
 
     output_dir: FilePath = option("", "Folder of levels, table and pictures. Default: MODEL_DIR/pruning.")
     combine: bool = option(
-        False, "Prune nothing: one table and curve of several output_dirs, given in place of MODEL_DIR."
+        False, "Prune nothing: make one table and one curve of several output_dirs, given in place of MODEL_DIR."
     )
     paper_network: Literal["same", "resnet20", "resnet34", "resnet50", "resnet56", "resnet110"] = option(
-        "same", "Whose curves in the paper are drawn beside; `same` are those of the same network, if it has it."
+        "same",
+        "Network of the paper whose curves are drawn for comparison. same: the pruned network, if the paper has it.",
     )
 
 
 @Command(
     "resnet-tpu prune",
-    "Stopped at any time, the same command goes on; a level that is done is only read. Options of the run that are not "
-    "given are those of the training in MODEL_DIR.",
+    "After a stop, the same command continues; levels that are done are only read. Options of the run that are not "
+    "given are those of the training in MODEL_DIR. The paper is arXiv:2003.02389.",
     usage="MODEL_DIR [options], or --combine OUTPUT_DIR ...",
     examples=(
         "resnet-tpu prune runs/cifar --density=20",
@@ -47,7 +48,7 @@ class ReportOptions:
     ],
 )
 def prune(given: Given) -> None:
-    """Prune a trained network and train it again: with weights or learning rate rewound, or fine-tuned."""
+    """Prune a trained network and re-train it, by rewinding weights or learning rate, or by fine-tuning."""
     folders, asked, shown = given.values["folders"], given.fill(Experiment), given.fill(ReportOptions)
     if shown.combine:
         others = [name for name in (*options_of(Experiment), *COMPUTING) if name in given.values]

@@ -33,7 +33,7 @@ class ResultsOptions:
     groups=[Group("what to show", ResultsOptions)],
 )
 def results(given: Given) -> None:
-    """Show what runs reached, step by step: ours, or the original's event files."""
+    """Show the metrics of runs step by step, from a model_dir or from event files of the original program."""
     options = given.fill(ResultsOptions)
     storage.check_file(options.picture)
 

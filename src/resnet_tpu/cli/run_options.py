@@ -55,9 +55,11 @@ class BulkOptions:
     recipe: str = option(
         "", "Start from the options of a recipe, such as finetune, imagenet or v5e-8; see `resnet-tpu recipes`."
     )
-    config_file: FilePath = option("", "YAML file of options, one `name: value` per line.", is_repeatable=True)
+    config_file: FilePath = option(
+        "", "YAML file of options, one `name: value` per line. May be given several times.", is_repeatable=True
+    )
     params_override: str = option(
-        "", "Options in one string: a=1,b=2; or a YAML mapping; or a YAML file.", is_repeatable=True
+        "", "Options as a=1,b=2, as a YAML mapping, or in a YAML file. May be given several times.", is_repeatable=True
     )
 
 

@@ -22,7 +22,7 @@ from resnet_tpu.serving.server.options import ServeOptions
     groups=[Group("what to do", ServeOptions)],
 )
 def serve(given: Given) -> None:
-    """Answer requests over HTTP with exported models, and show a page to try them."""
+    """Serve exported models over HTTP, with a page to try them."""
     options = given.fill(ServeOptions)
     try:
         from resnet_tpu.serving.server.server import serve as serve_bundles

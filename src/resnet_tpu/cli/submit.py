@@ -42,7 +42,7 @@ def _command(name: str, example: str, options: str, *, without: Collection[str] 
 
 @_command("tpu_vm", "--zone=us-west4-a", "resnet_tpu.cloud.tpu_vm:TpuVmOptions")
 def _tpu_vm(given: Given) -> None:
-    """A TPU slice of its own, through queued resources: all hosts started, the log followed, deleted at the end."""
+    """Create a TPU slice as a queued resource, train on all its hosts, follow the log, delete it at the end."""
     from resnet_tpu.cloud import tpu_vm
 
     asked = _read(given, tpu_vm.TpuVmOptions)

@@ -31,10 +31,9 @@ class _OnlyOptions:
 
 @Command(
     "resnet-tpu train",
-    "Options add up, later over earlier: defaults, --recipe, --config_file, "
-    "--params_override, single options. Without a recipe and a file of options, the recipe follows from the "
-    "number of images and the device; one line says which. A run that is there keeps its options. The defaults "
-    "below are ImageNet's, recipes have others.",
+    "Later settings override earlier ones, in this order: defaults, --recipe, --config_file, --params_override, single "
+    "options. Without --recipe and --config_file, a recipe is chosen by the number of images and the device, and a log "
+    "line names it. A run that is resumed keeps its options. The defaults below are for ImageNet; recipes have others.",
     examples=(
         "resnet-tpu train my_photos",
         "resnet-tpu train my_photos --recipe=finetune --model_dir=runs/tuned",
@@ -55,7 +54,7 @@ class _OnlyOptions:
     groups=[Group("in place of a training", _OnlyOptions), *options_of_trainings()],
 )
 def train(given: Given) -> None:
-    """Train on images, evaluate along the way, keep checkpoints; go on where model_dir stopped."""
+    """Train on images, evaluate along the way, save checkpoints; resume the run in model_dir, if there is one."""
     only, values = given.fill(_OnlyOptions), _with_photos(given.values)
     config = configure(values)
     if not config.run.model_dir and (model_dir := _model_dir_for(config)):

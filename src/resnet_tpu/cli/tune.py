@@ -25,9 +25,9 @@ class TuneOptions:
 
 @Command(
     "resnet-tpu tune",
-    "What does not agree with the plain layers is left out. Trainings of the same step then "
-    "take the fastest (kernels=auto). The images are random ones; data_dir says how many classes there are. "
-    "With the model_dir of a run, its options are the defaults.",
+    "Kernels whose results differ from those of the plain layers are left out. Later trainings of the same step use "
+    "the fastest (kernels=auto). The images are random; data_dir only says how many classes there are. With the "
+    "model_dir of a run, its options are the defaults.",
     examples=(
         "resnet-tpu tune --recipe=flowers_cpu --data_dir=data/flowers",
         "resnet-tpu tune --resnet_depth=50 --train_batch_size=256",

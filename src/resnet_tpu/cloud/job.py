@@ -39,13 +39,15 @@ class JobOptions:
     job_name: str = option("", "Name of the job. Default: resnet-tpu and the time.")
     gcp_project: str = option("", "Project that pays. Default: that of the credentials.")
     staging_bucket: FilePath = option("", "Folder in a bucket for logs and --package. Default: MODEL_DIR/jobs.")
-    image: str = option("", f"Container with resnet-tpu in it. Default: {BARE_IMAGE}, where it is installed first.")
+    image: str = option("", f"Container image with resnet-tpu. Default: {BARE_IMAGE}; --package is installed there.")
     package: FilePath = option(
         "",
         "What pip installs there: a wheel on this machine or in a bucket, an address such as git+https://..., or a "
         "requirement. Default: this version, from the index that pip asks.",
     )
-    spot: bool = option(False, "Cheaper chips that may be taken away; the same command goes on later.")
+    spot: bool = option(
+        False, "Use spot chips: cheaper, but may be taken away. Then run the same command again to continue."
+    )
     service_account: str = option("", "E-mail address of the account that the job runs as. Default: the service's.")
     labels: str = option("", "Labels for bills and lists: team=vision,cost=research.")
     check_zone: bool = option(True, "Refuse a zone or region that is not known to have these chips.")

@@ -26,9 +26,11 @@ class TpuVmOptions:
 
     zone: str = option("", "Zone of the slice, such as us-west4-a.")
     runtime_version: str = option("", "Software of its hosts. Default: Google's for the generation.")
-    network: str = option("", "Its network. Default: the project's default.")
+    network: str = option("", "Network of the slice. Default: the project's default.")
     subnetwork: str = option("", "Its subnetwork.")
-    external_ips: bool = option(True, "Addresses on the internet; without, the network needs Private Google Access.")
+    external_ips: bool = option(
+        True, "Give the hosts public IP addresses. Without them the network needs Private Google Access."
+    )
     keep: bool = option(False, "Keep the slice, and pay for it, when the training has ended.")
     follow: bool = option(True, "Show the log until the training has ended.")
 

@@ -22,13 +22,14 @@ class DataConfig:
 
     data_dir: FilePath = option(
         "",
-        "TFRecords named train-*, validation-*, test-*; or a folder of images per class. Empty or 'null': zeros "
-        "instead of images; 'synthetic': coloured noise that can be learned. Both are for measuring speed.",
+        "TFRecords named train-*, validation-*, test-*; or a folder with a subfolder of images per class; or a CSV "
+        "file. Empty or 'null': zeros instead of images; 'synthetic': coloured noise that a network can learn. Both "
+        "are for measuring speed.",
     )
     image_size: int = option(224, "Side of the square image the network sees, in pixels.", at_least=8)
     num_label_classes: int | None = option(
         None,
-        "Classes. Default: counted from the data, else 1000. With 1001, labels count from 0 = background.",
+        "Number of classes. Default: counted from the data, else 1000. With 1001, labels start at 0, the background.",
         at_least=2,
     )
     num_train_images: int | None = option(None, "Training images in an epoch. Default: counted.", at_least=1)
@@ -42,8 +43,8 @@ class DataConfig:
     )
     crop_padding: int | None = option(
         None,
-        "Train on windows of image_size out of the image with so many black pixels on each side, in place of windows "
-        "of random size and shape. 4 is usual for CIFAR.",
+        "Instead of random crops: resize the central square to image_size, add this many black pixels on each side, "
+        "and cut out a random window of image_size. 4 is usual for CIFAR.",
         at_least=0,
     )
     crop_pct: float = option(
@@ -52,7 +53,7 @@ class DataConfig:
         at_least=0.01,
         at_most=1,
     )
-    random_flip: bool = option(True, "Mirror half of the training images. Not for what has a reading direction.")
+    random_flip: bool = option(True, "Mirror half of the training images. Turn it off for text and digits.")
     augment_name: Literal["autoaugment", "randaugment"] | None = option(
         None, "Change training images at random after the crop: by learned policies, or randaug_num_layers operations."
     )
@@ -62,8 +63,8 @@ class DataConfig:
     )
     augment_flavor: Literal["tf", "corrected"] = option(
         "tf",
-        "tf: operations as the original computes them. corrected: Contrast around the mean grey, no wrap-around in "
-        "Solarize.",
+        "How the operations of augment_name are computed. tf: as in the original. corrected: Contrast scales around "
+        "the mean grey, and Solarize does not wrap around.",
     )
     random_erasing: float = option(
         0.0, "Fraction of the training images in which a random rectangle is replaced by noise.", at_least=0, at_most=1
@@ -73,18 +74,18 @@ class DataConfig:
     )
     eval_preprocessing: Literal["tf", "pil"] = option(
         "tf",
-        "How evaluation and prediction make pixels of a photo. tf: as the original, which resizes the central square "
-        "with TensorFlow 1's kernel. pil: as timm and torchvision, which resize the whole photo with Pillow, "
-        "antialiased, and cut out the centre; weights of theirs bring it along.",
+        "How evaluation and prediction turn a photo into the network's input. tf: resize the central square with "
+        "TensorFlow 1's kernel, as the original does. pil: resize the whole photo with Pillow, antialiased, then cut "
+        "out the centre, as timm and torchvision do; their weights set this option themselves.",
     )
     num_parallel_calls: int | None = option(
         None, "Threads or processes that decode images. Default: one per CPU core.", at_least=1
     )
     input_workers: Literal["threads", "processes"] | None = option(
         None,
-        "What decodes images. Processes take seconds to start, but never wait for each other's Python, which pays with "
-        "many cores, augmentation, or formats other than JPEG. Default: processes where more than 8 train from files "
-        "on this machine, else threads.",
+        "What decodes images. Processes take seconds to start, but do not compete for Python's lock. That pays off "
+        "with many cores, augmentation, or formats other than JPEG. Default: processes if a training has more than 8 "
+        "workers and reads files on this machine, else threads.",
     )
     input_pipeline: Literal["optimized", "basic"] = option(
         "optimized",
@@ -92,9 +93,9 @@ class DataConfig:
     )
     cache: Literal["none", "records", "decoded"] = option(
         "none",
-        "Keep the training images in memory from the first epoch on. records: as they are stored, where that is in a "
-        "bucket; files of this machine the system keeps. decoded: as pixels, their shorter side at most "
-        "cache_short_side: the fastest, for data that fits.",
+        "Keep the training images in memory from the first epoch on. records: as stored, if they are in a bucket; "
+        "files on this machine are cached by the operating system anyway. decoded: as pixels, with the shorter side "
+        "at most cache_short_side; the fastest, for data that fit into memory.",
     )
     cache_short_side: int | None = option(
         None, "Pixels to which cache=decoded shrinks the shorter side. Default: 8/7 of image_size.", at_least=8
@@ -104,14 +105,15 @@ class DataConfig:
     )
     cache_folder: FilePath = option(
         "",
-        "Keep what is read of TFRecords in a bucket in this folder of this machine. Default: below ~/.cache, if that "
-        "fills at most half of what is free there. 'none': read it anew.",
+        "Folder on this machine that keeps what is read of TFRecords in a bucket. Default: below ~/.cache, if the "
+        "data fill at most half of the free space there. 'none': keep nothing and read from the bucket every time.",
     )
     data_order: Literal["auto", "records", "pieces"] = option(
         "auto",
-        "The order of training. records: each epoch is a permutation of all images. pieces: of pieces of 4 MB, read "
-        "with one request each and spread over the batches of the next steps. auto: pieces for TFRecords in a bucket "
-        "of which neither cache_folder nor cache keeps anything, else records; a run keeps to what it began with.",
+        "Order of the training images. records: each epoch is a new permutation of all images. pieces: a permutation "
+        "of 4 MB pieces; each is read with one request, and its images are spread over the batches of the next steps. "
+        "auto: pieces for TFRecords in a bucket that neither cache_folder nor cache keeps, else records. A resumed "
+        "run keeps its order.",
     )
     lth_use_random_label: bool = option(
         False, "Labels drawn by the hash of each image's file name, as the original's pruning fork draws them."
@@ -123,12 +125,12 @@ class DataConfig:
         "", "Read the images from this instance of Cloud Bigtable, one tf.train.Example per row, instead of data_dir."
     )
     bigtable_project: str = option("", "Project of the instance. Default: gcp_project.")
-    bigtable_table: str = option("imagenet", "Its table.")
+    bigtable_table: str = option("imagenet", "Table in the Bigtable instance.")
     bigtable_train_prefix: str = option("train_", "What the keys of training rows begin with; an index follows.")
     bigtable_eval_prefix: str = option("validation_", "What the keys of validation rows begin with.")
     bigtable_test_prefix: str = option("test_", "What the keys of test rows begin with.")
     bigtable_column_family: str = option("tfexample", "Column family of the examples.")
-    bigtable_column_qualifier: str = option("example", "Their column in it.")
+    bigtable_column_qualifier: str = option("example", "Column of the examples within that family.")
     gcp_project: str = option("", "Google Cloud project. Default: that of the credentials.")
 
     @property
@@ -174,22 +176,24 @@ class ModelConfig:
     )
     inner_channels: str = option(
         "",
-        "Channels of the inner convolutions of each block, in order, of a network that was compacted: 14,16,12. "
-        "Default: by resnet_width.",
+        "Channels of the inner convolutions of each block, in order, such as 14,16,12. `resnet-tpu compact` sets "
+        "this. Default: by resnet_width.",
     )
     stem: Literal["auto", "imagenet", "small"] = option(
         "auto",
-        "imagenet: 7x7 stride 2 and a max-pool. small: 3x3 stride 1, no pool. auto: small for images under 64 px.",
+        "First layers of the network. imagenet: a 7x7 convolution of stride 2 and a max-pool. small: a 3x3 "
+        "convolution of stride 1, no pool. auto: small for images under 64 px.",
     )
     precision: Literal["bfloat16", "float32"] = option(
         "bfloat16", "Type of activations and of the arithmetic of convolutions. Parameters are always float32."
     )
     kernels: Literal["auto", "plain", "cpu", "gpu", "fused", "block"] = option(
         "auto",
-        "How training computes the layers. plain: one by one. cpu: by the library in C. gpu: with fewer passes over "
-        "the memory; no GPU has run it. fused: norms with the layer beside them. block: whole blocks, from depth 50; "
-        "no TPU has run it, and libtpu before 0.0.46 would gather the batch on each device. auto: cpu on a CPU that "
-        "has it, fused on TPUs in bfloat16, else plain.",
+        "How training computes the layers. plain: one by one, by XLA. cpu: with the library in C. gpu: with fewer "
+        "passes over the memory; no GPU has run it. fused: each norm together with the layer beside it. block: whole "
+        "blocks, from depth 50; no TPU has run it, and libtpu before 0.0.46 would gather the batch on each device. "
+        "auto: what `resnet-tpu tune` found to be fastest; without that, cpu on a CPU that has it, fused on TPUs in "
+        "bfloat16, else plain.",
     )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",
@@ -200,7 +204,8 @@ class ModelConfig:
     )
     bn_momentum: float | None = option(
         None,
-        "Decay of the running batch-norm statistics per step. Default: 0.9 (0.997 for the CIFAR networks).",
+        "Fraction of the running batch-norm statistics that each step keeps. Default: 0.9 (0.997 for the CIFAR "
+        "networks).",
         at_least=0,
         at_most=1,
     )
@@ -216,25 +221,33 @@ class ModelConfig:
     replace_stem_max_pool: bool = option(False, "A 3x3 convolution of stride 2 instead of the stem's max-pool.")
     se_ratio: float | None = option(
         None,
-        "Squeeze-and-excite in each block, with this fraction of its channels. From depth 50.",
+        "Add squeeze-and-excite to each block, with this fraction of its channels. From depth 50, without "
+        "pre_activation.",
         at_least=0,
         at_most=1,
     )
     dropblock_groups: str = option(
-        "", "Groups of blocks in which DropBlock acts in training, such as 3,4. From depth 50."
+        "",
+        "Groups of blocks, from 1 to 4, in which DropBlock acts in training, such as 3,4. Needs dropblock_keep_prob. "
+        "From depth 50.",
     )
     dropblock_keep_prob: float | None = option(
-        None, "Fraction of activations that DropBlock keeps at the end of the training.", at_least=0
+        None,
+        "Fraction of activations that DropBlock keeps at the end of the training. It starts at 1 and falls to this.",
+        at_least=0,
     )
-    dropblock_size: int = option(7, "Side of the squares that DropBlock drops.", at_least=1)
+    dropblock_size: int = option(
+        7, "Side of the squares that DropBlock drops, in positions of the feature map.", at_least=1
+    )
     drop_connect_rate: float | None = option(
         None,
-        "Fraction of images that skip the branch of a block in training, in the last group. From depth 50.",
+        "Fraction of images that skip a block's residual branch in training (stochastic depth) in the last group; "
+        "less in earlier groups. From depth 50, without pre_activation.",
         at_least=0,
     )
     dropout_rate: float | None = option(None, "Fraction of features dropped before the classifier.", at_least=0)
     pool_padding: Literal["same", "symmetric"] = option(
-        "same", "Padding of the stem's max-pool: same as TensorFlow's, which is uneven, or symmetric as PyTorch's."
+        "same", "Padding of the stem's max-pool. same: uneven, as in TensorFlow. symmetric: as in PyTorch."
     )
     project_first_group: bool = option(
         True, "Whether the first group's shortcut is a projection in depths 18 and 34 too; PyTorch's has none."
@@ -246,7 +259,9 @@ class ModelConfig:
         (0.229, 0.224, 0.225), "Standard deviation by which they are divided then. Default: ImageNet's."
     )
     weights_origin: str = option(
-        "", "Whose weights the training began with, as far as they tell: a name, its revision, a checksum."
+        "",
+        "Where the initial weights came from: a name, its revision, a checksum. Filled in from the weights if they "
+        "say.",
     )
     weights_licence: str = option(
         "", "Licence of the weights, by its short name such as apache-2.0; theirs, if they tell."
@@ -262,7 +277,8 @@ class OptimizerConfig:
     )
     learning_rate_schedule: Literal["step", "cosine", "constant"] = option(
         "step",
-        "step: warm-up, then /10 at 1/3, 2/3 and 8/9 of the run. cosine: warm-up, then to 0. constant: no change.",
+        "step: warm-up, then divided by 10 at 1/3, 2/3 and 8/9 of the run. cosine: warm-up, then down to 0 along a "
+        "cosine. constant: no decay.",
     )
     warmup_steps: Length | None = option(
         None,
@@ -270,14 +286,14 @@ class OptimizerConfig:
     )
     learning_rate_epochs: float | None = option(
         None,
-        "Epochs over which step stretches its boundaries. Default: train_steps / floor(num_train_images / batch). "
-        "90 is what the pruning fork of the original always uses.",
+        "Length in epochs from which the step schedule computes its boundaries. Default: train_steps / "
+        "floor(num_train_images / batch). The original's pruning fork always uses 90.",
         at_least=0,
     )
     learning_rate_boundaries: str = option(
         "",
-        "Boundaries of step in epochs, such as 4,21,35,43: the end of the warm-up, then of the full rate, of a tenth, "
-        "and so on. Default: by learning_rate_epochs.",
+        "Epochs at which the step schedule changes, such as 4,21,35,43: the end of the warm-up, then each division of "
+        "the rate by 10. Default: by learning_rate_epochs.",
     )
     lottery_force_learning_rate: float | None = option(
         None, "This learning rate in every step, whatever the schedule and the batch.", at_least=0
@@ -296,7 +312,8 @@ class OptimizerConfig:
     )
     cutmix_alpha: float = option(
         0.0,
-        "Paste a rectangle of another image, and mix the labels by its area. With mixup: one or the other.",
+        "Paste a rectangle of another image into each image, its area drawn from Beta(alpha, alpha), and mix the "
+        "labels by area. Together with mixup, chance picks one of the two. 0: no cutmix.",
         at_least=0,
     )
     moving_average_decay: float = option(
@@ -308,10 +325,12 @@ class OptimizerConfig:
         1, "Parts into which each batch is split, one after the other, to need less memory.", at_least=1
     )
     freeze: str = option(
-        "", "Parameters that keep their values: patterns of names such as stem/*,group[12]/*, see convert --inspect."
+        "",
+        "Parameters that training does not change: name patterns such as stem/*,group[12]/*. `convert --inspect` "
+        "lists the names.",
     )
     head_learning_rate_multiplier: float = option(
-        1.0, "The classifier learns so many times faster than the rest.", at_least=0
+        1.0, "Factor on the learning rate of the classifier alone.", at_least=0
     )
 
     @property
@@ -328,7 +347,9 @@ class TrainConfig:
     train_steps: Length = option(112590, "Total length of the training, in steps or epochs (90epochs).")
     steps_per_eval: Length = option(1251, "Training between two evaluations in train_and_eval.", at_least=1)
     iterations_per_loop: Length = option(
-        1251, "Steps between two looks at the device: log line, metrics, checkpoints.", at_least=1
+        1251,
+        "Steps or epochs between two points at which the host logs, records metrics and may save a checkpoint.",
+        at_least=1,
     )
     save_checkpoints_steps: Length | None = option(
         None,
@@ -340,7 +361,9 @@ class TrainConfig:
         "", "Steps whose checkpoints are kept for ever, such as 0,11259: what `prune` may rewind to."
     )
     log_step_count_steps: int = option(64, "Steps between two refreshes of the progress line.", at_least=1)
-    skip_host_call: bool = option(False, "Do not record loss and learning rate of every step for TensorBoard.")
+    skip_host_call: bool = option(
+        False, "Record loss and learning rate for the last step of each loop only, not for every step."
+    )
     seed: int = option(0, "Decides initial weights, data order and crops.", at_least=0)
     resnet_checkpoint: FilePath = option(
         "",
@@ -394,13 +417,13 @@ class RunConfig:
     process_id: int | None = option(None, "Which of them this one is, from 0. Default: found likewise.", at_least=0)
     coordinator_timeout: int = option(
         300,
-        "Seconds in which all processes must have come, to start and wherever they wait for each other.",
+        "Seconds that processes wait for each other, at the start and wherever they meet later.",
         at_least=1,
     )
     heartbeat_timeout: int = option(
         30, "Seconds without a sign of life after which a process counts as lost, and all others end.", at_least=5
     )
-    use_tpu: bool = option(True, "False: leave a TPU alone even where there is one, and run on GPU or CPU.")
+    use_tpu: bool = option(True, "False: run on GPU or CPU, even if there is a TPU.")
 
     def require_model_dir(self) -> None:
         """Raises UserError when no `model_dir` is given."""
@@ -417,10 +440,14 @@ class LotteryConfig:
     )
     lottery_pruning_method: str = option("prune_global_20", "How to prune; see `resnet-tpu prune --help`.")
     lottery_prune_at: FilePath = option(
-        "", "Prune this checkpoint: DIR/checkpoint_iter_<step>, ..._final or reinitialize."
+        "", "Checkpoint to prune: DIR/checkpoint_iter_<step>, ..._final or reinitialize."
     )
-    lottery_reset_to: FilePath = option("", "Then train from this one, with the masks of the other; or reinitialize.")
-    lottery_reset_global_step_to: FilePath = option("", "But from the step of this one on.")
+    lottery_reset_to: FilePath = option(
+        "", "Checkpoint to train on from, under the masks made from lottery_prune_at; or reinitialize."
+    )
+    lottery_reset_global_step_to: FilePath = option(
+        "", "Checkpoint whose step the training continues from, instead of that of lottery_reset_to."
+    )
     lottery_force_reprune: bool = option(False, "Begin anew even where model_dir has the same masks.")
     lth_prediction_result_dir: FilePath = option(
         "", "mode=predict: predict the validation images, and pickle what comes out into `predictions` in this folder."

@@ -27,18 +27,18 @@ _PERCENT = r"(?P<percent>\d+(?:\.\d*)?)"
 _CONVOLUTIONS, _DENSE = "conv", "fc"
 
 HELP = {
-    "prune_all_to_global_P": "keep the P % largest of all weights: a target density",
-    "prune_global_P": "remove the P % smallest of the weights left in convolutions that are no projections",
+    "prune_all_to_global_P": "keep the P % of all weights that are largest in magnitude: a target density",
+    "prune_global_P": "remove the P % smallest of the weights left in convolutions, except projections",
     "prune_global_P_fc": "the same, and layers called fc",
-    "prune_to_global_P": "bring the convolutions to P % zeros together: a target sparsity",
-    "zprune_all_to_global_P": "as prune_all_to_global, by the distance of |w| from its mean in standard deviations",
+    "prune_to_global_P": "prune all convolutions together until P % of their weights are 0: a target sparsity",
+    "zprune_all_to_global_P": "as prune_all_to_global, but ranks by how many standard deviations |w| is from its mean",
     "zprune_global_P": "as prune_global, by that distance",
     "prune_layerwise_P": "keep the P % largest of each layer",
     "prune_uniform_P": "keep P % of each layer, drawn at random",
     "prune_random_P": "keep P % of all weights, drawn at random",
     "prune_amc_first": "keep the fraction of each layer of ResNet-50 that AMC found; also _second, _third, _fourth",
-    "prune_resnet34_A": "remove whole filters by table A (or B) of ResNet-34; also resnet56, resnet110, vgg16_A; "
-    "with _2 ... _9 so many rounds at once",
+    "prune_resnet34_A": "remove whole filters by the paper's table A (or B) for ResNet-34; also resnet56, resnet110, "
+    "vgg16_A; a suffix _2 ... _9 means that many rounds at once",
 }
 """What the names mean; P is a percentage such as 20 or 51.2."""
 

@@ -24,25 +24,32 @@ class Experiment:
     """
 
     method: str = option(
-        "prune_all_to_global", "How to choose what goes; with or without its number. The names are listed above."
+        "prune_all_to_global",
+        "How to choose the weights to remove: one of the names listed above, with or without its number P.",
     )
     density: str = option(
         "", "Percent of the weights to keep, such as 20; or several, 80,64,51.2: each cut from the unpruned network."
     )
     levels: int | None = option(
-        None, "Prune so many times, each time what the re-training before left: iterative pruning.", at_least=1
+        None,
+        "Number of levels of iterative pruning: each prunes what the re-training of the level before left.",
+        at_least=1,
     )
     rate: float = option(0.2, "Fraction of the weights left that each of the levels removes.", at_least=0)
-    retrain: str = option("lr_rewinding", f"How to train again, one or several: {', '.join(RETRAININGS)}.")
+    retrain: str = option("lr_rewinding", f"How to re-train: one or several of {', '.join(RETRAININGS)}.")
     rewind_to: Length | None = option(
-        None, "Step, or epochs as 9epochs, that re-training goes back to. Default: a tenth of the training.", at_least=0
+        None,
+        "Where re-training goes back to, in steps or epochs such as 9epochs. Default: after a tenth of the training.",
+        at_least=0,
     )
     retrain_epochs: float | None = option(
-        None, "Instead of rewind_to: epochs of re-training, counted from the end.", at_least=0
+        None,
+        "Instead of rewind_to: length of the re-training in epochs, counted from the end of the training.",
+        at_least=0,
     )
     seeds: str = option("", "Repeat with trainings of these seeds, such as 0,1,2. Default: that of MODEL_DIR.")
     rewind_optimizer: Literal["restore", "reset"] = option(
-        "restore", "Momentum after a rewind: that of the weights, as in the paper, or 0."
+        "restore", "Momentum after a rewind. restore: from the weights' checkpoint, as in the paper. reset: 0."
     )
 
     def __post_init__(self) -> None:

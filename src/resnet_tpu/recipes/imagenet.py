@@ -37,8 +37,8 @@ RANDAUGMENT = {"randaugment-8": 8, "randaugment-32": 32}
 def cloud(name: str) -> Config:
     """`resnet-tpu train --recipe=v3-32 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
 
-    ResNet-50 on ImageNet with the batch for a TPU slice: 91 epochs, of which the original's timings leave out the
-    first, to at least 76 % top-1. The rule behind the original's files is 128 images per core, at most 32768 in all;
+    ResNet-50 on ImageNet with the batch size for a TPU slice, 91 epochs, to at least 76 % top-1. The original's timings
+    leave out the first epoch. The rule behind the original's files is 128 images per core, at most 32768 in all;
     from 16384 on with LARS and label smoothing. The whole training is one loop, cut by steps_per_eval; the values of
     single steps are not recorded.
     Raises UserError for a slice that is not in `CLOUD`.

@@ -28,7 +28,7 @@ def flowers() -> Config:
 def finetune() -> Config:
     """`resnet-tpu train --recipe=finetune --data_dir=flower_photos --model_dir=runs/tuned`.
 
-    A network trained on ImageNet learns other classes in 15 epochs: the new classifier ten times faster than the rest.
+    Fine-tune a network trained on ImageNet to other classes in 15 epochs; the classifier learns ten times faster.
     --init_from names other weights than torchvision's ResNet-50; on the command line the network, image size and
     preprocessing are then theirs. One recipe for every device: batch norm sees the whole batch, however many share it,
     and float32 is fast enough everywhere; --precision=bfloat16 is faster where the device computes in it.

@@ -40,7 +40,8 @@ class PrepareOptions:
 
     split: str = option(
         "0.8,0.1,0.1",
-        "Fractions of train, validation and test (two: no test) within each class, where the folders do not tell.",
+        "Fractions for train, validation and test (two numbers: no test) within each class. Used only where the input "
+        "does not assign splits.",
     )
     seed: int = option(SPLIT_SEED, "Decides who is in which split, and the order of training images.", at_least=0)
     train_shards: int | None = option(
@@ -60,22 +61,23 @@ class PrepareOptions:
     )
     quality: int | None = option(
         None,
-        "JPEG quality, 1 to 100, of images that must be encoded again. Default: 100 for other formats and CMYK, as "
-        "the original; 95 for photos turned upright, shrunk or recompressed.",
+        "JPEG quality, 1 to 100, of images that must be re-encoded. Default: 100 for CMYK images and formats other "
+        "than JPEG, as in the original; 95 for photos that are turned upright, shrunk or recompressed.",
         at_least=1,
         at_most=100,
     )
     subsampling: Subsampling | None = option(
         None,
-        "Colour of images that must be encoded again: all, half of the columns, or of rows too. Default: 4:2:0, and "
-        "4:4:4 below 128 pixels.",
+        "Colour resolution of images that must be re-encoded. 4:4:4: full. 4:2:2: half the columns. 4:2:0: half the "
+        "columns and rows. Default: 4:2:0, and 4:4:4 below 128 pixels.",
     )
     recompress: bool = option(
         False, "Encode all photos again, with quality and subsampling, where that makes the file smaller."
     )
     bounding_boxes: FilePath = option(
         "",
-        "Boxes to store with the images: a CSV FILE,xmin,ymin,xmax,ymax in fractions, or a folder of ImageNet's XML.",
+        "Bounding boxes to store with the images: a CSV file of FILE,xmin,ymin,xmax,ymax as fractions of the image, "
+        "or a folder of ImageNet's XML files.",
     )
     max_bad_fraction: float = option(
         0.01,

@@ -55,7 +55,7 @@ class BigtableSource:
         self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
         if not (about and about.class_names) and not data.num_label_classes:
             log.info(
-                "%s does not tell its classes: taken as %d. num_label_classes sets it.",
+                "%s does not say how many classes it has: %d are assumed. num_label_classes sets the number.",
                 self._rows.name,
                 self.num_classes,
             )

@@ -49,7 +49,7 @@ def load() -> frozenset[str]:
         for name in TARGETS if types else ():
             jax.ffi.register_ffi_target(_name(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     except RuntimeError as error:  # compiled for a version of XLA's interface that this XLA has not, or no CPU is used
-        log.warning("Without the library in C training on a CPU is slower. Install it anew: %s", first_line(error))
+        log.warning("The library in C cannot be used: training on a CPU is slower. Reinstall it: %s", first_line(error))
         return frozenset()
     return types
 

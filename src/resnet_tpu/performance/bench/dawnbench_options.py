@@ -21,7 +21,9 @@ class DawnbenchOptions:
     """What the job has beside the options of a training."""
 
     use_fast_lr: bool = option(
-        False, "50 epochs at most: 18 at 128 px, to the 41st at 224, to the 50th at 288, with learning rates to match."
+        False,
+        "Train 50 epochs at most, on growing images: to epoch 18 at 128 px, to 41 at 224, to 50 at 288; with learning "
+        "rates to match.",
     )
     data_dir_small: FilePath = option(
         "", "The same images stored at about 160 px, for the first 18 epochs of use_fast_lr. Default: data_dir."

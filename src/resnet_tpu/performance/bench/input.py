@@ -36,15 +36,16 @@ OUR_OPTIONS = ("input_workers", "input_pipeline", "cache", "cache_short_side", "
 class InputBenchOptions(BenchOptions):
     """How `bench input` measures."""
 
-    peers: str = option("", f"Of {', '.join(PEERS)}; or none. Default: all that are installed.")
+    peers: str = option("", f"Compare with: {', '.join(PEERS)}; or none. Default: all installed.")
     variants: bool = option(
         False,
-        "Also ours with processes, with cache=decoded, with photos made smaller by prepare, and the basic one.",
+        "Also measure resnet-tpu with processes, with cache=decoded, with photos made smaller by prepare, and its "
+        "basic pipeline.",
     )
     ceiling: bool = option(
         False,
-        "Instead: ours alone, with few and many threads and processes, with and without a decoder, and what that means "
-        "for hosts of 16, 112 and 224 cores.",
+        "Instead: measure resnet-tpu alone, with few and many threads and processes, with and without a decoder, and "
+        "estimate hosts of 16, 112 and 224 cores.",
     )
 
 

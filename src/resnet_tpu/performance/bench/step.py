@@ -47,7 +47,7 @@ class StepBenchOptions(MeasureOptions):
     steps: int = option(12, "Measured steps of a run, at least: `seconds` may ask for more.", at_least=1)
     precisions: str = option(",".join(PRECISIONS), f"Of {', '.join(PRECISIONS)}.")
     peers: str = option("", f"Of {', '.join(name for name in PROGRAMS if name != OURS)}; default: all installed.")
-    check: bool = option(False, "Measure nothing: compare the losses of ours and PyTorch from the same weights.")
+    check: bool = option(False, "Measure nothing: compare the losses of resnet-tpu and PyTorch from the same weights.")
 
 
 def bench_step(cases: str, config: Config, options: StepBenchOptions, command: Sequence[str]) -> None:

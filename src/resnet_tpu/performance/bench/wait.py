@@ -66,8 +66,8 @@ class WaitBenchOptions(BenchOptions):
     )
     stubbed: bool = option(
         False,
-        "Instead of both pipelines: the optimized one without a decoder, on a device of --device_ms that may be faster "
-        "than the decoder on these cores.",
+        "Instead of both pipelines: run the optimized one without a decoder, with a stand-in of --device_ms that may "
+        "be faster than these cores can decode.",
     )
 
 

@@ -19,16 +19,16 @@ class ServeOptions:
         "auto",
         "Which form of the bundle runs. auto: ONNX Runtime on CPU, XLA on GPU and TPU.",
     )
-    max_batch_size: int = option(32, "Images that run together at most.", at_least=1, at_most=4096)
+    max_batch_size: int = option(32, "Most images that the network computes at once.", at_least=1, at_most=4096)
     max_wait_ms: float = option(
         5.0,
-        "Longest wait of a decoded image for others that are being decoded, in ms. Without others there is no wait.",
+        "Longest time that a decoded image waits for others being decoded, in ms. An image alone never waits.",
         at_least=0,
     )
     inference_batch_sizes: str = option(
         "",
-        "Batch sizes that are compiled at the start and padded to, such as 1,8,32, where XLA runs. "
-        "Default: powers of 2 up to max_batch_size.",
+        "Where XLA runs: batch sizes to compile at the start, such as 1,8,32. Batches are padded to the next of "
+        "these. Default: powers of 2 up to max_batch_size.",
     )
     num_threads: int | None = option(
         None, "Threads of ONNX Runtime. Default: one per CPU core.", at_least=1, at_most=4096
@@ -37,21 +37,27 @@ class ServeOptions:
         None, "Threads that decode images. Default: one per CPU core.", at_least=1, at_most=4096
     )
     max_body_mb: float = option(32.0, "Largest request, in MB.", at_least=0)
-    max_pending_mb: float = option(512.0, "All requests that are being read or worked on, in MB.", at_least=0)
+    max_pending_mb: float = option(
+        512.0, "Largest total of all requests in progress, in MB; more are answered 503.", at_least=0
+    )
     max_image_megapixels: float = option(50.0, "Largest image, in million pixels.", at_least=0)
     max_images_per_request: int = option(128, "Images in one request.", at_least=1)
     max_queue: int = option(512, "Images that wait, for one model; more are answered 503.", at_least=1)
     max_connections: int = option(1000, "Connections at a time; more are answered 503.", at_least=1)
-    request_timeout: float = option(30.0, "Longest time for a request, in seconds; then 408 or 504.", at_least=0.001)
+    request_timeout: float = option(
+        30.0, "Time limit for a request, in seconds; after it, the answer is 408 or 504.", at_least=0.001
+    )
     reload_seconds: float = option(
-        5.0, "How often to look for a newer bundle in the folders given, in seconds; 0: never.", at_least=0
+        5.0, "Seconds between two looks for a newer bundle in the folders given; 0: never look.", at_least=0
     )
     drain_seconds: float = option(
         1.0,
-        "After SIGTERM, go on answering for so long with /health/ready at 503, so that clients can turn elsewhere.",
+        "After SIGTERM, seconds to go on answering while /health/ready is at 503, so that clients can turn elsewhere.",
         at_least=0,
     )
-    stop_seconds: float = option(30.0, "After that, longest wait for the answers that are due, in seconds.", at_least=0)
+    stop_seconds: float = option(
+        30.0, "After that, most seconds to wait for requests that are still in progress.", at_least=0
+    )
     access_log: bool = option(False, "Write a line of JSON for every request to stderr.")
 
     def __post_init__(self) -> None:
