@@ -41,9 +41,10 @@ TRAIN = shlex.split(
     "--steps_per_eval=13epochs --keep_checkpoint_max=2"
 )
 PRUNE = shlex.split(
-    "--density=20.97152,10.737418 --retrain=lr_rewinding,weight_rewinding,fine_tuning --paper_network=resnet20 "
-    f"--rewind_to={REWIND_STEP}"
+    f"--retrain=lr_rewinding,weight_rewinding,fine_tuning --paper_network=resnet20 --rewind_to={REWIND_STEP}"
 )
+DENSITIES = ("20.97152", "20.97152,10.737418")
+"""Of each call of `prune`: all re-trainings of a density before the next. What is done is only read."""
 STARTS, ENDED = "starts.json", "done"
 KEPT_ROWS = 500
 """Of so many rows of training metrics a pack has one, and all evaluations."""
@@ -73,7 +74,9 @@ def commands(precision: str) -> Iterator[list[str]]:
     """What there is to do, in order: arguments of `resnet-tpu`, in the folder of the experiment."""
     for seed in SEEDS:
         yield [*TRAIN, f"{_PRECISION}{precision}", f"--seed={seed}", f"--model_dir=base_{seed}"]
-        yield ["prune", f"base_{seed}", *PRUNE, f"{_PRECISION}{precision}", f"--output_dir=pruned_{seed}"]
+        for density in DENSITIES:
+            own = [f"--density={density}", f"{_PRECISION}{precision}", f"--output_dir=pruned_{seed}"]
+            yield ["prune", f"base_{seed}", *PRUNE, *own]
     yield ["prune", "--combine", *(f"pruned_{seed}" for seed in SEEDS), "--output_dir=both", "--paper_network=resnet20"]
 
 
