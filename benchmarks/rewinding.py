@@ -4,7 +4,7 @@
     python -m benchmarks.rewinding runs/paper --pack       # what there is, into benchmarks/results/rewinding
     python -m benchmarks.rewinding runs/paper --unpack     # from there, on another machine
 
-`runs/paper/data` are the images, see docs/pruning.md. Two networks, and from each one-shot pruning to two of the
+`runs/paper/data` are the images, see docs/rewinding.md. Two networks, and from each one-shot pruning to two of the
 paper's densities with three ways of re-training, by the commands of `resnet-tpu`, one after the other. `starts.json`
 has a row for every start of one: CPU time and how it ended. A pack can be made beside a running experiment. One that
 goes on from a pack ends with the same bits on a processor of the same kind; on one without bfloat16 it goes on with
