@@ -47,7 +47,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--data_dir={photos}", "--init_from=no.pth"], "Weights: got no.pth, which is not there"),
+        (["train", "--data_dir={photos}", "--init_from=no.pth"], "Weights: got no.pth, which does not exist"),
         (["train", "--data_dir={photos}", "--freeze=no/*"], "freeze: got no/*, expected a pattern that matches"),
         (["train", "--data_dir={photos}", "--batch_norm_group_size=3"], "batch_norm_group_size: got 3"),
         (["train", "--data_dir={photos}", "--train_batch_size=3"], "train_batch_size: got 3, expected a multiple"),
@@ -105,7 +105,7 @@ def test_a_checkpoint_of_the_original_is_to_be_converted(
 ) -> None:
     assert cli.main([verb, "original", *(["new"] if verb in ("export", "compact") else [])]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "Checkpoint: got original, a TF1 checkpoint, as of the original program" in said
+    assert "Checkpoint: got original, a TF1 checkpoint, as the original program writes" in said
     command = re.search(r"Convert it: resnet-tpu (.*), then give (.*)\.$", said)
     assert command
     assert command[1] == "convert original original_converted"

@@ -42,8 +42,9 @@ def _shorten(text: str, most: int = 500) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, as one line of at most 300 characters."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    """What an error of a library says, as one line of at most 300 characters, without its full stop."""
+    line = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return line if line.endswith("..") else line.removesuffix(".")
 
 
 def describe(error: BaseException) -> str:

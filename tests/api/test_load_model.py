@@ -95,8 +95,8 @@ def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("resnet51", r"got resnet51, which is not there, expected .*resnet-tpu models.*Did you mean resnet50"),
-        ("nowhere.pth", "got nowhere.pth, which is not there, expected"),
+        ("resnet51", r"got resnet51, which does not exist, expected .*resnet-tpu models.*Did you mean resnet50"),
+        ("nowhere.pth", "got nowhere.pth, which does not exist, expected"),
         ("hf:tiny", "got tiny, expected a repository, OWNER/NAME"),
     ],
 )

@@ -104,11 +104,11 @@ def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tup
     [
         ("nowhere.png", "Image: got nowhere.png, expected an existing file"),
         (np.zeros((3, 3)), r"got an array float64 \[3, 3\], expected a path"),
-        (np.zeros((0, 3, 3), np.uint8), r"got an array uint8 \[0, 3, 3\]"),
+        (np.zeros((0, 3, 3), np.uint8), r"got an array of uint8 \[0, 3, 3\]"),
         (np.zeros((3, 3), int), r"int64 \[3, 3\].* x.astype\(np.uint8\) of 0 to 255, \(255 \* x\).* of 0 to 1\."),
         (Image.new("F", (3, 3)), "Image image 0: got ValueError: pixels are floats, expected a whole picture"),
         (3, "Image: got int, expected a path"),
-        (b"\xff\xd8\xff", r"Image: got bytes, .* Of the bytes of a file, PIL.Image.open"),
+        (b"\xff\xd8\xff", r"Image: got bytes, .* Open the bytes of a file first, with PIL.Image.open"),
         (Image.new("RGB", (0, 5)), "Image image 0: got ValueError: .*, expected a whole picture"),
         ([], "Images: got none, expected at least one"),
     ],

@@ -250,9 +250,9 @@ def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: p
     ("arguments", "message"),
     [
         (["run"], "DST: got nothing, expected a folder or *.safetensors to write."),
-        (["run", "new"], "Source: got run, a checkpoint of ours, expected weights of another kind, or --to=tf1"),
-        (["tf1", "run"], "Target: got run, which is there, expected a new place."),
-        (["tf1", "labels.txt"], "Target: got labels.txt, which is there"),
+        (["run", "new"], "Source: got run, a checkpoint of resnet_tpu, expected weights of another kind, or --to=tf1"),
+        (["tf1", "run"], "Target: got run, which already exists, expected a new path."),
+        (["tf1", "labels.txt"], "Target: got labels.txt, which already exists"),
         (["tf1", "new", "--to=safetensors"], "Target: got new, expected a file called *.safetensors. Write new.saf"),
         (["tf1", "new", "--labels=labels.txt"], "Labels: got 2 names in labels.txt, expected 3, one for each class."),
         (["tf1", "new", "--labels=nowhere"], "Labels: got nowhere, expected a text file"),
@@ -270,8 +270,8 @@ def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: p
         (["tf1", "new", "--to=keras"], "to: got 'keras', expected one of model_dir, tf1, safetensors, timm."),
         (["tf1", "new", "--image_size=3"], "image_size: got 3, expected at least 8."),
         (["tf1", "new", "--lables=x"], "Did you mean --labels"),
-        (["nowhere", "new"], "Weights: got nowhere, which is not there"),
-        (["--inspect", "nowhere"], "Weights: got nowhere, which is not there"),
+        (["nowhere", "new"], "Weights: got nowhere, which does not exist"),
+        (["--inspect", "nowhere"], "Weights: got nowhere, which does not exist"),
         (["tf1", "new.safetensors"], "resnet_width: got 4, expected 64"),
     ],
 )
@@ -333,7 +333,7 @@ def test_preprocessing_that_there_is_not_is_named(
     (Path("folder") / "config.json").write_text(json.dumps({"pretrained_cfg": {name: value}}))
     convert("folder", "back")
     ours = {"interpolation": "bicubic", "crop_mode": "center"}[name]
-    assert f"there is no {name} {value} here, photos are evaluated with {ours}" in capsys.readouterr().err
+    assert f"{name} {value} is not supported, photos are evaluated with {ours}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("preprocessing", ["pil", pytest.param("tf", marks=pytest.mark.long)])

@@ -88,9 +88,10 @@ def test_files_arrive_once_with_commit_licence_and_checksum(asker: Asker, folder
 def test_offline_the_cache_answers_and_nothing_is_asked(asker: Asker) -> None:
     message = asker.fails(HF_HUB_OFFLINE="1")
     address = f"{asker.hub.address}/timm/tiny.test/resolve/main/model.safetensors"
-    assert message.startswith(f"Weights {NAME}: got HF_HUB_OFFLINE, and no copy on this machine, expected an answer of")
-    assert f"fetch {address} and the config.json there" in message
-    assert "give that folder as the weights." in message
+    got = "the setting HF_HUB_OFFLINE, and no copy on this machine"
+    assert message.startswith(f"Weights {NAME}: got {got}, expected an answer from")
+    assert f"download {address} and the config.json beside it" in message
+    assert "give that as the weights." in message
     assert asker.hub.requests == []
     found = asker.fetch()
     asker.hub.requests.clear()
@@ -142,7 +143,7 @@ def test_a_token_opens_what_is_not_for_all(kept: str, asker: Asker) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("hf:timm/nothing", "got no repository of that name that is open to this user"),
+        ("hf:timm/nothing", "got no repository of that name that this user may read"),
         (f"{NAME}@other", "got no revision other, expected a branch, tag or commit of it."),
         ("hf:tiny", "got tiny, expected a repository, OWNER/NAME. Write hf:OWNER/NAME"),
         ("hf:", "got nothing, expected a repository"),

@@ -79,7 +79,7 @@ def test_only_the_name_tells_the_checksum(site: Site, tmp_path: Path, monkeypatc
 def test_a_file_that_was_put_there_is_taken(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
-        UserError, match=r"got HF_HUB_OFFLINE, .* Fetch the file by other means and put it into "
+        UserError, match=r"got the setting HF_HUB_OFFLINE, .* Download the file another way and put it into "
     ) as error:
         published.fetch(site.address)
     folder = Path(error.value.do.partition("put it into ")[2].partition(", or")[0])
@@ -102,7 +102,7 @@ def test_what_is_not_the_file_is_never_kept(site: Site, monkeypatch: pytest.Monk
 
 
 def test_no_network_and_a_damaged_copy(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"got .*refused.*, expected the file\. Fetch the file by other means"):
+    with pytest.raises(UserError, match=r"got .*refused.*, expected the file\. Download the file another way"):
         published.fetch(f"http://127.0.0.1:9/{FILE}")
     place, _ = published.fetch(site.address)
     Path(place).write_bytes(b"x" + CONTENT[1:])
@@ -140,7 +140,7 @@ def test_a_file_here_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.Monk
     assert pretrained.fetch("runs/resnet50") is None
     with pytest.raises(UserError, match="got resnet50, a folder of nothing"):
         weights.locate("resnet50")
-    with pytest.raises(UserError, match=r"got resnet5O, which is not there.* Did you mean resnet50"):
+    with pytest.raises(UserError, match=r"got resnet5O, which does not exist.* Did you mean resnet50"):
         weights.locate("resnet5O")
 
 

@@ -50,7 +50,7 @@ def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path:
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
     assert f"Writing a checkpoint to {tmp_path}" in failed.stderr
-    assert "the checkpoints before it are whole" in failed.stderr
+    assert "earlier checkpoints are intact" in failed.stderr
     assert store.step_of(store.find(str(tmp_path))) == 2
     assert train(tmp_path, 4).returncode == 0
     assert store.step_of(store.find(str(tmp_path))) == 4
@@ -165,7 +165,7 @@ def test_an_array_that_the_network_has_not_is_not_left_out(saved: Path) -> None:
     collection = next(name for name, found in shapes.items() if isinstance(found, dict))
     left_out = next(iter(shapes[collection]))
     fewer = {name: leaf for name, leaf in shapes[collection].items() if name != left_out}
-    with pytest.raises(UserError, match=f"got {collection}/{left_out}.*, which the network has not, expected the same"):
+    with pytest.raises(UserError, match=f"got {collection}/{left_out}.*, which the network does not have, expected"):
         store.load(path, shapes | {collection: fewer})
 
 

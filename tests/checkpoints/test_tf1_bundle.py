@@ -109,7 +109,7 @@ def test_a_size_that_does_not_fit_the_shape_is_an_error(write_bundle: WriteBundl
 
 def test_another_file_is_no_index(tmp_path: Path) -> None:
     (tmp_path / "photo.index").write_bytes(bytes(range(256)) * 4)
-    with pytest.raises(UserError, match=r"photo\.index: got a file without the mark"):
+    with pytest.raises(UserError, match=r"photo\.index: got a file without the magic number"):
         read_bundle(str(tmp_path / "photo"))
 
 
@@ -117,13 +117,13 @@ def test_another_file_is_no_index(tmp_path: Path) -> None:
 def test_text_is_no_index(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "notes.index").write_bytes(content)
     for read in (tf1_bundle.read_index, read_bundle):
-        with pytest.raises(UserError, match=r"notes\.index: got a file without the mark"):
+        with pytest.raises(UserError, match=r"notes\.index: got a file without the magic number"):
             read(str(tmp_path / "notes"))
 
 
 def test_another_table_is_no_index_of_tensorflow(tmp_path: Path) -> None:
     (tmp_path / "other.index").write_bytes(make_table({b"key": b"value"}))
-    with pytest.raises(UserError, match=r"other\.index: got no header, expected an index of TensorFlow's"):
+    with pytest.raises(UserError, match=r"other\.index: got no header, expected a TensorFlow index"):
         read_bundle(str(tmp_path / "other"))
 
 

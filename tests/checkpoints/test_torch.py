@@ -182,12 +182,12 @@ _OTHERS: list[tuple[str, int, dict[str, tuple[int, ...] | None]]] = [
     ("a ResNet-50 with layer3.2.bn9.weight of shape [2]", 50, {"layer3__2__bn9__weight": (2,)}),
     ("a ResNet-50 with fc.1.bias of shape [3]", 50, {"fc__1__bias": (3,)}),
     ("a ResNet-53 (3, 4, 7, 3 bottleneck blocks)", 50, {"layer3__6__conv1__weight": (256, 1024, 1, 1)}),
-    ("a ResNet without batch norm's statistics", 50, {"bn1__running_mean": None}),
+    ("a ResNet without batch-norm statistics", 50, {"bn1__running_mean": None}),
     ("and no bn1.weight", 50, {"bn1__weight": None}),
     ("layer1.0.conv1.weight of shape [64]", 50, {"layer1__0__conv1__weight": (64,)}),
     ("fc.weight of shape [0, 2048]", 50, {"fc__weight": (0, 2048)}),
     ("a vision transformer", 18, {"blocks__0__attn__qkv__weight": (2, 2)}),
-    ("a detector around a ResNet", 18, {"backbone__body__layer1__0__conv1__weight": (2, 2)}),
+    ("a detector built on a ResNet", 18, {"backbone__body__layer1__0__conv1__weight": (2, 2)}),
 ]  # fmt: skip
 
 
@@ -351,7 +351,7 @@ def test_every_truncated_file_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "a pointer of Git LFS instead of the file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "a Git LFS pointer instead of the file"),
         (b"<!DOCTYPE html><html>", "content that begins with b'<!DOCTYPE ht'"),
         (b"", "content that begins with b''"),
     ],

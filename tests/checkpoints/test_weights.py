@@ -104,10 +104,10 @@ def make_files(folder: Path, names: str) -> None:
 @pytest.mark.parametrize(
     ("files", "path", "message"),
     [
-        ("", "resnet50.pth", "resnet50.pth, which is not there, expected a TF1 checkpoint (PREFIX.index), a "),
+        ("", "resnet50.pth", "resnet50.pth, which does not exist, expected a TF1 checkpoint (PREFIX.index), a "),
         ("in/resnet50-0676ba61.pth", "in/resnet50.pth", "Check the path. Did you mean resnet50-0676ba61.pth?"),
         ("", "https://host/resnet50.pth", "Download it first"),
-        ("", "timm/resnet50.a1_in1k", "which is not there"),
+        ("", "timm/resnet50.a1_in1k", "which does not exist"),
         ("in/a/1.jpg in/b.txt", "in", "in, a folder of a, b.txt, expected a TF1 checkpoint"),
         ("in/a in/b in/c in/d in/e in/f in/g in/h", "in", "a folder of a, b, c, d, e, f and 2 more"),
         ("checkpoints/in/0/1.jpg checkpoints/in/1/1.jpg", "checkpoints/in", "in, a folder of 0, 1, expected"),

@@ -159,7 +159,7 @@ def test_options_left_out_of_verbs_are_options() -> None:
         (["predict"], "resnet-tpu predict: got no CHECKPOINT"),
         (["predict", "m", "--format=xml"], "format: got 'xml', expected one of table, csv, json."),
         (["predict", "m", "--top_k=0"], "top_k: got 0, expected at least 1."),
-        (["prepare", "in"], "got no OUT, expected where to write"),
+        (["prepare", "in"], "got no OUT, expected a folder to write to"),
         (["prepare", "in", "out", "--max_sides=3"], "Did you mean --max_side"),
         (["prepare", "in", "out", "--workers=0"], "workers: got 0, expected at least 1."),
         (["results", "nowhere"], "model_dir: got nowhere, expected an existing folder."),

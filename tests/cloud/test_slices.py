@@ -87,7 +87,7 @@ def test_right_zones_and_regions() -> None:
 
 
 def test_a_service_without_such_chips_names_those_it_has() -> None:
-    with pytest.raises(UserError, match=r"got v3-8, expected a slice that GKE has: of v4, v5e, v5p, v6e\."):
+    with pytest.raises(UserError, match=r"got v3-8, expected a slice that GKE has: one of v4, v5e, v5p, v6e\."):
         _ = find_slice("v3-8").gke_label
-    with pytest.raises(UserError, match=r"got v4-8, expected a slice that Vertex AI has: of v2, v3, v5e, v6e\."):
+    with pytest.raises(UserError, match=r"got v4-8, expected a slice that Vertex AI has: one of v2, v3, v5e, v6e\."):
         _ = find_slice("v4-8").vertex_family

@@ -214,16 +214,14 @@ def test_names_of_jobs(service: str, name: str, do: str, capsys: pytest.CaptureF
     assert cli.main(words(service, f"--job_name={name}", "--dry_run")) == 2
     said = capsys.readouterr().err
     rule = "at most 128 letters, digits, - and _" if service == "vertex" else "at most 40 of a-z, 0-9 and -"
-    assert f"--job_name: got {name!r}, expected {rule}, a letter first" in said
+    assert f"--job_name: got {name!r}, expected {rule}, starting with a letter" in said
     assert said.endswith(f"{do}\n")
 
 
 @pytest.mark.parametrize("service", SUBMIT.verbs)
 def test_a_package_that_is_on_no_index_is_warned_of(service: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words(service, "--dry_run")) == 0
-    assert (
-        "no index has it yet. Give --package=WHEEL, --package=git+https://..., or --image." in capsys.readouterr().err
-    )
+    assert "none has it yet. Give --package=WHEEL, --package=git+https://..., or --image." in capsys.readouterr().err
     for option in ("--image=us-docker.pkg.dev/p/r/i", "--package=git+https://host/repository"):
         assert cli.main(words(service, option, "--dry_run")) == 0
         assert capsys.readouterr().err == ""
@@ -481,7 +479,7 @@ def test_what_vertex_says_is_shown_as_it_is(vertex_service: Any, status: int, me
 
 def test_vertex_that_cannot_be_reached(vertex_service: Any) -> None:
     vertex_service.close()
-    with pytest.raises(UserError, match=r"Connection refused.*expected an answer of the service"):
+    with pytest.raises(UserError, match=r"Connection refused.*expected an answer from the service"):
         vertex.submit(make_job(), vertex.VertexOptions(region="r"), endpoint=vertex_service.address)
 
 
@@ -505,7 +503,7 @@ def test_what_kubectl_says_is_shown_as_it_is(
     monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     assert cli.main(words("gke")) == 2
     assert (
-        "kubectl apply: got error: no context exists, expected the cluster to take the job." in capsys.readouterr().err
+        "kubectl apply: got error: no context exists, expected the cluster to accept the job" in capsys.readouterr().err
     )
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cli.main(words("gke")) == 2
@@ -527,7 +525,7 @@ def test_what_kubectl_says_is_shown_as_it_is(
         (["--recipe=v5e-16"], TRAINING, "Option: got --recipe=v5e-16, expected options of resnet-tpu submit"),
         (["--job_name=Job_1"], TRAINING, "--job_name: got 'Job_1', expected at most 40 of a-z, 0-9 and -"),
         (["--labels=team"], TRAINING, "--labels: got 'team', expected key=value"),
-        (["--image=i", "--package=p"], TRAINING, "--package: got one beside --image=i, expected one of the two"),
+        (["--image=i", "--package=p"], TRAINING, "--package: got one together with --image=i, expected one of the two"),
         (["--package=no.whl"], TRAINING, "--package: got no.whl, expected an existing file"),
         (["--staging_bucket=here"], TRAINING, "--staging_bucket: got here, expected a folder in a bucket"),
         ([], TRAINING[:2], "model_dir: got nothing, expected a folder in a bucket"),
@@ -585,7 +583,7 @@ def test_neither_project_nor_credentials(
     assert "expected credentials for Google Cloud. Log in with `gcloud auth" in capsys.readouterr().err
     for service in ("tpu_vm", "vertex"):
         assert cli.main(words(service)) == 2
-        assert "key.json was not found., expected credentials for Google Cloud" in capsys.readouterr().err
+        assert "key.json was not found, expected credentials for Google Cloud" in capsys.readouterr().err
 
 
 def test_help_loads_neither_jax_nor_googles_clients() -> None:

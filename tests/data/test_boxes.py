@@ -110,15 +110,15 @@ def test_other_boxes_are_other_records(imagenet: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "one.JPEG,0,0,1\n", "a.csv line 1: got 0, 0, 1, expected xmin, ymin, xmax, ymax"),
+        ("a.csv", "one.JPEG,0,0,1\n", "a.csv line 1: got 0, 0, 1, expected numbers for xmin, ymin, xmax, ymax"),
         ("a.csv", "name,xmin,ymin,xmax,ymax\none.JPEG,0,0,1,a\n", "a.csv line 2: got 0, 0, 1, a, expected"),
         ("a.csv", "one.JPEG,0,0,100,200\n", "a.csv line 1: got 0, 0, 100, 200, expected"),  # pixels
         ("a.csv", "one.JPEG,0,nan,1,1\n", "a.csv line 1: got 0, nan, 1, 1, expected"),
-        ("a.csv", "", "without a box"),
+        ("a.csv", "", "which has no boxes"),
         ("a.xml", "<annotation><object><bndbox/></object></annotation>", "a.xml: got None of None"),
         ("a.xml", "<annotation>", "a.xml: got no element found"),
         ("a.xml", '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "a.xml: got a document type"),
-        ("a.txt", "", "without a box"),
+        ("a.txt", "", "which has no boxes"),
     ],
 )
 def test_what_is_no_box_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:

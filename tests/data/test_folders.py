@@ -144,7 +144,7 @@ def test_csv(tmp_path: Path) -> None:
         ("path,label\n1\0.jpg,a\n2.jpg,b\n", "line 2: got path '1\\x00.jpg', expected a path without a zero byte"),
         ("path,label\n1.jpg,a\n./1.jpg,b\n", "line 3: got ./1.jpg again, as b and a"),
         ('path,label\n"1.jpg,a\n', "expected a readable CSV file"),
-        ("path,label\n1.jpg,red, ripe\n2.jpg,b\n", "line 2: got 3 values, the last 'ripe', expected 2, as many as "),
+        ("path,label\n1.jpg,red, ripe\n2.jpg,b\n", "line 2: got 3 values, the last 'ripe', expected 2, one per column"),
     ],
 )
 def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:

@@ -160,7 +160,7 @@ def test_training_from_such_weights(model_dir: Callable[..., Path], refused: Ver
     assert "got nan or inf in params/group1/block1/conv1/conv/kernel, expected finite numbers" in message
     message = refused("train", f"--model_dir={run}", *like(run, train_steps=STEP + 1))
     assert f"Sum of the squared weights at step {STEP}: got nan, expected a finite number" in message
-    assert "There is no good checkpoint yet. Delete those that there are. Lower base_learning_rate" in message
+    assert "There is no good checkpoint yet. Delete the ones that exist. Lower base_learning_rate" in message
 
 
 def like(run: Path, **changes: Any) -> list[str]:

@@ -58,7 +58,7 @@ def test_the_devices_choose_and_a_name_is_an_order(mesh: Mesh, options: dict[str
             r"^kernels: got cpu, expected one of auto, plain, gpu, fused, block here\. Kernels cpu are for a CPU, ",
         ),
         (devices("tpu"), "gpu", r"Kernels gpu are for a GPU, and this is a tpu\."),
-        (CPUS, "cpu", r"^kernels: got cpu, expected .* Kernels cpu are for one device, and here are 2\."),
+        (CPUS, "cpu", r"^kernels: got cpu, expected .* Kernels cpu are for one device, and there are 2\."),
     ],
 )
 def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, name: Any, message: str) -> None:
@@ -69,7 +69,7 @@ def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, name: Any, 
 def test_without_the_library_a_cpu_is_plain_and_says_why_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "load", frozenset)
     assert choose_kernels(ModelConfig(), CPU).name == "plain"
-    with pytest.raises(UserError, match="The library in C is not here; resnet-tpu doctor says"):
+    with pytest.raises(UserError, match="The library in C is not available; resnet-tpu doctor says"):
         choose_kernels(ModelConfig(kernels="cpu"), CPU)
 
 

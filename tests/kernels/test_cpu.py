@@ -123,7 +123,7 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         assert not caplog.records
         assert [ask(65536, 65536, 3) for _ in range(3)] == [False] * 3
     (record,) = caplog.records
-    assert "oneDNN has no convolution of [4, 65536, 65536, 3] to [4, 65536, 65536, 8]" in record.getMessage()
+    assert "oneDNN has no convolution from [4, 65536, 65536, 3] to [4, 65536, 65536, 8]" in record.getMessage()
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ from resnet_tpu.options.config import Config
         ),
         (
             {"enable_lars": True, "learning_rate_boundaries": "4,21"},
-            "learning_rate_boundaries: got 4,21 with enable_lars, expected the schedule step, which alone has boundari",
+            "learning_rate_boundaries: got 4,21 with enable_lars, expected the schedule step, the only one with bounda",
         ),
         (
             {"learning_rate_schedule": "cosine", "learning_rate_boundaries": "4,21"},

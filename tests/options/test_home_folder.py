@@ -57,7 +57,7 @@ def test_a_home_folder_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("path", ["a\0b", "~\0", "a\ud800b"])
 def test_what_no_path_can_be(path: str) -> None:
     for reads in (expand_home, read_yaml, parse_overrides, open_bundle):
-        with pytest.raises(UserError, match=r"^Path: got '.+', expected text without zero bytes and halves of char"):
+        with pytest.raises(UserError, match=r"^Path: got '.+', expected text without zero bytes or incomplete char"):
             reads(path)
 
 

@@ -60,7 +60,7 @@ def test_override_may_be_the_path_of_a_yaml_file(tmp_path: Path) -> None:
 def test_override_that_is_nothing_of_the_kind(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_overrides(text)
-    expected = "a=1,b=2 or a mapping or a YAML file. Quote values that hold commas."
+    expected = "a=1,b=2, a YAML mapping or a YAML file. Quote values with commas."
     assert str(caught.value) == f"Override: got {text!r}, expected {expected}"
 
 

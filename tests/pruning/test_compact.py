@@ -133,7 +133,7 @@ def test_widths_of_a_multiple(factor: int) -> None:
         if path.endswith("conv1/norm/bias"):
             scale = dict(leaves(arrays["params"]))[path.replace("bias", "scale")]
             assert bias[scale == 0].sum() == (scale == 0).any()  # one constant, the others are 0 and stay 0
-    with pytest.raises(UserError, match="more than fill a multiple of 16"):
+    with pytest.raises(UserError, match="enough to reach the next lower multiple of 16"):
         compact(checkpoint, multiple_of=16)
 
 

@@ -114,7 +114,7 @@ def test_procedures(
     if by_hand and origin is not None:
         copy_by_hand(before, f"checkpoint_iter_{'final' if start == LAST else start}", model_dir)
     assert train(model_dir, *procedure(name, before), "--keep_checkpoint_max=9") == 0
-    assert "other options than before" not in capsys.readouterr().err
+    assert "options that differ" not in capsys.readouterr().err
     assert float((model_dir / "density_ratio").read_text()) == pytest.approx(0.8, abs=1e-4)
     begun, ended = arrays(model_dir, start), arrays(model_dir, last)
     unpruned = None if origin is None else arrays(before, origin)
@@ -167,7 +167,7 @@ def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: 
         flags = [*flags, f"--{name}={value}"]
         capsys.readouterr()
         assert train(tmp_path, *flags) == 0
-        assert f"Another training than the one in {tmp_path}: {name} " in capsys.readouterr().err
+        assert f"This training differs from the one in {tmp_path}: {name} " in capsys.readouterr().err
         assert store.steps_in(str(tmp_path / f"former.{number}" / store.FOLDER))
     assert train(tmp_path, *flags) == 0
     assert not (tmp_path / "former.5").exists()

@@ -141,7 +141,7 @@ def test_what_an_earlier_call_found_is_not_forgotten_without_a_word(
     report_experiment(found, str(tmp_path))
     assert not caplog.records
     report_experiment(found[:2], str(tmp_path))
-    assert f"Of earlier calls, and not in the new table and pictures of {tmp_path}: runs/2. Name all" in caplog.text
+    assert f"The new table and pictures of {tmp_path} leave out what earlier calls made: runs/2. Name" in caplog.text
     (tmp_path / "phases.csv").write_text('"')
     report_experiment(found[:2], str(tmp_path))  # is written anew
 

@@ -131,7 +131,7 @@ def test_any_changed_byte_is_an_error_naming_file_and_offset(tmp_path: Path):
 def test_record_that_is_no_event_is_an_error(tmp_path: Path):
     path = tmp_path / "events.out.tfevents.1.host"
     ends = _write(path, _event(0, simple_value=1.5), b"\xff\xff\xff")
-    with pytest.raises(UserError, match=rf"at byte {ends[0]}: got bytes that are no event"):
+    with pytest.raises(UserError, match=rf"at byte {ends[0]}: got bytes that are not an event"):
         read_events(str(path))
 
 

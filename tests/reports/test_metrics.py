@@ -86,7 +86,7 @@ def test_an_evaluation_whose_loss_is_no_number_measured_nothing(tmp_path: Path):
 def test_a_folder_that_is_gone_is_named(tmp_path: Path):
     with MetricsWriter(str(tmp_path / "run")) as writer:
         shutil.rmtree(tmp_path / "run")
-        with pytest.raises(UserError, match="run: got no such folder any more"):
+        with pytest.raises(UserError, match="run: got a folder that no longer exists"):
             writer.write("train", {0: {"loss": 1.0}})
 
 

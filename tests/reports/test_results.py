@@ -94,7 +94,7 @@ def test_evaluations_whose_loss_is_no_number_are_no_results(tmp_path: Path, capl
         writer.write("eval", {step: {"top_1_accuracy": top_1, "loss": loss} for step, (top_1, loss) in rows.items()})
     with caplog.at_level(logging.WARNING):
         assert results([model_dir]) == [Result(model_dir, 10, 0.25)]
-    assert "for the loss is not finite: step 20" in caplog.text
+    assert "as the loss is not finite there: step 20" in caplog.text
     with MetricsWriter(model_dir) as writer:
         writer.write("eval", {10: {"top_1_accuracy": 0.25, "loss": math.inf}})
     with pytest.raises(UserError, match="got no evaluation whose loss is finite"):

@@ -34,7 +34,7 @@ def test_every_changed_character_is_noticed_or_harmless() -> None:
 
 
 def test_what_is_no_object_is_refused() -> None:
-    with pytest.raises(ValueError, match="JSON that is no object"):
+    with pytest.raises(ValueError, match="JSON that is not an object"):
         checked_json.loads("[]")
 
 
@@ -81,14 +81,14 @@ def test_a_value_of_the_kind_that_is_expected(tree: Tree) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"names": [1]}, r"tree\.names\[0\] 1, which is no str"),
-        ({"names": "abc"}, r"tree\.names 'abc', which is no list"),
-        ({"leaves": []}, r"tree\.leaves \[\], which is no dict"),
-        ({"leaves": {"x": {"size": True, "share": 0}}}, r"tree\.leaves\.x\.size True, which is no int"),
-        ({"leaves": {"x": {"size": 1.0, "share": 0}}}, r"tree\.leaves\.x\.size 1\.0, which is no int"),
+        ({"names": [1]}, r"tree\.names\[0\] 1, which is not of type str"),
+        ({"names": "abc"}, r"tree\.names 'abc', which is not of type list"),
+        ({"leaves": []}, r"tree\.leaves \[\], which is not of type dict"),
+        ({"leaves": {"x": {"size": True, "share": 0}}}, r"tree\.leaves\.x\.size True, which is not of type int"),
+        ({"leaves": {"x": {"size": 1.0, "share": 0}}}, r"tree\.leaves\.x\.size 1\.0, which is not of type int"),
         ({"leaves": {"x": {"size": 1}}}, r"tree\.leaves\.x without 'share'"),
         ({"leaves": {"x": {"size": 1, "share": 0, "sort": 0}}}, r"tree\.leaves\.x with 'sort'"),
-        ({"leaves": {"x": None}}, r"tree\.leaves\.x None, which is no Leaf"),
+        ({"leaves": {"x": None}}, r"tree\.leaves\.x None, which is not of type Leaf"),
     ],
 )
 def test_a_value_of_another_kind(change: dict[str, Any], message: str) -> None:

@@ -108,13 +108,13 @@ def test_a_missing_extra_is_named() -> None:
 
 @pytest.mark.parametrize("path", ["dvc://data", "nothing://data"])
 def test_what_is_in_no_storage_that_we_know_is_named(path: str) -> None:
-    with pytest.raises(UserError, match=rf"^Path: got {path}, expected a folder of this machine, or a bucket's, gs://"):
+    with pytest.raises(UserError, match=rf"^Path: got {path}, expected a path on this machine or in a bucket, gs://"):
         storage.exists(path)
 
 
 def test_a_web_server_that_does_not_answer_is_not_taken_for_cloud_storage() -> None:
     pytest.importorskip("aiohttp", reason="the extra gcp brings it")
-    wanted = r"^Reading http://127\.0\.0\.1:1/a\.jpg: got .+, expected an answer of its server\. Check the address"
+    wanted = r"^Reading http://127\.0\.0\.1:1/a\.jpg: got .+, expected an answer from its server\. Check the address"
     with pytest.raises(UserError, match=wanted):
         storage.read_bytes("http://127.0.0.1:1/a.jpg")
 

@@ -64,7 +64,7 @@ def test_a_current_folder_that_was_deleted(
 
 def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nmore")) == 2
-    said = "Memory of the device: got RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes., expected room for a step. "
+    said = "Memory of the device: got RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes, expected room for a step. "
     assert capsys.readouterr().err.startswith(said)
 
 

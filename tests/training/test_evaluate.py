@@ -205,7 +205,7 @@ def test_watching_goes_up_to_train_steps(
 
 def test_train_steps_without_watching_are_refused(trained_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["eval", str(trained_dir), "--train_steps=9"]) == 2
-    assert "train_steps: got 9, expected it with --watch alone." in capsys.readouterr().err
+    assert "train_steps: got 9, expected it only with --watch." in capsys.readouterr().err
 
 
 def test_data_of_other_classes_is_refused(trained_dir: Path, coloured_photos: Path, tmp_path: Path) -> None:

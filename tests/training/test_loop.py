@@ -133,7 +133,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
         path.write_bytes(path.read_bytes()[:20])
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(tiny(tmp_path))
-    assert f"{store.FOLDER}/{TOTAL} cannot be read and is passed over" in caplog.text
+    assert f"{store.FOLDER}/{TOTAL} cannot be read and is skipped" in caplog.text
     assert f"Going on from step {TOTAL - 1}" in caplog.text
     expected, found = arrays_of(whole, TOTAL), arrays_of(tmp_path, TOTAL)
     assert all(np.array_equal(expected[name], found[name]) for name in expected)

@@ -62,7 +62,7 @@ def test_a_trace_that_cannot_be_written_is_named_as_such(tmp_path: Path, monkeyp
     monkeypatch.setattr(jax.profiler, "start_trace", Mock())
     monkeypatch.setattr(jax.profiler, "stop_trace", Mock(side_effect=error))
     with (
-        pytest.raises(UserError, match=r"^Profile: got .* left on device, expected to write it below"),
+        pytest.raises(UserError, match=r"^Profile: got .* left on device, expected a file written below"),
         Profiler(str(tmp_path), every_n_steps=1, duration_ms=ENDLESS, step=0, total=9) as profiler,
     ):
         profiler.after_step(1)

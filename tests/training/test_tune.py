@@ -119,7 +119,7 @@ def test_a_cpu_says_why_it_goes_without_its_own_kernels(
 ) -> None:
     with caplog.at_level(logging.INFO):
         assert tune.resolve_kernels(CONFIG.replace(precision="bfloat16"), CPU, None) == Choice("plain")
-    why = "the library in C has no bfloat16 on this processor; --precision=float32 is faster here"
+    why = "the library in C lacks bfloat16 on this processor; --precision=float32 is faster here"
     assert [record.getMessage() for record in caplog.records] == [f"Kernels: plain ({why})"]
 
 
@@ -159,7 +159,7 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
         assert "Until now the kernels were" not in caplog.text
         # and on other devices it says what changes
         assert tune.resolve_kernels(CONFIG, CPU, before | {"device": "TPU v5 lite"}) == Choice("plain")
-    assert "Until now the kernels were fused on TPU v5 lite: results will agree but for rounding." in caplog.text
+    assert "Until now the kernels were fused on TPU v5 lite: results will agree except for rounding." in caplog.text
     whole = config.replace(train_steps=4, model_dir=str(tmp_path / "whole"))
     train(whole)
     parts, at_once = (load_trained(one.run.model_dir, CPU) for one in (config, whole))

@@ -38,7 +38,7 @@ class ImageSource:
         self.num_classes = len(class_names)
         self._origins = [origin for image in _each(images) for origin in self._origins_of(image)]
         if not self._origins:
-            raise UserError("Images", "none", "at least one", "Give a path, a picture or an array.")
+            raise UserError("Images", "none", "at least one", "Give a path, a Pillow image or an array.")
 
     def __len__(self) -> int:
         return len(self._origins)
@@ -51,7 +51,7 @@ class ImageSource:
         try:
             encoded = _encode(origin)
         except Exception as error:  # noqa: BLE001  # Pillow reads a picture only now, and raises whatever damage makes it
-            do = "Leave it out, or load it anew."
+            do = "Leave it out, or load it again."
             raise UserError(f"Image {os.fspath(name)}", describe(error), "a whole picture", do) from None
         return Sample(encoded, UNKNOWN_LABEL, os.fspath(name))
 
@@ -80,17 +80,17 @@ def _each(images: Images) -> Iterable[Any]:
 
 
 def _arrays(image: Any) -> list[np.ndarray]:
-    expected = "a path, a picture of Pillow, or an array uint8 [h, w, 3], [h, w] or [n, h, w, 3]"
+    expected = "a path, a Pillow image, or a uint8 array [h, w, 3], [h, w] or [n, h, w, 3]"
     if not isinstance(image, np.ndarray):
         do = "Give one of these, or a list of them."
         if isinstance(image, _FileBytes):
-            do = "Of the bytes of a file, PIL.Image.open(io.BytesIO(data)) makes a picture."
+            do = "Open the bytes of a file first, with PIL.Image.open(io.BytesIO(data))."
         raise UserError("Image", f"{type(image).__name__}", expected, do)
     is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))
     is_batch = image.ndim == 4 and image.shape[-1] in (1, 3, 4)
     if image.dtype != np.uint8 or not (is_image or is_batch) or 0 in image.shape[1 if is_batch else 0 :]:
-        do = "Bring it to uint8, channels last: x.astype(np.uint8) of 0 to 255, (255 * x).astype(np.uint8) of 0 to 1."
-        raise UserError("Image", f"an array {image.dtype} {list(image.shape)}", expected, do)
+        do = "Convert it to uint8, channels last: x.astype(np.uint8) of 0 to 255, (255 * x).astype(np.uint8) of 0 to 1."
+        raise UserError("Image", f"an array of {image.dtype} {list(image.shape)}", expected, do)
     return list(image) if is_batch else [image]
 
 

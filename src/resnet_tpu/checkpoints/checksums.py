@@ -41,7 +41,7 @@ def check(path: str, part: str) -> None:
         found = pool.map(lambda name: _describe(files[name]) if name in files else None, names)
         for name, description in zip(names, found, strict=True):
             if description != written[name]:
-                raise ValueError(f"{name} of another content than was written")
+                raise ValueError(f"{name}, whose content has changed since it was written")
 
 
 def _files(path: str, part: str) -> Iterator[tuple[str, Path]]:

@@ -65,11 +65,11 @@ def convert(
     weights = open_weights(source)
     if weights.kind == "ours" and to == "model_dir":
         expected = "weights of another kind, or --to=tf1, timm or safetensors"
-        raise UserError("Source", f"{source}, a checkpoint of ours", expected, "Copy the folder instead.")
+        raise UserError("Source", f"{source}, a checkpoint of resnet_tpu", expected, "Copy the folder instead.")
     config = _configure(weights, image_size, overrides or {})
     if config.model.inner_channels and to != "model_dir":
         do = "Convert the network that it was compacted from."
-        raise UserError("Source", f"{source}, a compacted network", "one whose layers others know", do)
+        raise UserError("Source", f"{source}, a compacted network", "one that other programs can load", do)
     class_names = _read_labels(labels, config.data.num_label_classes or 0) if labels else weights.class_names
     network = network_of(config)
     arrays = _arrays(weights, network)
@@ -120,7 +120,7 @@ def check_target(target: str, to: Form) -> None:
     else:
         taken = bool(storage.list_dir(target)) or (storage.exists(target) and not storage.is_dir(target))
     if taken:
-        raise UserError("Target", f"{target}, which is there", "a new place", "Choose another, or remove it.")
+        raise UserError("Target", f"{target}, which already exists", "a new path", "Choose another, or remove it.")
 
 
 def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str, Any]) -> Config:
@@ -199,7 +199,7 @@ def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) ->
     for name in names:
         if own[name] != theirs[name]:
             log.warning(
-                "The original has no %s=%s, only %s: it will compute other values with these weights",
+                "The original has no %s=%s, only %s: it will give different results with these weights",
                 name,
                 own[name],
                 theirs[name],

@@ -40,7 +40,7 @@ def check_model_dir(model_dir: str) -> None:
     newest = [storage.join(model_dir, str(step)) for step in steps_in(model_dir)[-1:]]
     if is_checkpoint(model_dir) or any(map(is_checkpoint, newest)):
         got = f"{model_dir}, {'a folder of checkpoints' if newest else 'a checkpoint'}"
-        raise UserError("model_dir", got, f"the folder of a run, which has {FOLDER}/ in it", "Give that.")
+        raise UserError("model_dir", got, f"the folder of a run, which has {FOLDER}/ in it", "Give that folder.")
 
 
 def steps_in(folder: str) -> list[int]:

@@ -17,7 +17,7 @@ from resnet_tpu.options import plain_yaml
 log = logging.getLogger(__name__)
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
-_EXPECTED = "a repository with a ResNet of timm: config.json and model.safetensors"
+_EXPECTED = "a repository with a timm ResNet: config.json and model.safetensors"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _PROPERTIES = re.compile(r"---\r?\n(.*?)^---", re.DOTALL | re.MULTILINE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -111,9 +111,9 @@ def _unreached(name: str, repository: str, revision: str, endpoint: str, error: 
     cause = error.__cause__
     if isinstance(cause, errors.HfHubHTTPError) and cause.response.status_code in (401, 403):
         return _refused(name, repository, revision, endpoint, cause)
-    got = "HF_HUB_OFFLINE" if published.is_offline() else first_line(cause or error)
-    do = f"Check network and proxy, or {_by_hand(repository, revision, endpoint)}"
-    return UserError(f"Weights {name}", f"{got}, and no copy on this machine", f"an answer of {endpoint}", do)
+    got = "the setting HF_HUB_OFFLINE" if published.is_offline() else first_line(cause or error)
+    do = f"Check the network and the proxy, or {_by_hand(repository, revision, endpoint)}"
+    return UserError(f"Weights {name}", f"{got}, and no copy on this machine", f"an answer from {endpoint}", do)
 
 
 def _refused(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
@@ -123,23 +123,23 @@ def _refused(name: str, repository: str, revision: str, endpoint: str, error: Ex
     what, login = f"Weights {name}", "`hf auth login`, or HF_TOKEN with a token that may read it"
     if isinstance(error, errors.GatedRepoError):
         do = f"Accept its terms at {endpoint}/{repository}, and log in: {login}."
-        return UserError(what, "a repository that is gated", "one that this user may read", do)
+        return UserError(what, "a gated repository", "one that this user may read", do)
     status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
     if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
-        do = f"Check the name; a private one wants {login}."
-        return UserError(what, "no repository of that name that is open to this user", _EXPECTED, do)
+        do = f"Check the name; a private repository needs {login}."
+        return UserError(what, "no repository of that name that this user may read", _EXPECTED, do)
     if isinstance(error, errors.RevisionNotFoundError):
         return UserError(what, f"no revision {revision}", "a branch, tag or commit of it", "Check what follows the @.")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
         do = "Make room or change its permissions; HF_HUB_CACHE names another folder."
         return UserError(what, first_line(error), "a cache that can be written to", do)
-    do = f"Run this again, which goes on where it stopped, or {_by_hand(repository, revision, endpoint)}"
-    return UserError(what, first_line(error), f"the files of {endpoint}", do)
+    do = f"Run this again (it continues where it stopped), or {_by_hand(repository, revision, endpoint)}"
+    return UserError(what, first_line(error), f"the files from {endpoint}", do)
 
 
 def _by_hand(repository: str, revision: str, endpoint: str) -> str:
     """How to do without the client."""
     files = f"{endpoint}/{repository}/resolve/{revision}/{_FILES[0]}"
     return (
-        f"fetch {files} and the config.json there by other means into one folder, and give that folder as the weights."
+        f"download {files} and the config.json beside it some other way into one folder, and give that as the weights."
     )

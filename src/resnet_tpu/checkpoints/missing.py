@@ -14,7 +14,7 @@ TF1_FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 def foreign_kind(path: str) -> str:
     """In words whose weights `path` means, of those that `convert` takes; empty when it means none of them."""
     if tf1.find_checkpoint(TF1_FILE.sub("", path)):
-        return "a TF1 checkpoint, as of the original program"
+        return "a TF1 checkpoint, as the original program writes"
     if (file := torch.find_file(path)) and storage.exists(file):
         return "weights as of PyTorch"
     return ""

@@ -61,9 +61,9 @@ def _begins(name: str) -> str:
 
 def _download(address: str, path: str, expected: str) -> None:
     """Writes the file to `path` once all of it is there, with a checksum that begins as `expected`."""
-    do = f"Fetch the file by other means and put it into {folder()}, or check network and proxy and run this again."
+    do = f"Download the file another way and put it into {folder()}, or check the network and proxy and run this again."
     if is_offline():
-        raise UserError(f"Weights {address}", "HF_HUB_OFFLINE, and no copy on this machine", "the file", do)
+        raise UserError(f"Weights {address}", "the setting HF_HUB_OFFLINE, and no copy on this machine", "the file", do)
     storage.make_dir(folder())
     log.info("Fetching %s into %s", address, folder())
     digest, received = hashlib.sha256(), 0

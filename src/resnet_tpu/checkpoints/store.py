@@ -155,8 +155,8 @@ class CheckpointStore:
         if got:
             storage.check_writable(self.directory)  # which knows more of buckets
             raise UserError(
-                f"Writing a checkpoint to {self.directory}", got, "to write there",
-                "Check the free space and the permissions; the checkpoints before it are whole.",
+                f"Writing a checkpoint to {self.directory}", got, "a folder that can be written to",
+                "Check the free space and the permissions; earlier checkpoints are intact.",
             )  # fmt: skip
 
     def shapes_of(self, collection: str) -> Arrays | None:
@@ -183,7 +183,7 @@ class CheckpointStore:
                 damage = str(error.got)
             damage = next(filter(None, hosts.exchange(damage)), "")  # all processes go on from the same one
             if checkpoint is None or damage:
-                log.warning("Checkpoint %s cannot be read and is passed over: %s", path, damage)
+                log.warning("Checkpoint %s cannot be read and is skipped: %s", path, damage)
                 damaged.append(path)
                 continue
             if damaged:
@@ -254,8 +254,8 @@ def step_of(path: str) -> int:
     """The optimizer step of the checkpoint at `path`. Raises UserError for a copy that is not called by it."""
     name = path.rstrip("/").rsplit("/", 1)[-1]
     if not name.isdecimal():
-        do = "Give its folder the number of the step for a name again."
-        raise UserError(f"Checkpoint {path}", f"the name {name}", "its step, as in checkpoints/11259", do)
+        do = "Rename its folder to the number of its step."
+        raise UserError(f"Checkpoint {path}", f"the name {name}", "the number of its step, as in checkpoints/11259", do)
     return int(name)
 
 
@@ -360,7 +360,7 @@ def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
     found, asked = dict(leaves(stored)), dict(leaves(shapes))
     for name in found:
         if name.partition("/")[0] in shapes and name not in asked:
-            got = f"{name}, which the network has not"
+            got = f"{name}, which the network does not have"
             raise UserError(f"Checkpoint {path}", got, "the same network", "Use the options of its run.")
     for name, leaf in asked.items():
         if name not in found:
@@ -380,4 +380,4 @@ def _check_bucket(path: str, error: Exception) -> None:
     buckets.require_bucket(path)
     if storage.is_remote(path) and (buckets.named(error) or _UNREACHED.search(str(error))):
         do = "Check the network and the permissions, then run the same command again."
-        raise UserError(f"Checkpoint {path}", describe(error), "an answer of the bucket", do) from error
+        raise UserError(f"Checkpoint {path}", describe(error), "an answer from the bucket", do) from error

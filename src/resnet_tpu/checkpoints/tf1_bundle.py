@@ -183,7 +183,7 @@ def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
         header = _Header.FromString(table.pop(b""))
         entries = {key.decode(errors="backslashreplace"): _Entry.FromString(value) for key, value in table.items()}
     except KeyError:
-        raise UserError(f"Checkpoint index {path}", "no header", "an index of TensorFlow's", _DO) from None
+        raise UserError(f"Checkpoint index {path}", "no header", "a TensorFlow index", _DO) from None
     except (ValueError, message.DecodeError) as error:
         raise UserError(f"Checkpoint index {path}", error, "a whole, undamaged file", _DO) from None
     if header.endianness != 0:
@@ -192,7 +192,7 @@ def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
     for name, entry in entries.items():
         what = f"Variable {name} of {path}"
         if entry.slices:
-            raise UserError(what, "parts of a whole", "variables that are not partitioned", "Save it as one variable.")
+            raise UserError(what, "one partition", "variables that are not partitioned", "Save it as one variable.")
         if entry.dtype not in _DTYPES:
             raise UserError(what, f"TensorFlow type {entry.dtype}", "numbers", "Save it without this variable.")
         if not 0 <= entry.shard_id < header.num_shards:

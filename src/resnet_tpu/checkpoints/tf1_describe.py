@@ -46,7 +46,7 @@ def check_original(variables: Mapping[str, object]) -> None:
     if any(name.endswith(_OBJECT) for name in variables):
         raise UserError(
             "Checkpoint", "an object-based checkpoint of TensorFlow 2 (Keras, tf.train.Checkpoint)",
-            "one of the original program, by TensorFlow 1's tf.train.Saver",
+            "one of the original program, written by TensorFlow 1's tf.train.Saver",
             "Save the weights by name, or as .safetensors.",
         )  # fmt: skip
 

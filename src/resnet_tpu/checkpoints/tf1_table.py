@@ -17,7 +17,7 @@ _MAX_KEY_BYTES = 64 << 20  # of all keys; those of the largest network take less
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The (key, value) pairs of a table, the keys ascending. Raises ValueError when it is damaged."""
     if len(data) < _FOOTER_BYTES or not data.endswith(_MAGIC):
-        raise ValueError("a file without the mark at the end of an index")
+        raise ValueError("a file without the magic number at the end of an index")
     footer = data[-_FOOTER_BYTES:]
     _, position = _read_handle(footer, 0)  # of the table's metadata, which is empty
     index, _ = _read_handle(footer, position)
@@ -95,7 +95,7 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise ValueError("a number without an end")
+    raise ValueError("an unterminated number")
 
 
 def decompress_snappy(data: bytes) -> bytes:
@@ -124,7 +124,7 @@ def decompress_snappy(data: bytes) -> bytes:
         distance = high | int.from_bytes(data[position : position + width], "little")
         position += width
         if not 0 < distance <= len(out) <= length:
-            raise ValueError("compressed data that refers to what is not there")
+            raise ValueError("compressed data with an invalid back-reference")
         start = len(out) - distance
         copied = out[start : start + size]
         out += (copied * (size // len(copied) + 1))[:size]  # a copy may reach into what it is writing

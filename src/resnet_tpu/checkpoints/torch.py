@@ -100,8 +100,8 @@ def _read_file(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray
     if start.startswith((b"PK", b"\x80")):
         return read_pickle(path)
     pointer = start.startswith(b"version https://git-lfs")
-    got = "a pointer of Git LFS instead of the file" if pointer else f"content that begins with {start[:12]!r}"
-    raise UserError(f"Weights {path}", got, "a file of safetensors or torch.save", "Download the file itself.")
+    got = "a Git LFS pointer instead of the file" if pointer else f"content that begins with {start[:12]!r}"
+    raise UserError(f"Weights {path}", got, "a file written by safetensors or torch.save", "Download the file itself.")
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
@@ -185,7 +185,7 @@ def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
     size, method = pretrained.get("input_size"), pretrained.get("interpolation")
     for name, known in (("interpolation", OPTIONS["resize_method"].choices), ("crop_mode", ("center",))):
         if (value := pretrained.get(name, known[0])) not in known:
-            log.warning("%s: there is no %s %s here, photos are evaluated with %s", file, name, value, known[0])
+            log.warning("%s: %s %s is not supported, photos are evaluated with %s", file, name, value, known[0])
     return {
         "architecture": config.get("architecture"),
         "class_names": config.get("label_names"),
@@ -224,7 +224,7 @@ def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
     num_classes, names = options.get("num_label_classes"), notes.get("class_names")
     if names and num_classes and len(names) != num_classes:
         got = f"{len(names)} class names for {num_classes} classes"
-        raise UserError(f"Description of {path}", got, "as many", "Fix or remove the config.json.")
+        raise UserError(f"Description of {path}", got, "one for each class", "Fix or remove the config.json.")
     travelling: dict[str, Any] = {
         "pool_padding": "symmetric",
         "mean_rgb": ModelConfig.mean_rgb,
@@ -288,8 +288,8 @@ def write_safetensors(
     }
     if model.pool_padding == "same" and not model.replace_stem_max_pool:
         log.warning(
-            "%s: this network pads its max-pool as TensorFlow does (pool_padding=same), torchvision's and timm's on "
-            "either side: their logits will differ from ours. A training from these weights with "
+            "%s: this network pads its max-pool as TensorFlow does (pool_padding=same), but torchvision and timm "
+            "pad both sides: their logits will differ from ours. Training from these weights with "
             "--pool_padding=symmetric closes the gap.",
             path,
         )
@@ -315,4 +315,4 @@ def _check_writable(network: Network) -> None:
     for name, (value, expected, differs) in wanted.items():
         if differs:
             do = "Train with that option, or choose another format."
-            raise UserError(name, value, f"{expected}, the only one of torchvision's and timm's ResNets", do)
+            raise UserError(name, value, f"{expected}, the only value in torchvision's and timm's ResNets", do)

@@ -31,7 +31,7 @@ def torch_names(network: Network) -> dict[str, Leaf]:
     """
     if network.model.pre_activation:
         do = "Leave pre_activation out, or choose another format."
-        raise UserError("pre_activation", True, "False for the names of torchvision and timm", do)
+        raise UserError("pre_activation", True, "False, as in torchvision and timm", do)
     names: dict[str, Leaf] = {}
     for collection, shapes in zip(("params", "batch_stats"), network.shapes(), strict=True):
         for name, _ in leaves(shapes):

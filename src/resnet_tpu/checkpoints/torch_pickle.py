@@ -236,11 +236,11 @@ class _Unpickler:
 
     def _find(self, module: object, name: object) -> _Function | _StorageType:
         if type(module) is not str or type(name) is not str:
-            raise pickle.UnpicklingError("a name that is no text")
+            raise pickle.UnpicklingError("a name that is not text")
         if (found := _STAND_INS.get((module, name))) is None:
             raise UserError(
                 f"Weights {self._path}", f"a file that asks to run {module:.80}.{name:.80}", "nothing but weights",
-                "Nothing of it was run. If it is yours, save model.state_dict() instead, as plain tensors.",
+                "Nothing in it was run. If it is yours, save model.state_dict() instead, as plain tensors.",
             )  # fmt: skip
         return found
 
@@ -261,7 +261,7 @@ class _Unpickler:
             case ("storage", _StorageType(dtype), str(key), _location, int(size), *view) if size >= 0:
                 if not any(part is not None for part in view):
                     return self.storages.setdefault(key, _Storage(key, dtype, size))
-        raise pickle.UnpicklingError("a reference to something else than a storage")
+        raise pickle.UnpicklingError("a reference to something other than a storage")
 
 
 def read_pickle(path: str) -> dict[str, np.ndarray]:
@@ -312,7 +312,7 @@ def _read_stream(file: IO[bytes], path: str) -> dict[str, np.ndarray]:
     for expected in (_MAGIC_NUMBER, _PROTOCOL):
         found = _Unpickler(path).load(file)
         if type(found) is not int or found != expected:
-            raise ValueError("a pickle that is not torch.save's")
+            raise ValueError("a pickle that torch.save did not write")
     _Unpickler(path).load(file)  # what machine it was written on
     unpickler = _Unpickler(path)
     tensors = _find_tensors(unpickler.load(file), path)
@@ -328,7 +328,7 @@ def _read_stream(file: IO[bytes], path: str) -> dict[str, np.ndarray]:
             raise ValueError(f"{size} elements in storage {key:.40} instead of {found.size}")
         num_bytes = size * found.dtype.itemsize
         if file.tell() + num_bytes > file_size:
-            raise ValueError(f"an end {file.tell() + num_bytes - file_size} bytes too early")
+            raise ValueError(f"a file that ends {file.tell() + num_bytes - file_size} bytes too early")
         if key in wanted:
             flat[key] = _flat(file.read(num_bytes), found, swap=False)
         else:
@@ -349,7 +349,7 @@ def _find_tensors(content: object, path: str) -> dict[str, _Tensor]:
     tensors = {name: value for name, value in items if isinstance(name, str) and isinstance(value, _Tensor)}
     if not tensors:
         do = "Save model.state_dict() with torch.save."
-        raise UserError(f"Weights {path}", "a file of PyTorch's without arrays by name", "a state_dict", do)
+        raise UserError(f"Weights {path}", "a PyTorch file without named arrays", "a state_dict", do)
     for name, tensor in tensors.items():
         if not _is_sound(tensor):
             raise ValueError(f"no array where {name:.80} is described")
@@ -396,5 +396,5 @@ def _reading(path: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001  pickle, zipfile and NumPy each raise their own, OSError among it
-        expected = "a whole, undamaged file of torch.save"
+        expected = "a whole, undamaged torch.save file"
         raise UserError(f"Weights {path}", first_line(error), expected, "Copy or download it again.") from None

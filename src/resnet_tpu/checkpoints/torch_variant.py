@@ -19,10 +19,10 @@ _FIRST_CONV = re.compile(r"layer(\d+)\.\d+\.conv1\.weight")
 
 # What else there is, by a part of a name; the special before the general
 _OTHERS = {
-    "encoder_q.": "a training of MoCo around a ResNet",
-    "body.layer1.": "a detector around a ResNet",
-    "backbone.layer1.": "a network for another task around a ResNet",
-    "resnet.embedder.": "a ResNet of the transformers library",
+    "encoder_q.": "a MoCo training checkpoint with a ResNet in it",
+    "body.layer1.": "a detector built on a ResNet",
+    "backbone.layer1.": "a network for another task, built on a ResNet",
+    "resnet.embedder.": "a ResNet from the transformers library",
     "attnpool.": "a ResNet of CLIP",
     "layer1.0.conv1.conv.": "an SK-ResNet",
     "layer1.0.conv1.paths.": "an SK-ResNet",
@@ -40,7 +40,7 @@ _OTHERS = {
     "features.0.0.": "an EfficientNet or MobileNet",
     "features.0.": "a VGG, AlexNet or SqueezeNet",
     "transition1.": "an HRNet",
-    "se_module.": "an SE-ResNet of before timm 0.5",
+    "se_module.": "an SE-ResNet from before timm 0.5",
     "stages.0.blocks.0.norm1.": "a pre-activated ResNet (ResNetV2)",
 }
 
@@ -89,7 +89,7 @@ def _check_family(shapes: Shapes, path: str) -> None:
         if name not in shapes:
             raise not_ours(path, f"arrays such as {', '.join(sorted(shapes)[:3])}, and no {name}")
     if "bn1.running_mean" not in shapes:
-        raise not_ours(path, "a ResNet without batch norm's statistics, perhaps with group norm")
+        raise not_ours(path, "a ResNet without batch-norm statistics, perhaps with group norm")
     ranks = {name: 4 for name in shapes if _CONV.fullmatch(name)} | {"bn1.weight": 1, "fc.weight": 2}
     for name, rank in ranks.items():
         if name in shapes and (len(shapes[name]) != rank or 0 in shapes[name]):

@@ -47,7 +47,7 @@ _OTHER_FOLDERS = {
 }
 """What else people have: files by suffix, folders by a file in them."""
 
-_EXPECTED = "a TF1 checkpoint (PREFIX.index), a .safetensors or .pth file, a model_dir, or a name (resnet-tpu models)"
+_EXPECTED = "a TF1 checkpoint (PREFIX.index), a .safetensors or .pth file, a model_dir or a name in `resnet-tpu models`"
 _SHOWN_NAMES = 6
 
 
@@ -142,7 +142,7 @@ def _no_weights(path: str) -> UserError:
     folder, _, name = path.rpartition("/")
     if not storage.exists(path):
         hint = nearest(name, [*storage.list_dir(folder or "."), *([] if folder else pretrained.PRETRAINED)])
-        return UserError("Weights", f"{path}, which is not there", _EXPECTED, f"Check the path.{hint}")
+        return UserError("Weights", f"{path}, which does not exist", _EXPECTED, f"Check the path.{hint}")
     names = storage.list_dir(path)
     if any(_PART.fullmatch(part) for part in (name, *names)):
         do = "Save them as one .safetensors file."

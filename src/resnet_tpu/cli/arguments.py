@@ -190,7 +190,7 @@ class Command:
                 yield negated, "false"
                 continue
             if name not in self.options and name in (self.rest or ()):
-                expected = f"options of {self.program} before --, and after it those of what runs then"
+                expected = f"options of {self.program} before --, and after it those of the program it runs"
                 raise UserError("Option", word, expected, f"Write {self.program} [options] -- {word}")
             if name not in self.options and name not in _HELPS:
                 hint = nearest(written, [f"--{known}" for known in self.options])

@@ -49,7 +49,7 @@ def evaluate(given: Given) -> None:
     watch = given.fill(EvalOptions).watch
     own, last = read_run(given.values["model_dir"]), given.values.get("train_steps")
     if last is not None and not watch:
-        raise UserError("train_steps", last, "it with --watch alone", "Add --watch, or leave it out.")
+        raise UserError("train_steps", last, "it only with --watch", "Add --watch, or leave it out.")
     config = configure({**given.values, "mode": "eval"}, own)
 
     from resnet_tpu.training.evaluate import evaluate_run

@@ -76,7 +76,7 @@ def _devices(*, use_tpu: bool) -> Iterator[Finding]:
         distributed.start(use_tpu=use_tpu)
         devices = jax.local_devices()
     except RuntimeError as error:  # a TPU that another process holds, a driver that is too old
-        do = "End what holds the device, or try --use_tpu=false or the environment JAX_PLATFORMS=cpu."
+        do = "Stop the program that holds the device, or try --use_tpu=false or the variable JAX_PLATFORMS=cpu."
         yield Finding("devices", "JAX", "broken", first_line(error), do)
         return
     for kind in sorted({device.device_kind for device in devices}):
@@ -89,7 +89,7 @@ def _devices(*, use_tpu: bool) -> Iterator[Finding]:
 def _versions() -> Iterator[Finding]:
     for name in _BASE:
         version = _version(name)
-        do = "" if version else "Install the package anew: pip install ."
+        do = "" if version else "Reinstall the package: pip install ."
         yield Finding("versions", name, "ok" if version else "missing", version or "", do)
 
 
@@ -101,9 +101,9 @@ def _layers() -> Iterator[Finding]:
         yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
         return
     do = (
-        "Install oneDNN, or what it needs: in Debian libdnnl3, libgomp1."
+        "Install oneDNN, or what it needs: on Debian libdnnl3, libgomp1."
         if LIBRARY.exists()
-        else "Install a C compiler, then the package anew."
+        else "Install a C compiler, then reinstall the package."
     )
     off = c_libraries.are_off()
     found = f"turned off by {c_libraries.SWITCH}=0" if off else ""
@@ -121,7 +121,7 @@ def _decoders() -> Iterator[Finding]:
     try:
         native.Library(str(native.LIBRARY))
     except OSError:
-        do = "apt-get install gcc libjpeg-dev, then install the package anew: photos load twice as fast."
+        do = "apt-get install gcc libjpeg-dev, then reinstall the package: photos load twice as fast."
         yield Finding("decoders", "window decoder in C", "missing", "", do)
     else:
         off = c_libraries.are_off()

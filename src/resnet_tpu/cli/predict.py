@@ -56,7 +56,7 @@ def predict(given: Given) -> None:
         return
     if options.form:
         do = f"Export it first: resnet-tpu export {shlex.quote(checkpoint)} exported, and give exported."
-        raise UserError("form", options.form, "nothing for a checkpoint, for forms are those of a bundle", do)
+        raise UserError("form", options.form, "no form for a checkpoint: only bundles have forms", do)
     config = configure(values, read_run(checkpoint))
 
     from resnet_tpu.training.predict import predict as predict_images

@@ -78,4 +78,4 @@ def prepare(given: Given) -> None:
         print(f"{number} rows written to {table.location}.")
     elif not out_dir:
         do = "Give a folder for the TFRecords; or --bigtable_instance, to copy those in RAW to a table."
-        raise UserError("resnet-tpu prepare", "no OUT", "where to write", do)
+        raise UserError("resnet-tpu prepare", "no OUT", "a folder to write to", do)

@@ -99,7 +99,7 @@ def profile_train(given: Given) -> None:
     else:
         check_data(config, without="for a step without images")
         if not config.run.model_dir:
-            do = "Give --model_dir=FOLDER; of a run that is there, nothing is changed."
+            do = "Give --model_dir=FOLDER; a run that is already there is not changed."
             raise UserError("model_dir", "nothing", "a folder for the trace", do)
         storage.check_writable(config.run.model_dir)
         profile = training.profile_training(config, steps=options.steps)

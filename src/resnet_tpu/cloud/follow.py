@@ -53,7 +53,7 @@ def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> N
         time.sleep(pause_secs)
     if code != "0":
         last = "\n".join(text.splitlines()[-_LAST_LINES:])
-        do = f"Logs of all hosts are there. The first one's ends:\n{last}"
+        do = f"Logs of all hosts are there. The log of the first ends with:\n{last}"
         raise TrainingFailedError(f"Training in {folder}", f"exit code {code}", "0", do)
 
 

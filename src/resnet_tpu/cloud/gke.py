@@ -34,7 +34,7 @@ class GkeOptions:
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.fullmatch(self.namespace):
-            expected = "at most 63 of a-z, 0-9 and -, no - at its ends"
+            expected = "at most 63 of a-z, 0-9 and -, without - at either end"
             raise UserError("--namespace", repr(self.namespace), expected, "Change it.")
 
 
@@ -116,8 +116,8 @@ def submit(job: Job, options: GkeOptions) -> None:
     )  # fmt: skip
     if done.returncode:
         words = " ".join(done.stderr.split())[:500]
-        do = "Check the cluster: `gcloud container clusters get-credentials CLUSTER` makes it kubectl's."
-        raise UserError("kubectl apply", words, "the cluster to take the job", do)
+        do = "Check the cluster: `gcloud container clusters get-credentials CLUSTER` selects it for kubectl."
+        raise UserError("kubectl apply", words, "the cluster to accept the job", do)
     log.info("%s", done.stdout.strip())
     flags = " ".join([*context, f"--namespace={options.namespace}"])
     log.info("Its log: kubectl %s logs --follow job/%s", flags, job.name)

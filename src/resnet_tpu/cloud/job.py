@@ -102,7 +102,7 @@ def make_job(
         raise UserError("--staging_bucket", staging, "a folder in a bucket, gs://...", "Change it.")
     if options.image and options.package:
         do = "Leave one out: an image of your own has resnet-tpu in it."
-        raise UserError("--package", f"one beside --image={options.image}", "one of the two", do)
+        raise UserError("--package", f"one together with --image={options.image}", "one of the two", do)
     return Job(
         name=name,
         project=project,
@@ -121,9 +121,9 @@ def _check_name(name: str, *, names_hosts: bool) -> None:
     """Raises UserError, with the rule and a name like it that would do, for what the service takes as no name."""
     if (_HOST_NAME if names_hosts else _DISPLAY_NAME).fullmatch(name):
         return
-    expected = "at most 128 letters, digits, - and _, a letter first"
+    expected = "at most 128 letters, digits, - and _, starting with a letter"
     if names_hosts:
-        expected = "at most 40 of a-z, 0-9 and -, a letter first and no - last, as it names machines too"
+        expected = "at most 40 of a-z, 0-9 and -, starting with a letter, not ending in -, as it names machines too"
     like = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
     do = f"Write --job_name={like}." if _HOST_NAME.fullmatch(like) else "Change it."
     raise UserError("--job_name", repr(name), expected, do)
@@ -147,7 +147,7 @@ def _check_training(config: Config, rented: Slice) -> None:
     for name in _BUCKET_PATHS:
         path = values[name]
         if path not in _NO_FILES and not storage.is_remote(path) and not _is_published(name, path):
-            do = "Copy it to a bucket: the job sees no files of this machine."
+            do = "Copy it to a bucket: the job cannot see files on this machine."
             raise UserError(name, path, "a path in a bucket, gs://...", do)
     if not config.data.location:
         do = "Give --data_dir=gs://BUCKET/FOLDER or --bigtable_instance after --; null measures speed without images."
@@ -179,7 +179,7 @@ def _package(asked: str, folder: str) -> str:
         return f"resnet-tpu[tpu,gcp] @ {asked}"
     if not asked:
         log.warning(
-            "The job would stop at once: it is to install resnet-tpu %s from an index of packages, and no index has it "
+            "The job would stop at once: it is to install resnet-tpu %s from a package index, and none has it "
             "yet. Give --package=WHEEL, --package=git+https://..., or --image.", __version__,
         )  # fmt: skip
     return asked or f"resnet-tpu[tpu,gcp]=={__version__}"
@@ -202,8 +202,8 @@ def _labels(text: str) -> dict[str, str]:
     pairs = [pair.strip() for pair in text.split(",") if pair.strip()]
     for pair in pairs:
         if not _LABEL.fullmatch(pair):
-            expected = "key=value of a-z, 0-9, _ and -, a letter first"
-            raise UserError("--labels", repr(pair), expected, "Write team=vision,cost=research.")
+            expected = "key=value of a-z, 0-9, _ and -, starting with a letter"
+            raise UserError("--labels", repr(pair), expected, "For example --labels=team=vision,cost=research.")
     return {"program": "resnet-tpu"} | dict(pair.split("=") for pair in pairs)
 
 

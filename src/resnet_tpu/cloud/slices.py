@@ -99,7 +99,7 @@ class Slice:
             return name
         having = ", ".join(generation for generation, rented in _RENTED.items() if getattr(rented, field))
         do = "Choose one of them, or `resnet-tpu submit tpu_vm`."
-        raise UserError("--tpu_type", self.accelerator_type, f"a slice that {service} has: of {having}", do)
+        raise UserError("--tpu_type", self.accelerator_type, f"a slice that {service} has: one of {having}", do)
 
     def check_location(self, kind: Literal["zone", "region"], location: str) -> None:
         """Raises UserError when this slice is not known to be rented in a zone, or in any of a region."""

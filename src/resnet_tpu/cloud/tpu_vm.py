@@ -77,7 +77,7 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
     asked = request(job, options)
     name = f"{asked['parent']}/queuedResources/{job.name}"
     what = f"TPU slice {job.slice.accelerator_type} in {options.zone}"
-    do = "Change what it names; `resnet-tpu submit --dry_run` shows the request."
+    do = "Change what this answer names; `resnet-tpu submit --dry_run` shows the request."
     with explained(what, role=ROLE, do=do):
         client.create_queued_resource(request=_as_message(asked))
     log.info("Asked for %s. Its log: %s", name, job.folder)

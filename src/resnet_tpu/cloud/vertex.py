@@ -63,7 +63,7 @@ def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: 
     address = endpoint.rstrip("/") or f"https://{options.region}-aiplatform.googleapis.com"
     session = _session(address)
     what = f"Vertex AI in {options.region}"
-    do = "Change what it names; `resnet-tpu submit --dry_run` shows the request."
+    do = "Change what this answer names; `resnet-tpu submit --dry_run` shows the request."
     with explained(what, role=ROLE, do=do):
         jobs = f"{address}/v1/projects/{job.project}/locations/{options.region}/customJobs"
         started = _answer(session.post, jobs, json=request(job, options))

@@ -42,7 +42,7 @@ def read_boxes(path: str) -> Boxes:
     else:
         raise UserError("bounding_boxes", path, "a CSV file or a folder of XML files", "Check the path.")
     if not found:
-        raise UserError("bounding_boxes", f"{path} without a box", _EXPECTED, "Check the path.")
+        raise UserError("bounding_boxes", f"{path}, which has no boxes", _EXPECTED, "Check the path.")
     return found
 
 
@@ -68,9 +68,9 @@ def _read_xml(path: Path) -> tuple[Box, ...]:
     try:
         text = path.read_text("utf-8-sig")
         if "\0" in text:  # UTF-16, which the parser would read and the next line not
-            raise UserError(str(path), "zero bytes", "an XML file in UTF-8", "Save it anew.")
+            raise UserError(str(path), "zero bytes", "an XML file in UTF-8", "Save it as UTF-8.")
         if "<!" in text:  # entities, by which a few bytes can become gigabytes
-            raise UserError(str(path), "a document type or a comment", "plain XML", "Remove it.")
+            raise UserError(str(path), "a document type, a comment or CDATA", "plain XML", "Remove it.")
         root = ElementTree.fromstring(text)  # noqa: S314  # without entities there is nothing to expand
     except (OSError, UnicodeDecodeError, ElementTree.ParseError) as error:
         raise UserError(str(path), error, "an XML file in UTF-8", "Correct the file, or remove it.") from None
@@ -102,5 +102,5 @@ def _box(where: str, sides: Iterable[str]) -> Box:
         is_sound = False
         xmin = ymin = xmax = ymax = 0.0
     if not is_sound:
-        raise UserError(where, ", ".join(sides), "xmin, ymin, xmax, ymax", "Correct it.")
+        raise UserError(where, ", ".join(sides), "numbers for xmin, ymin, xmax, ymax", "Correct the box.")
     return Box(min(xmin, xmax), min(ymin, ymax), max(xmin, xmax), max(ymin, ymax))

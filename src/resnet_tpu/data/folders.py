@@ -92,7 +92,7 @@ def check_outside(what: str, folder: str, photos: str) -> None:
         return
     inner, outer = Path(folder).resolve(), Path(photos).resolve()
     if inner == outer or (outer.is_dir() and outer in inner.parents):
-        do = "Choose one beside it: what is in it counts as classes and photos."
+        do = "Choose one beside it: everything inside it counts as classes and photos."
         raise UserError(what, folder, f"a folder outside of {photos}", do)
 
 
@@ -233,7 +233,7 @@ def _read_csv(path: str) -> Found:
             reader.fieldnames = columns
             if [columns.count(name) for name in ("path", "label")] != [1, 1] or columns.count("split") > 1:
                 got = f"columns {', '.join(columns) or 'missing'}"
-                raise UserError(f"CSV {path}", got, "a first line path,label or path,label,split", "Write it so.")
+                raise UserError(f"CSV {path}", got, "a first line path,label or path,label,split", "Correct that line.")
             for row in reader:
                 photo = _csv_photo(path, reader.line_num, row, has_split="split" in columns)
                 other = photos.setdefault(photo.path, photo)
@@ -250,8 +250,8 @@ def _read_csv(path: str) -> Found:
 def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: bool) -> Photo:
     if any(more := row.pop(None, ())):  # of a name with a comma, the first half would be taken for the whole
         got = f"{len(row) + len(more)} values, the last {more[-1]!r}"
-        do = 'Put what has a comma between quotation marks: "a, b".'
-        raise UserError(f"CSV {path} line {line}", got, f"{len(row)}, as many as columns", do)
+        do = 'Put a value with a comma in quotation marks: "a, b".'
+        raise UserError(f"CSV {path} line {line}", got, f"{len(row)}, one per column", do)
     name, label, split = ((row.get(column) or "").strip() for column in ("path", "label", "split"))
     if not name or not label:
         raise UserError(f"CSV {path} line {line}", f"path {name!r}, label {label!r}", "both filled in", "Fill them in.")

@@ -107,7 +107,7 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
     notes = [] if name.lower().endswith(_SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
     if kind == "JPEG" and image.mode in ("RGB", "L") and (header := jpeg.read_header(data)):
         if (header.width, header.height) != image.size:
-            raise BadImageError(Kind.UNREADABLE, "two sizes")
+            raise BadImageError(Kind.UNREADABLE, "its header gives another size")
         return _clean_jpeg(data, header, image, notes, limits)
     if kind != "JPEG":
         if not notes:

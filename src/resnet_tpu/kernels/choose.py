@@ -46,12 +46,12 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
     if name == "gpu":
         return ""
     if mesh.devices.size > 1:  # the partitioner cannot cut the library's layers
-        return f"kernels {name} are for one device, and here are {mesh.devices.size}"
+        return f"kernels {name} are for one device, and there are {mesh.devices.size}"
     types = native.load()
     if not types:
-        return "the library in C is not here; resnet-tpu doctor says what to install"
+        return "the library in C is not available; resnet-tpu doctor says what to install"
     if jnp.dtype(precision).name not in types:
-        return f"the library in C has no {precision} on this processor; --precision={min(types)} is faster here"
+        return f"the library in C lacks {precision} on this processor; --precision={min(types)} is faster here"
     return ""
 
 

@@ -53,7 +53,7 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
         name = "learning_rate_boundaries"
         other = "enable_lars" if optimizer.enable_lars else f"learning_rate_schedule {optimizer.learning_rate_schedule}"
         got = f"{optimizer.learning_rate_boundaries} with {other}"
-        raise UserError(name, got, "the schedule step, which alone has boundaries", f"Set {name} to nothing.")
+        raise UserError(name, got, "the schedule step, the only one with boundaries", f"Set {name} to nothing.")
 
 
 def _check_average(config: Config) -> None:

@@ -39,7 +39,7 @@ def expand_home(path: GivenPath) -> str:
     try:
         _check_text(path)
     except ValueError:
-        raise UserError("Path", repr(path), "text without zero bytes and halves of characters", "Correct it.") from None
+        raise UserError("Path", repr(path), "text without zero bytes or incomplete characters", "Correct it.") from None
     expanded = os.path.expanduser(path)  # noqa: PTH111 - pathlib drops a slash at the end, and the `./` of `./~`
     if expanded == path and path.split("/", 1)[0] == "~":
         do = "Set HOME or write the whole path; ./~ is a folder of that name."

@@ -104,7 +104,7 @@ def _parse_groups(text: str) -> tuple[int, ...]:
     """'3,4' -> (3, 4)."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not set(parts) <= set("1234"):
-        raise UserError("dropblock_groups", repr(text), "numbers from 1 to 4 with commas, as 3,4", "Change the value.")
+        raise UserError("dropblock_groups", repr(text), "numbers from 1 to 4, such as 3,4", "Change the value.")
     return tuple(sorted(map(int, parts)))
 
 
@@ -116,7 +116,7 @@ def _parse_channels(text: str, network: Architecture) -> tuple[int, ...]:
     except ValueError:
         channels = (0,)
     if channels and (len(channels) != count or min(channels) < 1):
-        expected = f"{count} numbers from 1 on with commas, one for each inner convolution of the blocks"
+        expected = f"{count} positive numbers separated by commas, one for each inner convolution of the blocks"
         raise UserError(
             "inner_channels", repr(text), expected, "Leave it to `resnet-tpu compact`, or change the value."
         )

@@ -101,7 +101,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
         return _parse_mapping(text, "Override")
     if storage.exists(expand_home(text)):
         return read_yaml(text)
-    raise UserError("Override", repr(text), "a=1,b=2 or a mapping or a YAML file", "Quote values that hold commas.")
+    raise UserError("Override", repr(text), "a=1,b=2, a YAML mapping or a YAML file", "Quote values with commas.")
 
 
 def _parse_yaml(text: str, what: str) -> Any:

@@ -264,12 +264,12 @@ def _status(error: Exception) -> str | None:
 def _translated(error: BaseException, together: ProcessGroup) -> BaseException:
     if isinstance(error, UserError) or not is_loss(error):
         return error
-    return _lost(f"One of {together.count} processes", f"an end of it in the middle of the work ({first_line(error)})")
+    return _lost(f"One of {together.count} processes", f"an end in the middle of the work ({first_line(error)})")
 
 
 def _lost(what: str, got: str) -> LostProcessError:
     expected = "all processes to work to the end"
-    return LostProcessError(what, got, expected, "Start all of them again: the training goes on where it was saved.")
+    return LostProcessError(what, got, expected, "Start them all again: a training continues from its last checkpoint.")
 
 
 def _exit_code(error: BaseException) -> int:

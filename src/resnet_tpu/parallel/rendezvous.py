@@ -37,10 +37,10 @@ def _check(given: Mapping[str, Any]) -> None:
     if not missing:
         host, _, port = given["coordinator_address"].rpartition(":")
         if not host or not (port.isdecimal() and len(port) < 6) or not 0 < int(port) < 65536:
-            do = "Give host and a free port of process 0, the same in all processes."
+            do = "Give the host of process 0 and a free port on it, the same in all processes."
             raise UserError("coordinator_address", given["coordinator_address"], "host:port such as 10.0.0.1:8476", do)
         if given["process_id"] >= given["num_processes"]:
-            expected = f"0 to {given['num_processes'] - 1}, for num_processes is {given['num_processes']}"
+            expected = f"0 to {given['num_processes'] - 1}, as num_processes is {given['num_processes']}"
             raise UserError("process_id", given["process_id"], expected, "Number the processes from 0.")
     elif len(missing) < len(given):
         got = ", ".join(f"{name} {value}" for name, value in given.items() if name not in missing)
@@ -99,7 +99,7 @@ def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
         )  # fmt: skip
     if outcome[0] is not None and (given or not isinstance(outcome[0], ValueError)):
         raise UserError(
-            "Several processes", first_line(outcome[0]), "to meet the others",
+            "Several processes", first_line(outcome[0]), "a connection to the others",
             "Check coordinator_address; give it with num_processes and process_id where they are not found.",
         ) from outcome[0]  # fmt: skip
 

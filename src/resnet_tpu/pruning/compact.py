@@ -109,8 +109,8 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     """
     config = config_of(checkpoint.meta)
     if config.model.norm_act_layer != "bn_relu":
-        expected = "bn_relu, of which alone the constant of an empty channel is known"
-        raise UserError("norm_act_layer", config.model.norm_act_layer, expected, "Keep the masks.")
+        expected = "bn_relu, as only there is an empty channel a known constant"
+        raise UserError("norm_act_layer", config.model.norm_act_layer, expected, "Keep the network and its masks.")
     architecture = resolve_architecture(config.model, image_size=config.data.image_size)
     if "masks" not in checkpoint.arrays:
         do = "Prune whole filters first: resnet-tpu prune MODEL_DIR --method=prune_resnet56_A, or another table."
@@ -120,7 +120,9 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     before = [width for group, block in _blocks(architecture) for width in architecture.inner(group, block)]
     if widths == before:
         do = "Masks of single weights make a network no smaller: choose a method that removes filters."
-        expected = "some, inside blocks" + (f", more than fill a multiple of {multiple_of}" if multiple_of > 1 else "")
+        expected = "some, inside blocks" + (
+            f", enough to reach the next lower multiple of {multiple_of}" if multiple_of > 1 else ""
+        )
         raise UserError("Network to compact", "no filter that is masked as a whole", expected, do)
     if all(mask.all() for mask in jax.tree.leaves(arrays["masks"])):
         del arrays["masks"]

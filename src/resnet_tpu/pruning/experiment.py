@@ -42,7 +42,7 @@ def prune_run(
     retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
     if unfit := [name for name in computing or {} if name not in COMPUTING]:
-        raise UserError("computing", unfit[0], f"of {', '.join(COMPUTING)}", "Leave it out: it is the training's own.")
+        raise UserError("computing", unfit[0], f"one of {', '.join(COMPUTING)}", "Leave it out: the training sets it.")
     folders.check_model_dir(model_dir)
     written = read_run(model_dir)  # for what its checkpoints say JAX must have begun
     changed = Layer("computing", computing or {})

@@ -26,4 +26,4 @@ def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
     written = {name for name in storage.list_dir(model_dir) if name in {*_WRITTEN, *also} or name.startswith(_EVENTS)}
     for name in [*sorted(written), store.FOLDER]:  # the checkpoints last: where they are, there is more to move
         storage.move(storage.join(model_dir, name), storage.join(folder, name))
-    log.warning("The training that was in %s is in %s now.", model_dir, folder)
+    log.warning("The training that was in %s was moved to %s.", model_dir, folder)

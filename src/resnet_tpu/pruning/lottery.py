@@ -125,7 +125,7 @@ def _named_start(model_dir: str) -> str | None:
     try:
         found = find_named(storage.join(model_dir, name))
     except UserError:
-        do = f"Copy {name}* of the training before there too, or delete this file."
+        do = f"Copy {name}* of the earlier training there too, or delete this file."
         raise UserError(f"File {state}", path, f"the name of a checkpoint in {model_dir}", do) from None
     own = folders.steps_of_run(model_dir)
     return None if own and found == store.find(model_dir) else found
@@ -228,7 +228,7 @@ def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bo
     names = [name for name in asked if not (anywhere and name == "begun_at")]
     changed = [f"{name} {found.get(name)} -> {asked[name]}" for name in names if found.get(name) != asked[name]]
     if changed:
-        log.warning("Another training than the one in %s: %s", model_dir, ", ".join(changed))
+        log.warning("This training differs from the one in %s: %s", model_dir, ", ".join(changed))
     return not changed
 
 

@@ -91,7 +91,7 @@ def _find(model_dir: str, output_dir: str) -> str:
     for path in (copied, model_dir):
         if folders.steps_of_run(path):
             return path
-    do = "Combine where `prune` ran, or copy it to that path."
+    do = "Run --combine where `prune` ran, or copy the training to that path."
     raise UserError(storage.join(output_dir, PHASES), f"{model_dir}, which has no checkpoint here", "its training", do)
 
 
@@ -104,4 +104,4 @@ def _read_rows(path: str) -> list[tuple[str, int, str, str, str]]:
         ]
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         got = f"rows that cannot be read ({first_line(error)})"
-        raise UserError(path, got, "what `prune` wrote", "Run the same `prune` again, which writes it anew.") from None
+        raise UserError(path, got, "what `prune` wrote", "Run the same `prune` again to rewrite it.") from None

@@ -110,7 +110,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     if left := earlier_phases(output_dir, outcomes):
         names = ", ".join(left[:_MOST_NAMED]) + (", ..." if len(left) > _MOST_NAMED else "")
         do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."
-        log.warning("Of earlier calls, and not in the new table and pictures of %s: %s. %s", output_dir, names, do)
+        log.warning("The new table and pictures of %s leave out what earlier calls made: %s. %s", output_dir, names, do)
     make_console().print(_accuracies(rows), _sizes(rows))
     storage.make_dir(output_dir)
     columns = [field.name for field in fields(Outcome) if field.name != "layers"]

@@ -47,7 +47,7 @@ def _check_fit(params: Arrays, masks: Arrays, name: str = "") -> None:
     for key, mask in masks.items():
         path = f"{name}/{key}".lstrip("/")
         if key not in params:
-            raise UserError(f"Mask of {path}", "no such kernel", "masks of the same network", "Give its own.")
+            raise UserError(f"Mask of {path}", "no such kernel", "masks of the same network", "Give masks made for it.")
         if isinstance(mask, dict):
             _check_fit(params[key], mask, path)
         elif mask.shape != params[key].shape:

@@ -27,7 +27,7 @@ def draw_training(rows: Sequence[dict[str, Any]], *, title: str = "Training") ->
     held = {name for row in rows for name in row if name not in ("step", "split", "time")}
     panels = [drawer for drawer, wanted in zip(drawers, names, strict=True) if held.intersection(wanted)]
     if not panels:
-        raise UserError("Training curves", "no accuracy, loss or learning rate", "a run that measured", "Train first.")
+        raise UserError("Training curves", "no accuracy, loss or learning rate", "a run that has some", "Train first.")
     heights = [2 if drawer is _draw_learning_rate else 3 for drawer in panels]
     figure = Picture(figsize=(9, sum(heights) + 0.6), layout="constrained")
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]

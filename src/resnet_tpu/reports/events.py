@@ -153,7 +153,7 @@ def _read_file(path: str) -> Iterator[Any]:
         if not _is_cut_off(path, error.offset):
             raise _damaged(path, error.offset, str(error.got), error.expected) from None
     except DecodeError:
-        raise _damaged(path, offset, "bytes that are no event", "an event of TensorBoard") from None
+        raise _damaged(path, offset, "bytes that are not an event", "a TensorBoard event") from None
 
 
 def _damaged(path: str, offset: int, got: str, expected: str) -> UserError:

@@ -63,7 +63,7 @@ class MetricsWriter:
         try:
             storage.append_text(self._path, "".join(_line(step, split, row, now) for step, row in numbers.items()))
         except FileNotFoundError:
-            got, do = "no such folder any more", "Bring it back, then run the same command again."
+            got, do = "a folder that no longer exists", "Restore it, then run the same command again."
             raise UserError(f"model_dir {self.model_dir}", got, "the folder that was there at the start", do) from None
         self._event_file(split).write(numbers, now=now)
 

@@ -91,7 +91,7 @@ def _results_of(model_dir: str, metric: str, split: Split) -> list[Result]:
         raise UserError(f"Metric in {path}", metric, f"one of {', '.join(tags)}", f"Name one.{nearest(metric, tags)}")
     losses = {scalar.step: scalar.value for scalar in scalars if scalar.tag == "loss" and split == "eval"}
     if unsound := sorted(step for step in by_step if not math.isfinite(losses.get(step, 0))):
-        log.warning("Left out of %s, for the loss is not finite: step %s", path, ", ".join(map(str, unsound)))
+        log.warning("Left out of %s, as the loss is not finite there: step %s", path, ", ".join(map(str, unsound)))
     rows = [Result(model_dir, step, by_step[step]) for step in sorted(by_step) if step not in unsound]
     if not rows:
         do = f"Evaluate an earlier checkpoint: resnet-tpu eval {model_dir}/checkpoints/STEP."

@@ -161,6 +161,6 @@ def named(error: BaseException, path: str = "files in a bucket", *, is_write: bo
         )
         return UserError(what, said, f"permission for {who}", do)
     if path.startswith(("http://", "https://")):
-        return UserError(what, said, "an answer of its server", "Check the address and the network.")
+        return UserError(what, said, "an answer from its server", "Check the address and the network.")
     do = "Check the network and the credentials, then run the same command again."
-    return UserError(what, f"{said}, after several tries", "an answer of Google Cloud Storage", do)
+    return UserError(what, f"{said}, after several tries", "an answer from Google Cloud Storage", do)

@@ -30,7 +30,7 @@ def loads(text: str) -> dict[str, Any]:
     """
     values = parse(text)
     if not isinstance(values, dict):
-        raise ValueError("JSON that is no object")
+        raise ValueError("JSON that is not an object")
     found = values.pop(_CHECKSUM, None)
     if found is not None and found != (expected := _checksum(values)):
         raise ValueError(f"content with checksum {expected}, and {found} written beside it")
@@ -71,13 +71,13 @@ def _inside(value: Any) -> typing.Iterable[Any]:
 
 def _whole(text: str) -> int:
     if len(text) > 20 or not -(2**63) <= (number := int(text)) < 2**64:
-        raise ValueError(f"a number of {len(text)} digits, where those of 64 bits are read")
+        raise ValueError(f"a number of {len(text)} digits, which does not fit in 64 bits")
     return number
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:60]}, which is no finite number")
+        raise ValueError(f"{text[:60]}, which is not a finite number")
     return number
 
 
@@ -105,4 +105,4 @@ def as_kind(kind: Any, value: Any, where: str) -> Any:
         return typing.cast("type", kind)(
             **{name: as_kind(kinds[name], value[name], f"{where}.{name}") for name in kinds}
         )
-    raise ValueError(f"{where} {value!r:.60}, which is no {getattr(kind, '__name__', kind)}")
+    raise ValueError(f"{where} {value!r:.60}, which is not of type {getattr(kind, '__name__', kind)}")

@@ -38,10 +38,10 @@ def refusal(what: str, error: Exception, *, role: str, do: str) -> UserError:
         give = f"Give the account the role {role}, or use another account."
         return UserError(what, _words(error), f"the role {role}", give)
     if isinstance(error, api.TooManyRequests):
-        return UserError(what, _words(error), "less than the quota", "Wait, or ask for less or for more quota.")
+        return UserError(what, _words(error), "less than the quota", "Wait, ask for less, or request a higher quota.")
     if isinstance(error, api.ServerError | api.RetryError):
-        later = "Check the connection, and try again later: what is done stays done."
-        return UserError(what, _words(error), "an answer of the service", later)
+        later = "Check the connection, and try again later: finished work is kept."
+        return UserError(what, _words(error), "an answer from the service", later)
     return UserError(what, _words(error), "a request that the service accepts", do)
 
 

@@ -18,7 +18,7 @@ def cache_dir() -> str:
         try:
             caches = str(Path.home() / ".cache")
         except RuntimeError:
-            do = "Set XDG_CACHE_HOME to a folder for what can be made or fetched again."
+            do = "Set XDG_CACHE_HOME to a folder for cached files."
             raise UserError("Cache", "no home folder", "a home folder of this user", do) from None
     return os.path.join(caches, "resnet_tpu")  # noqa: PTH118
 
@@ -41,7 +41,7 @@ def filesystem(path: str) -> "fsspec.AbstractFileSystem":
         return fsspec.core.url_to_fs(path)[0]
     except (ImportError, ValueError):
         do = "Copy it to one of them."
-        raise UserError("Path", path, "a folder of this machine, or a bucket's, gs://...", do) from None
+        raise UserError("Path", path, "a path on this machine or in a bucket, gs://...", do) from None
 
 
 def join(path: str, *parts: str) -> str:

@@ -96,11 +96,11 @@ def _say(what: object) -> None:
 def _of_files(error: Exception) -> UserError | None:
     """The error for a file or a disk that allows no more, or a folder that is gone; None for others."""
     if isinstance(error, FileNotFoundError) and _is_nowhere():
-        return UserError("Current folder", "none: it was deleted", "a folder that is there", "Change to another.")
+        return UserError("Current folder", "none: it was deleted", "an existing folder", "Change to another.")
     if not isinstance(error, OSError) or error.errno not in _NOT_OUR_BUG:
         return None
     do = "Check the path, its permissions and the free space."
-    return UserError(str(error.filename or "Files"), error.strerror, "to read and write there", do)
+    return UserError(str(error.filename or "Files"), error.strerror, "files that can be read and written", do)
 
 
 def _is_nowhere() -> bool:
@@ -116,7 +116,7 @@ def _out_of_memory(error: Exception) -> UserError | None:
     """The error for a device that has less memory than JAX asked it for; None for others."""
     if type(error).__name__ != "JaxRuntimeError" or "RESOURCE_EXHAUSTED" not in str(error):  # JAX takes long to import
         return None
-    do = "Lower train_batch_size or eval_batch_size, or raise gradient_accumulation_steps."
+    do = "Lower train_batch_size or eval_batch_size (max_batch_size of a server), or raise gradient_accumulation_steps."
     return UserError("Memory of the device", first_line(error), "room for a step", do)
 
 

@@ -104,6 +104,12 @@ def _is_accepted(device: Any, name: str, value: str) -> bool:
     except jax.errors.JaxRuntimeError as error:
         if "INVALID_ARGUMENT" not in str(error):
             raise
-        log.warning("The compiler of this %s is used without %s=%s: %s", device.device_kind, name, value, error)
+        log.warning(
+            "The compiler for this %s does not accept %s=%s, which is left out: %s",
+            device.device_kind,
+            name,
+            value,
+            error,
+        )
         return False
     return True

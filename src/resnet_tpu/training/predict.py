@@ -125,7 +125,7 @@ def predictions_of(
 ) -> Predictions:
     """Predictions for the images of `source` that are `kept`. Raises UserError where none is."""
     if not kept.size:
-        raise UserError("Images", "only damaged ones", "one that can be read", "Replace them, or name others.")
+        raise UserError("Images", "only damaged ones", "at least one that can be read", "Replace them, or name others.")
     return Predictions([source[int(i)].name for i in kept], probabilities, labels, class_names)
 
 

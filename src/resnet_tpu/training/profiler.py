@@ -60,7 +60,7 @@ class Profiler:
             if can_trace():
                 self._start(step)
             else:
-                log.warning("No profile: libtpu is installed and there is no TPU. Pass --use_tpu=False.")
+                log.warning("No profile: libtpu is installed, but there is no TPU. Pass --use_tpu=False.")
 
     def stop(self) -> None:
         """Ends the capture that runs, if any: before an evaluation, for example, which is no part of a step.
@@ -74,7 +74,7 @@ class Profiler:
             jax.profiler.stop_trace()
         except jax.errors.JaxRuntimeError as error:  # whose words for a full disk are those for a full device
             do = "Check the permissions and the free space, or set profile_every_n_steps=0."
-            raise UserError("Profile", first_line(error), f"to write it below {self._model_dir}", do) from None
+            raise UserError("Profile", first_line(error), f"a file written below {self._model_dir}", do) from None
         seconds = time.monotonic() - started_at
         if self._scratch:
             publish(self._scratch.name, self._model_dir)

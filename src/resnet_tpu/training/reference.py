@@ -46,7 +46,7 @@ class Reference:
         """Why a step at these distances computes something else; empty if rounding alone explains them."""
         if max(distances) <= _LIMIT * self.noise and statistics.median(distances) <= _LIMIT * self._median_noise:
             return ""
-        return f"differs from plain by {max(distances):.1g}, and what rounding makes is {self.noise:.1g}"
+        return f"differs from plain by {max(distances):.1g}, where rounding alone makes {self.noise:.1g}"
 
     def _gradients(self, step: TrainStep, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> list[np.ndarray]:
         """The loss and the gradients, which are the momentum after one step."""

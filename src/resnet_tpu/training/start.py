@@ -84,7 +84,7 @@ def find_start(
         if names != numbered(len(names)):  # else the data of that time did not say
             check_classes(config.data.location, class_names, names)
         if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
-            log.warning("Going on with other options than before: %s", ", ".join(changed))
+            log.warning("Going on with options that differ from before: %s", ", ".join(changed))
         log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)
         meta = checkpoint.meta
         state = shapes.with_arrays(checkpoint.arrays)

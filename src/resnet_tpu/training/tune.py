@@ -71,7 +71,7 @@ def resolve_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -
         log.info("Kernels: %s%s", choice, f" ({why})" if why else "")
         if before is not None and before != describe(choice, mesh):
             log.warning(
-                "Until now the kernels were %s on %s: results will agree but for rounding.",
+                "Until now the kernels were %s on %s: results will agree except for rounding.",
                 before.get("kernels"), before.get("device"),
             )  # fmt: skip
     return choice
@@ -154,7 +154,7 @@ def fastest(trials: list[Trial]) -> Choice:
     timed = {trial.choice: trial.milliseconds for trial in trials if trial.milliseconds is not None}
     if not timed:
         got = "; ".join(f"{trial.choice}: {trial.left_out}" for trial in trials)
-        raise UserError("Kernels", got, "one that runs here", "Lower train_batch_size, or update the drivers.")
+        raise UserError("Kernels", got, "kernels that run here", "Lower train_batch_size, or update the drivers.")
     best = min(timed, key=lambda choice: timed[choice])
     plain = [choice for choice in timed if choice.kernels == "plain" and timed[choice] <= timed[best] * (1 + _GAIN)]
     return min(plain, key=lambda choice: timed[choice]) if plain else best

@@ -177,7 +177,7 @@ def test_memory_that_is_not_there(records: Path, caplog: pytest.LogCaptureFixtur
     assert cache
     assert half
     assert 10**8 < half.budget < cache.budget < 10**14
-    assert "cache_memory of 1000000.0 GB: only" in caplog.text
+    assert "cache_memory is 1000000.0 GB, but only" in caplog.text
 
 
 def test_evaluation_is_not_cached(records: Path) -> None:

@@ -134,7 +134,7 @@ def test_what_a_worker_cannot_write_is_named(class_folders: Path, tmp_path: Path
     command = [sys.executable, "-c", code, str(class_folders), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "got File too large, expected a folder with room that can be written. Free space" in done.stderr
+    assert "got File too large, expected a folder with free space that can be written to. Free space" in done.stderr
     assert "while running" not in done.stderr.splitlines()[-1]
     prepare(
         str(class_folders), str(out), PrepareOptions(workers=1, train_shards=4), beam=[], console=Console(quiet=True)
@@ -156,7 +156,7 @@ def test_what_a_worker_cannot_write_is_named(class_folders: Path, tmp_path: Path
             "got --direct_runing_mode, expected an option of Apache Beam",
         ),
         (DATAFLOW, "raw", None, "Path raw: got a path on this machine, expected one in a bucket"),
-        (DATAFLOW, "gs://bucket/raw", 4, "--workers: got 4, expected nothing where another runner does the work"),
+        (DATAFLOW, "gs://bucket/raw", 4, "--workers: got 4, expected nothing, as another runner does the work"),
     ],
 )
 def test_what_beam_or_a_runner_cannot_do(arguments: list[str], raw: str, workers: int | None, message: str) -> None:

@@ -183,7 +183,7 @@ def test_a_full_disk(class_folders: Path, tmp_path: Path, draw, workers: int, ru
     code = RUN.format(before=limit, workers=workers)
     done = subprocess.run([sys.executable, "-c", code, str(class_folders), str(out)], capture_output=True, check=False)
     assert done.returncode == 1
-    assert b"got File too large, expected a folder with room that can be written. Free space" in done.stderr
+    assert b"got File too large, expected a folder with free space that can be written to. Free space" in done.stderr
     for path in out.glob("train-*"):
         list(RecordFile(str(path)))  # whole
     assert len(list(out.glob("train-*"))) < 12

@@ -353,7 +353,7 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     for options in ({}, {"bigtable_project": ""}):
-        with pytest.raises(UserError, match=r"key.json was not found., expected credentials.*gcloud auth application"):
+        with pytest.raises(UserError, match=r"key.json was not found, expected credentials.*gcloud auth application"):
             open_source(config(**options), "train")
 
 
@@ -366,7 +366,7 @@ def test_a_service_that_stays_away_ends_the_training(
     with train_batches(open_source(data, "train"), data, batch_size=37, seed=0) as batches:
         next(batches)
         server.close()
-        with pytest.raises(UserError, match=r"Bigtable p/i/t: got .*expected an answer of the service"):
+        with pytest.raises(UserError, match=r"Bigtable p/i/t: got .*expected an answer from the service"):
             for _ in range(1000):
                 next(batches)
 
@@ -470,4 +470,4 @@ def test_a_folder_without_records(server: Any, tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(UserError, match=r"got no records, expected TFRecords named train-*"):
         copy(tmp_path)
     assert cli.main(["prepare", str(tmp_path)]) == 2
-    assert "got no OUT, expected where to write" in capsys.readouterr().err
+    assert "got no OUT, expected a folder to write to" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def test_labels_that_do_not_tell_the_classes_mean_imagenets(
     assert classes(tmp_path) == (None, 1000)
     assert f"{tmp_path} has no manifest.json and no labels.txt, and " in caplog.text
     assert why in caplog.text
-    assert "taken as the 1000 of ImageNet" in caplog.text
+    assert "the 1000 classes of ImageNet are assumed" in caplog.text
 
 
 def test_labels_in_a_bucket_are_counted_only_where_that_reads_little(
@@ -155,7 +155,7 @@ def test_labels_in_a_bucket_are_counted_only_where_that_reads_little(
         patched.setattr("resnet_tpu.data.sources.classes._MOST_DISTANT_BYTES", 100)
         patched.setattr("resnet_tpu.data.sources.classes.read_label", Mock(side_effect=AssertionError))
         assert classes(memory_dir, cache_folder="none") == (None, 1000)
-    assert "its labels are not counted, for that would read all of 0.0 GB: taken as the 1000 of" in caplog.text
+    assert "its labels are not counted, as that would read all of its 0.0 GB: the 1000 classes of" in caplog.text
     assert classes(memory_dir, cache_folder="none") == (FLOWERS, 3)
     monkeypatch.setattr("resnet_tpu.data.sources.classes.read_label", Mock(side_effect=AssertionError))
     assert classes(memory_dir, cache_folder="none") == (FLOWERS, 3)  # kept on this machine

@@ -69,8 +69,8 @@ def test_without_a_bundle_one_is_made_with_every_form(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--clients=1,none"], "clients: got 1,none, expected numbers from 1 with commas"),
-        (["--clients=0"], "clients: got 0, expected numbers from 1"),
+        (["--clients=1,none"], "clients: got 1,none, expected positive numbers separated by commas"),
+        (["--clients=0"], "clients: got 0, expected positive numbers"),
         (["nowhere"], "Bundle: got nowhere, expected a folder with bundle.json"),
         ([".", "--peers=tensorflow"], "peers: got tensorflow, expected some of onnxruntime, torch"),
         (["--rounds=0"], "rounds: got 0, expected at least 1."),
@@ -163,7 +163,7 @@ def test_clients_count_whole_answers_and_tell_refusals_apart(asked: Load) -> Non
         assert figures["refused"] == {}
     for answer, message in (
         (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "answers of status {'503': "),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "one without Content-Length"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "an answer without Content-Length"),
         (b"", "a connection that broke off"),
     ):
         with answering(answer) as url, pytest.raises(UserError, match=message):

@@ -175,7 +175,7 @@ def test_a_changed_byte_is_found_by_whoever_reads_it(tmp_path: Path) -> None:
     path = write(tmp_path)
     (path / "deep" / "er").write_bytes(b"weightz")
     bundle = open_bundle(str(path))
-    with pytest.raises(UserError, match=r"er: got another checksum, expected the SHA-256 in bundle\.json"):
+    with pytest.raises(UserError, match=r"er: got a different checksum, expected the SHA-256 in bundle\.json"):
         bundle.read("deep/er")
 
 
@@ -286,7 +286,7 @@ def test_a_form_without_its_package_is_left_out_or_refused(
     [
         ({"export_forms": "onxx"}, r"export_forms: got onxx, .*Did you mean onnx\?"),
         ({"export_forms": "onnx,"}, r"export_forms: got nothing"),
-        ({"inference_batch_sizes": "0,4"}, r"inference_batch_sizes: got '0,4', expected numbers from 1"),
+        ({"inference_batch_sizes": "0,4"}, r"inference_batch_sizes: got '0,4', expected positive numbers"),
         ({"inference_batch_sizes": "many"}, r"inference_batch_sizes: got 'many'"),
     ],
 )

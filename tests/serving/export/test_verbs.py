@@ -125,13 +125,13 @@ def test_damaged_images_are_left_out_when_asked(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict", "{model}", "--form=onnx"], "form: got onnx, expected nothing for a checkpoint"),
+        (["predict", "{model}", "--form=onnx"], "form: got onnx, expected no form for a checkpoint"),
         (["predict", "{bundle}", "--form=int8"], "Form: got int8, expected one that"),
         (["predict", "{nothing}"], "expected a model_dir or a checkpoint in it"),
         (["export", "{nothing}", "{nothing}/out"], "expected a model_dir or a checkpoint in it"),
         (["export", "{model}", "{nothing}/out", "--forms=onyx"], "export_forms: got onyx"),
-        (["export", "{model}", "{nothing}/out", "--name=a/b"], "model_name: got 'a/b', expected letters of English,"),
-        (["export", "{model}", "{nothing}/out", "--name=grün"], "model_name: got 'grün', expected letters of English,"),
+        (["export", "{model}", "{nothing}/out", "--name=a/b"], "model_name: got 'a/b', expected English letters,"),
+        (["export", "{model}", "{nothing}/out", "--name=grün"], "model_name: got 'grün', expected English letters,"),
         (["export", "{model}"], "got no EXPORT_DIR"),
     ],
 )

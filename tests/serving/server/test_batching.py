@@ -135,7 +135,7 @@ def test_a_full_queue_refuses_all_of_a_request() -> None:
         batcher = make(max_queue=3)
         network.may_run.clear()
         answers = batcher.submit([image(1), image(2)])
-        with pytest.raises(Refusal, match="Queue: got 2 more, expected at most 3") as refused:
+        with pytest.raises(Refusal, match="Queue: got 2 more images, expected at most 3") as refused:
             batcher.submit([image(3), image(4)])
         assert (refused.value.status, refused.value.headers) == (503, {"retry-after": "1"})
         answers += batcher.submit([image(3)])

@@ -196,7 +196,7 @@ def test_what_cannot_be_served_is_told_before_it_starts(
     assert fails(capsys, tmp_path, "--port=0").startswith(f"Bundle: got {tmp_path}, expected a folder with bundle.json")
     assert "'flowers' for both" in fails(capsys, export_dir, export_dir, "--port=0")
     assert "Bundle: got a/b=" in fails(capsys, f"a/b={export_dir}", "--port=0")
-    assert "Name of a model: got 'my flowers', expected letters of" in fails(capsys, f"my flowers={export_dir}")
+    assert "Name of a model: got 'my flowers', expected English letters" in fails(capsys, f"my flowers={export_dir}")
     assert "int8" in fails(capsys, export_dir, "--form=int8", "--port=0")
     assert "inference_batch_sizes: got 0,32" in fails(
         capsys, export_dir, "--form=stablehlo", "--inference_batch_sizes=0,32", "--port=0"

@@ -130,7 +130,7 @@ def test_a_file_that_is_no_image_does_not_harm_the_others(client: httpx.Client, 
     good, bad, cut = answer.json()["predictions"]
     assert answer.status_code == 200
     assert good["classes"]
-    assert "4 bytes that are no known image" in bad["error"]
+    assert "4 bytes that are not a known image format" in bad["error"]
     assert "expected a whole JPEG" in cut["error"]
     answer = client.post("/v1/models/flowers:classify", files=files[1:])
     assert answer.status_code == 400
@@ -211,9 +211,9 @@ CASES: Sequence[tuple[Any, int, str]] = [
     ({"instances": [1.0, 2.0, 5.0]}, 400, "Image 0: got something else"),
     ({"instances": ["foo"]}, 400, "Image 0: got something else"),
     ({"instances": [[IMAGE]]}, 400, "Image 0: got something else"),
-    ({"instances": [{"b64": "AAAAA"}]}, 400, "Image 0: got text that is no base64"),
-    ({"instances": [{"b64": "é"}]}, 400, "Image 0: got text that is no base64"),
-    ({"instances": [IMAGE]}, 400, "Image 0: got 11 bytes that are no known image"),
+    ({"instances": [{"b64": "AAAAA"}]}, 400, "Image 0: got text that is not base64"),
+    ({"instances": [{"b64": "é"}]}, 400, "Image 0: got text that is not base64"),
+    ({"instances": [IMAGE]}, 400, "Image 0: got 11 bytes that are not a known image format"),
     ({"instances": [{"b64": ""}]}, 400, "Image 0: got 0 bytes"),
     ({"instances": [IMAGE], "signature_name": "tensorflow/serving/regress"}, 400, "signature_name"),
     ({"instances": [IMAGE], "signature_name": ["a"]}, 400, "signature_name"),

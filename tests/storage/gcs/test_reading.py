@@ -212,7 +212,7 @@ def test_pieces_that_memory_could_not_hold_are_no_order(
     assert caplog.text == ""
     monkeypatch.setattr(order_choice, "free_memory", lambda: 1000)
     assert choose_order(source, options(far), rows=1) == "records"
-    assert "every image is a request of its own. The order by pieces would take 0.0 GB for 1 images" in caplog.text
+    assert "image is read with its own request. data_order=pieces would need 0.0 GB for the 1 images" in caplog.text
     assert choose_order(source, options(far, data_order="pieces"), rows=1) == "pieces"
 
 

@@ -212,7 +212,7 @@ def test_compiled_programs_are_found_again_in_a_bucket(bucket: Bucket) -> None:
         assert {"write", "media"} & bucket.requests().keys() == {expected}
     done = compile_at("s3://bucket/compiled")
     assert done.returncode == 2
-    assert done.stderr.startswith("Path: got s3://bucket/compiled, expected a folder of this machine, or a bucket's")
+    assert done.stderr.startswith("Path: got s3://bucket/compiled, expected a path on this machine or in a bucket, gs")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -233,7 +233,7 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
         found = checkpoints.restore(shapes)
         assert found is not None
         assert found.step == 1
-    assert "is passed over" in caplog.text
+    assert "is skipped" in caplog.text
     assert sorted(storage.list_dir(folder)) == ["1", "2.damaged"]
     assert store.steps_in(folder) == [1]
 

@@ -131,7 +131,7 @@ def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
     budget = free // 2 if data.cache_memory is None else data.cache_memory * _GB
     if budget > free:
         log.warning(
-            "cache_memory of %.1f GB: only %.1f GB are free, the cache takes no more.", budget / _GB, free / _GB
+            "cache_memory is %.1f GB, but only %.1f GB are free: the cache takes no more.", budget / _GB, free / _GB
         )
     return ImageCache(num_images, int(min(budget, free)))
 
@@ -152,7 +152,7 @@ class CacheReport:
             log.info("All %d images are in the cache: %.2f GB.", cache.num_images, cache.num_bytes / _GB)
             return
         log.warning(
-            "The cache is full: %d of %d images fit in %.2f GB. The others are read and decoded anew in every epoch; "
+            "The cache is full: %d of %d images fit in %.2f GB. The others are read and decoded again in every epoch; "
             "with cache=decoded they are shrunk as well, and take longer than without a cache. Raise cache_memory, "
             "lower cache_short_side, make the images smaller with `prepare --short_side`, or set cache=none.",
             cache.count, cache.num_images, cache.budget / _GB,

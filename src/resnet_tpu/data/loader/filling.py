@@ -161,7 +161,7 @@ class FillingProcesses:
         except (EOFError, OSError):
             do = "Start again: training goes on from its last checkpoint. If memory is short, lower num_parallel_calls."
             got = "a worker process that was killed or crashed"
-            raise UserError("Decoding images", got, "all of them to stay", do) from None
+            raise UserError("Decoding images", got, "all of them to keep running", do) from None
         finally:
             self._idle.put(connection)  # a dead one too: others shall not wait for it
         if isinstance(outcome, Exception):

@@ -29,8 +29,8 @@ def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["rec
     needed, free = _bytes_waiting(source, rows), free_memory()
     if needed > free // 2:
         log.warning(
-            "data_order=records: every image is a request of its own. The order by pieces would take %.1f GB for %d "
-            "images of a batch on this host, of %.1f GB of memory that are free. More hosts need less each.",
+            "data_order=records: every image is read with its own request. data_order=pieces would need %.1f GB for "
+            "the %d images of a batch on this host, where %.1f GB of memory are free. More hosts need less each.",
             needed / _GB, rows, free / _GB,
         )  # fmt: skip
         return "records"

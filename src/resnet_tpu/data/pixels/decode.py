@@ -233,14 +233,14 @@ def _decode_other(
             image.load()  # turns TIFF files upright, and no others
             pixels = np.asarray(to_rgb(image))
             if pixels.shape[:2] != size:
-                raise ValueError("other pixels than the header announces")
+                raise ValueError("a size other than the one in the header")
             return turn(pixels, orientation_of(image)) if honour_exif else pixels
     except DecodeError:
         raise
     except Image.DecompressionBombError:
         raise TooLargeError("Image", "far too many pixels", f"at most {max_pixels} pixels", _DO) from None
     except UnidentifiedImageError:
-        raise DecodeError.because(f"{len(encoded)} bytes that are no known image") from None
+        raise DecodeError.because(f"{len(encoded)} bytes that are not a known image format") from None
     except Exception as error:  # noqa: BLE001  # decoders raise whatever a damaged file makes them stumble over
         raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded ({first_line(error)})") from None
 

@@ -75,11 +75,11 @@ def make_pipeline(
     options = parse_options(arguments)
     runner = (options.view_as(StandardOptions).runner or "").lower()
     if workers and runner not in _LOCAL:
-        do = "Leave it out; its own options come after --, such as --max_num_workers of Dataflow."
-        raise UserError("--workers", workers, "nothing where another runner does the work", do)
+        do = "Leave it out; the runner's options come after --, such as Dataflow's --max_num_workers."
+        raise UserError("--workers", workers, "nothing, as another runner does the work", do)
     for path in (raw_dir, out_dir):
         if runner in _DATAFLOW and not storage.is_remote(path):
-            do = "Copy it there: Dataflow's machines see no files of this one."
+            do = "Copy it there: Dataflow's machines cannot see files on this one."
             raise UserError(f"Path {path}", "a path on this machine", "one in a bucket", do)
     if runner in _LOCAL:
         options.view_as(TypeOptions).allow_unsafe_triggers = True  # or it looks for a program to download first
@@ -210,7 +210,7 @@ def _said_by_beam(do: str) -> Iterator[None]:
         if ours := _USER_ERROR.search(words):
             raise UserError(*ours.groups()) from None
         if "No module named 'resnet_tpu'" in words:
-            do = "Pass an image that has it, --sdk_container_image, or --requirements_file with a line resnet-tpu[gcp]."
+            do = "Pass an image with it as --sdk_container_image, or --requirements_file with a line resnet-tpu[gcp]."
             raise UserError("The pipeline's machines", "no package resnet_tpu", "it to be installed", do) from None
         if isinstance(error, UserError) or "Traceback (most recent call last)" in words:
             raise

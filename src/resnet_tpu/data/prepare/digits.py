@@ -20,7 +20,7 @@ def write_digits(folder: str) -> None:
     """
     classes = [str(digit) for digit in range(10)]
     if strange := [name for name in storage.list_dir(folder) if name[0] != "." and name not in classes]:
-        expected = "a new folder, or one of these digits"
+        expected = "a new folder, or one that holds these digits"
         raise UserError(f"Folder {folder}", f"{strange[0]} in it", expected, "Choose another folder.")
     try:
         from sklearn.datasets import load_digits

@@ -195,7 +195,7 @@ def _conclude(
         storage.write_text(storage.join(out_dir, MANIFEST), manifest.to_json())
     except OSError as error:
         do = "Free space or fix permissions, then run the same command again: finished shards are kept."
-        raise UserError(f"Writing to {out_dir}", error.strerror or error, "a folder that can be written", do) from None
+        raise UserError(f"Writing to {out_dir}", error.strerror or error, "a writable folder", do) from None
     return manifest
 
 

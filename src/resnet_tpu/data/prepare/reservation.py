@@ -29,8 +29,8 @@ def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, ov
         if before is not None and overwrite:
             _remove(out_dir, before["shards"])
         elif before is not None and (changes := _changes(before, state)):
-            do = "Pass --overwrite to write the shards anew, or choose another folder."
-            got = f"shards made otherwise: {'; '.join(changes)}"
+            do = "Pass --overwrite to write the shards again, or choose another folder."
+            got = f"shards made differently: {'; '.join(changes)}"
             raise UserError(
                 f"Output folder {out_dir}", got, "an empty folder, or one of the same photos and options", do
             )
@@ -40,7 +40,7 @@ def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, ov
         storage.write_text(storage.join(out_dir, STATE_FOLDER, STATE_FILE), json.dumps(state))
     except OSError as error:
         got, do = error.strerror or error, "Choose another folder or fix its permissions."
-        raise UserError(f"Output folder {out_dir}", got, "a folder that can be written", do) from None
+        raise UserError(f"Output folder {out_dir}", got, "a writable folder", do) from None
 
 
 def _read_state(out_dir: str) -> dict[str, Any] | None:
@@ -88,7 +88,7 @@ def _refuse_foreign(out_dir: str, known: list[str]) -> None:
     foreign = [name for name in sorted(taken) if name.startswith(_PREFIXES) or name in _SUMMARIES]
     if foreign:
         got = f"{len(foreign)} file(s) that prepare did not write here, such as {foreign[0]}"
-        expected = "none with names of its own (train-*, validation-*, test-*, manifest.json, labels.txt, report.txt)"
+        expected = "none with names that it uses (train-*, validation-*, test-*, manifest.json, labels.txt, report.txt)"
         raise UserError(f"Output folder {out_dir}", got, expected, "Choose another folder or move them away.")
 
 

@@ -79,7 +79,7 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
         elif all(isinstance(one, numbers.Real) for one in values):
             feature.float_list.value.extend(float(one) for one in values)
         else:
-            raise TypeError(f"feature {name!r}: bytes, text, whole numbers or floats, not {value!r:.80}")
+            raise TypeError(f"feature {name!r}: expected bytes, text, whole numbers or floats, got {value!r:.80}")
     return example.SerializeToString(deterministic=True)
 
 

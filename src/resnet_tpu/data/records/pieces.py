@@ -177,7 +177,7 @@ class KeepingReader(DirectReader):
                 aside.unlink(missing_ok=True)
         except OSError as error:
             self._is_full = True
-            log.warning("%s keeps no more of the data: %s. Images are read one by one.", self.folder, error.strerror)
+            log.warning("%s cannot keep more of the data: %s. Images are read one by one.", self.folder, error.strerror)
 
 
 def _within(stretch: Stretch, number: int) -> tuple[int, int]:
@@ -207,13 +207,13 @@ def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
         kept = sum(_kept_bytes(folder, file) for file in files)
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        log.warning("%s keeps nothing of the data: %s.", folder, error.strerror)
+        log.warning("%s cannot keep the data: %s.", folder, error.strerror)
         return DirectReader()
     missing = sum(file.size for file in files) - kept
     if missing > free // 2:
         log.warning(
-            "The data are read from the bucket anew in each epoch: %.1f GB of them would take more than half of the "
-            "%.1f GB that are free in %s. cache_folder names a folder with more room.",
+            "The data are read from the bucket again in each epoch: %.1f GB of them would take more than half of the "
+            "%.1f GB that are free in %s. Set cache_folder to a folder with more room.",
             missing / _GB, free / _GB, folder,
         )  # fmt: skip
         return DirectReader()

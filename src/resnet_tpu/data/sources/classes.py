@@ -62,7 +62,7 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
     kept_file = storage.join(data_dir, _KEPT)
     names = _read(kept_file, states)
     if names is None and storage.is_remote(data_dir) and num_bytes > _MOST_DISTANT_BYTES:
-        _say_default(data_dir, f"its labels are not counted, for that would read all of {num_bytes / 1e9:.1f} GB")
+        _say_default(data_dir, f"its labels are not counted, as that would read all of its {num_bytes / 1e9:.1f} GB")
         return None
     if names is None:
         names = _count(data_dir, states)
@@ -71,7 +71,7 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
     number = max(names, default=0)
     if number < 2 or min(names) < 1 or len(names) < number:
         span = f"the labels of its records, {len(names)} from {min(names)} to {number}," if names else ""
-        _say_default(data_dir, f"{span} do not tell how many" if span else "its records have no labels")
+        _say_default(data_dir, f"{span} do not tell how many there are" if span else "its records have no labels")
         return None
     ordered = [names[label] for label in range(1, number + 1)]
     known = [name for name in ordered if name]
@@ -131,8 +131,8 @@ def _named(states: States) -> dict[str, Any]:
 def _say_default(data_dir: str, why: str) -> None:
     _say(
         logging.WARNING,
-        f"{data_dir} has no {MANIFEST} and no {LABELS}, and {why}: taken as the {DEFAULT_CLASSES} of ImageNet. "
-        f"num_label_classes, or {LABELS} with a name per line, says otherwise.",
+        f"{data_dir} has no {MANIFEST} and no {LABELS}, and {why}: the {DEFAULT_CLASSES} classes of ImageNet are "
+        f"assumed. If that is wrong, set num_label_classes, or write {LABELS} with a class name per line.",
     )
 
 

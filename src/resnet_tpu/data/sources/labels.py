@@ -49,7 +49,7 @@ def make_labels(
     every = names if names is None or first else ["background", *names]
     if every and asked and asked < len(every):
         expected = f"at least the {len(every)} classes of {data.location}"
-        raise UserError("num_label_classes", asked, expected, "Leave it out, or give data of no more classes.")
+        raise UserError("num_label_classes", asked, expected, "Leave it out, or give data with no more classes.")
     number = asked or len(every or ()) or counted or DEFAULT_CLASSES
     names = None if every is None else list(every)
     return Labels(names, number, first, allow_unknown, data.lth_use_random_label)

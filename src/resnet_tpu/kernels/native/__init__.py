@@ -49,7 +49,10 @@ def load() -> frozenset[str]:
         for name in TARGETS if types else ():
             jax.ffi.register_ffi_target(_name(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     except RuntimeError as error:  # compiled for a version of XLA's interface that this XLA has not, or no CPU is used
-        log.warning("The library in C cannot be used: training on a CPU is slower. Reinstall it: %s", first_line(error))
+        log.warning(
+            "The library in C cannot be used, so training on a CPU is slower. Reinstall resnet-tpu. Reason: %s",
+            first_line(error),
+        )
         return frozenset()
     return types
 
@@ -67,7 +70,7 @@ def has_convolution(before: tuple[int, ...], after: tuple[int, ...], size: int, 
     if all(library.has_convolution((ctypes.c_int64 * len(each))(*each)) for each in geometries):
         return True
     log.warning(
-        "oneDNN has no convolution of %s to %s by %dx%d, stride %d, in %s: XLA computes it, more slowly.",
+        "oneDNN has no convolution from %s to %s of size %dx%d, stride %d, in %s: XLA computes it, more slowly.",
         list(before), list(after), size, size, stride, dtype,
     )  # fmt: skip
     return False

@@ -161,8 +161,8 @@ def _evaluation(config: Config, last_step: int) -> Iterator[None]:
         process.terminate()
         process.join()
     if process.exitcode:
-        do = "See its message above, then run the same command again: what was evaluated counts."
-        raise UserError("Evaluation", f"a process that ended with {process.exitcode}", "one that ends well", do)
+        do = "See its message above, then run the same command again: finished evaluations are kept."
+        raise UserError("Evaluation", f"a process that ended with {process.exitcode}", "exit code 0", do)
 
 
 def _evaluate_beside(config: Config, last_step: int) -> None:

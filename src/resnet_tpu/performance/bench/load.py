@@ -101,7 +101,7 @@ def _length(received: bytearray) -> int:
     head = bytes(received[:end]).lower()
     _, found, rest = head.partition(_LENGTH)
     if not found:
-        raise _failure(f"one without Content-Length: {head[:200]!r}")
+        raise _failure(f"an answer without Content-Length: {head[:200]!r}")
     return end + len(_HEADER_END) + int(rest.split(b"\r\n", 1)[0])
 
 
@@ -110,7 +110,7 @@ def _status(received: bytearray) -> int:
 
 
 def _failure(got: str) -> UserError:
-    return UserError("Answer of the server", got, "a whole one for each request", "See its log.")
+    return UserError("Answer of the server", got, "a complete one for each request", "See the log of the server.")
 
 
 @dataclass

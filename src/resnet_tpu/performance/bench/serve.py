@@ -73,7 +73,7 @@ def _parse_clients(text: str) -> list[int]:
     except ValueError:
         clients = [0]
     if min(clients) < 1:
-        raise UserError("clients", text, "numbers from 1 with commas, such as 1,8,64", "Change the value.")
+        raise UserError("clients", text, "positive numbers separated by commas, such as 1,8,64", "Change the value.")
     return clients
 
 

@@ -75,4 +75,4 @@ def _wait_for(process: subprocess.Popen[bytes], log: Path) -> Server:
                 return Server(found[1], json.load(answer)["models"][0]["name"], process, log)
         time.sleep(_POLL_SECONDS)
     lines = log.read_text().splitlines()[-30:]
-    raise UserError("resnet-tpu serve", os.linesep.join(["no start", *lines, ""]), "a server", "Run it alone.")
+    raise UserError("resnet-tpu serve", os.linesep.join(["no start", *lines, ""]), "a running server", "Run it alone.")

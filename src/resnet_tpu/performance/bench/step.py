@@ -199,7 +199,7 @@ def check(case: Case) -> None:
         print(f"| {number} | {ours:.6f} | {peer:.6f} | {difference:.1e} |")
         if not difference < CHECK_TOLERANCE:
             what = f"Loss at step {number}, relative difference"
-            raise UserError(what, difference, f"less than {CHECK_TOLERANCE}", "The two programs are not the same.")
+            raise UserError(what, difference, f"less than {CHECK_TOLERANCE}", "Report it: one of them is wrong.")
 
 
 def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str, float]:

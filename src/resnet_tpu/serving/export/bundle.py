@@ -89,7 +89,7 @@ class Bundle:
         if len(content) != size:
             raise _damaged(path, f"{len(content)} bytes", f"the {size} that were written")
         if hashlib.sha256(content).hexdigest() != digest:
-            raise _damaged(path, "another checksum", f"the SHA-256 in {DESCRIPTION}")
+            raise _damaged(path, "a different checksum", f"the SHA-256 in {DESCRIPTION}")
         return content
 
 
@@ -124,8 +124,8 @@ def _no_bundle(path: str) -> UserError:
     """The error for a path that is no bundle: with the commands that make one, where there are weights."""
     from resnet_tpu.checkpoints import missing, store  # JAX, which a server with ONNX Runtime does without
 
-    expected = f"a folder with {DESCRIPTION}, or one of such folders"
-    source, commands, got = shlex.quote(path), [], "a trained network that was not exported yet"
+    expected = f"a folder with {DESCRIPTION}, or a folder of such folders"
+    source, commands, got = shlex.quote(path), [], "a trained network that has not been exported yet"
     if kind := missing.foreign_kind(path):
         command, source = missing.convert_command(path)
         commands, got = [command], kind

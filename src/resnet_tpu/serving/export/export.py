@@ -37,7 +37,7 @@ def export_run(config: Config) -> str:
     Of several processes the first one writes, and all return the path. Raises UserError.
     """
     if not config.eval.export_dir:
-        raise UserError("export_dir", "nothing", "a folder for bundles", "Give one.")
+        raise UserError("export_dir", "nothing", "a folder for bundles", "Give --export_dir=FOLDER.")
     check_export(config.eval)
     distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
@@ -88,7 +88,7 @@ def check_export(asked: EvalConfig) -> None:
     batch_sizes(asked)
     if not re.fullmatch(r"[\w.-]+", asked.model_name, re.ASCII):
         do = "Clients ask for it by this name: /v1/models/NAME."
-        raise UserError("model_name", repr(asked.model_name), "letters of English, digits, '.', '_' and '-'", do)
+        raise UserError("model_name", repr(asked.model_name), "English letters, digits, '.', '_' and '-'", do)
     storage.check_writable(asked.export_dir)
 
 
@@ -112,7 +112,7 @@ def batch_sizes(asked: EvalConfig) -> tuple[int, ...]:
     except ValueError:
         sizes = (0,)
     if sizes[0] < 1:
-        expected = "numbers from 1 with commas, such as 1,8,32"
+        expected = "positive numbers separated by commas, such as 1,8,32"
         raise UserError("inference_batch_sizes", repr(asked.inference_batch_sizes), expected, "Change the value.")
     return sizes
 

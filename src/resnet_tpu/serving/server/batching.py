@@ -58,7 +58,7 @@ class Batcher:
         """
         count = len(decodes)
         if self.queue_length + count > self._max_queue:
-            raise Refusal(503, f"Queue: got {count} more, expected at most {self._max_queue} images to wait.")
+            raise Refusal(503, f"Queue: got {count} more images, expected at most {self._max_queue} to wait.")
         loop, start = asyncio.get_running_loop(), time.perf_counter()
         answers = []
         for decode in decodes:

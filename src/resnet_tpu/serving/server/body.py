@@ -43,7 +43,7 @@ class Share:
         self.held += count
         self.pending.held += count
         if self.pending.held > self.pending.limit:
-            raise Refusal(503, f"Server: got {self.pending.held} bytes to work on, expected {self.pending.limit}.")
+            raise Refusal(503, f"Server: got {self.pending.held} bytes pending, expected at most {self.pending.limit}.")
 
 
 async def read_body(request: Request, max_bytes: int, share: Share) -> bytes:
@@ -70,7 +70,7 @@ async def read_files(request: Request, max_bytes: int, max_files: int, share: Sh
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:
         reason = getattr(error, "message", "") or type(error).__name__
-        raise Refusal(400, f"Request: got a body that does not fit ({reason}), expected multipart/form-data.") from None
+        raise Refusal(400, f"Request: got a malformed body ({reason}), expected multipart/form-data.") from None
     uploads = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
     files = [(upload.filename or "", await upload.read()) for upload in uploads]
     await form.close()

@@ -20,7 +20,7 @@ def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
     """uvicorn's protocol over h11 with bounds on the number of connections and on the time of a request."""
     busy = _last_answer(
         b"503 Service Unavailable",
-        f"Server: expected at most {options.max_connections} connections.",
+        f"Server: got one connection too many, expected at most {options.max_connections}.",
         b"retry-after: 1\r\n",
     )
 

@@ -82,7 +82,7 @@ class Model:
             if found != self._refused:
                 self._refused = found  # what is still being copied is another state the next time
                 loader.metrics.reloads.labels(self.name, "refused").inc()
-                log.warning("%s: version %d stays. %s", self.name, self.current.bundle.version, describe(error))
+                log.warning("%s: version %d is kept. %s", self.name, self.current.bundle.version, describe(error))
 
 
 class Loader:
@@ -130,7 +130,7 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
         bundle = bundles.open_bundle(location)
         name = name or bundle.name
         if not _NAME.fullmatch(name):
-            expected = "letters of English, digits, '.', '_' and '-'"
+            expected = "English letters, digits, '.', '_' and '-'"
             raise UserError("Name of a model", repr(name), expected, f"Write NAME={location}.")
         if name in opened:
             got = f"{name!r} for both {opened[name][0]} and {location}"

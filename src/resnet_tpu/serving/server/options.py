@@ -87,6 +87,6 @@ class ServeOptions:
         except ValueError:
             sizes = [0]
         if sizes[0] < 1 or sizes[-1] != self.max_batch_size:
-            expected = f"whole numbers from 1 on with max_batch_size, {self.max_batch_size}, as the largest"
+            expected = f"positive whole numbers, with max_batch_size, {self.max_batch_size}, as the largest"
             raise UserError("inference_batch_sizes", self.inference_batch_sizes, expected, "Change one of them.")
         return sizes

@@ -67,9 +67,9 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"Request: got a body that is no JSON ({error}), expected an object.") from None
+        raise Refusal(400, f"Request: got a body that is not JSON ({error}), expected a JSON object.") from None
     if not isinstance(found, dict):
-        raise Refusal(400, "Request: got JSON that is no object, expected one with 'instances' or 'inputs'.")
+        raise Refusal(400, "Request: got JSON that is not an object, expected one with 'instances' or 'inputs'.")
     signature = found.get("signature_name", "")
     if signature not in ("", *FILES, PIXELS):
         expected = ", ".join((*FILES, PIXELS))
@@ -99,7 +99,7 @@ def _file(value: Any, index: int) -> bytes:
     try:
         return binascii.a2b_base64(value["b64"] + "==")  # white space and missing padding do no harm
     except ValueError as error:
-        raise Refusal(400, f"Image {index}: got text that is no base64 ({error}), expected an image file.") from None
+        raise Refusal(400, f"Image {index}: got text that is not base64 ({error}), expected an image file.") from None
 
 
 def predict_answer(logits: np.ndarray, request: PredictRequest) -> Response:

@@ -75,7 +75,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        do = "Stop what listens there, or choose another with --port; 0 takes a free one."
+        do = "Stop the program that listens there, or choose another port with --port; 0 takes a free one."
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             do = "Give --host an address of this machine, without a port; 0.0.0.0 means all of them."
         raise UserError(

@@ -96,7 +96,7 @@ class Service:
                 async with asyncio.timeout_at(deadline):
                     given = await read(share)
             except TimeoutError:
-                raise Refusal(408, f"Request: got no whole body in {seconds:g} s.") from None
+                raise Refusal(408, f"Request: got no complete body in {seconds:g} s.") from None
             except ClientDisconnect:
                 raise Refusal(CLIENT_GONE, "The client is gone.") from None
             working = asyncio.ensure_future(work(given))
