@@ -35,7 +35,6 @@ from resnet_tpu.pruning.masks import all_kept
 from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.sizes import size_of
 from resnet_tpu.pruning.start import start_with
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
 from resnet_tpu.training.step import make_output_step, make_train_step
@@ -72,14 +71,14 @@ def _config(depth: int, image_size: int, batch_size: int) -> Config:
 
 def _masks(options: Any) -> list[Comparison]:
     config = _config(options.depth, options.image_size, options.batch_size or 128)
-    network, optimizer = network_of(config), make_optimizer(config.optimizer)
-    step = make_train_step(network, optimizer, make_schedule(config), config.optimizer)
+    network = network_of(config)
+    step = make_train_step(network, make_schedule(config), config.optimizer)
     rng = np.random.default_rng(0)
     batch = {
         "image": jnp.asarray(_images(config, config.train.train_batch_size)),
         "label": jnp.asarray(rng.integers(0, 10, config.train.train_batch_size), jnp.int32),
     }
-    states = {name: create_state(network, optimizer, 0) for name in ("dense", "masked")}
+    states = {name: create_state(network, config.optimizer, 0) for name in ("dense", "masked")}
     masked = _pruned(config, jax.tree.map(np.asarray, states["masked"].to_arrays()), f"prune_all_to_global_{DENSITY}")
     states["masked"] = states["masked"].with_arrays(jax.tree.map(jnp.asarray, masked))
 

@@ -1,7 +1,7 @@
 """Errors that are the user's to fix: what failed, what was given, what is accepted, what to do next."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -50,6 +50,11 @@ def first_line(error: BaseException) -> str:
 def describe(error: BaseException) -> str:
     """What an error says, on one line: of ours the message, of others the kind too."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """'a, b, ...': the names, or the first `most` of them."""
+    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 def nearest(name: object, known: Iterable[str], count: int = 3) -> str:

@@ -24,9 +24,8 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import store, tf1
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.checkpoints.torch import PREPROCESSING
 from resnet_tpu.models.arrays import Arrays, leaves
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import PREPROCESSING, Config
 from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.metrics import MetricsWriter

@@ -24,7 +24,6 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
 from resnet_tpu.system.c_libraries import SWITCH
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
 from resnet_tpu.training.step import make_train_step
@@ -291,9 +290,8 @@ def test_losses_of_fifty_steps_are_those_of_the_plain_step(monkeypatch: pytest.M
     losses = []
     for kernels in (PLAIN, CPU):
         network, config = network_of(kernels, monkeypatch, precision="float32", resnet_depth=18)
-        optimizer = make_optimizer(config.optimizer)
-        state = create_state(network, optimizer, seed=0)
-        step = make_train_step(network, optimizer, make_schedule(config), config.optimizer)
+        state = create_state(network, config.optimizer, seed=0)
+        step = make_train_step(network, make_schedule(config), config.optimizer)
         own = []
         for _ in range(50):
             state, metrics = step(state, batch)

@@ -11,7 +11,6 @@ import pytest
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import constant
 from resnet_tpu.training.state import TrainState, create_state
 from resnet_tpu.training.step import make_train_step
@@ -27,10 +26,7 @@ def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, **options: An
     """The state after a step and its metrics, from the same state and batch for all options."""
     config = CONFIG.replace(gradient_accumulation_steps=parts, **options)
     network = create_network(config.model, num_classes=7, image_size=16, batch_norm_groups=groups)
-    optimizer = make_optimizer(config.optimizer)
-    step: Callable[..., Result] = make_train_step(
-        network, optimizer, constant(0.1), config.optimizer, num_devices=devices
-    )
+    step: Callable[..., Result] = make_train_step(network, constant(0.1), config.optimizer, num_devices=devices)
     mesh = distributed.make_mesh(devices)
     rng = np.random.default_rng(0)
     batch = {
@@ -38,7 +34,7 @@ def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, **options: An
         "label": rng.integers(0, 7, BATCH, dtype=np.int32),
         "weight": np.ones(BATCH, np.float32),
     }
-    state = distributed.put_replicated(create_state(network, optimizer, seed=0), mesh)
+    state = distributed.put_replicated(create_state(network, config.optimizer, seed=0), mesh)
     return step(state, distributed.put_batch(batch, mesh))
 
 

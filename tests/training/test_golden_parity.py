@@ -66,7 +66,7 @@ class Case:
         self.network = create_network(model, num_classes=settings["num_classes"], image_size=settings["image_size"])
         self.names = tf1_names.tf_names(self.network)
         self.optimizer = make_optimizer(config.optimizer)
-        self.step = make_train_step(self.network, self.optimizer, constant(settings["lr"]), config.optimizer)
+        self.step = make_train_step(self.network, constant(settings["lr"]), config.optimizer)
         self.eval_logits = jax.jit(lambda *arrays: self.network.apply(*arrays, train=False)[0])
         self.train_logits = jax.jit(lambda *arrays: self.network.apply(*arrays, train=True)[0])
 

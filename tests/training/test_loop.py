@@ -199,7 +199,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path, c
         spoilt = jax.tree_util.tree_map_with_path(
             lambda path, leaf: leaf * factor if path[-1].key == name else leaf, getattr(state, collection)
         )
-        numbers = dict.fromkeys(("loss", "learning_rate", "top_1_accuracy"), jnp.ones(()))
+        numbers = {metric: jnp.ones(()) for metric in ("loss", "learning_rate", "top_1_accuracy")}
         return dataclasses.replace(state, step=state.step + 1, **{collection: spoilt}), numbers
 
     expected = (

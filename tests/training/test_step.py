@@ -15,7 +15,6 @@ from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.loss import cross_entropy, l2
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import standard_boundaries, step_decay
 from resnet_tpu.training.state import TrainState, create_state
 from resnet_tpu.training.step import TrainStep, make_eval_step, make_output_step, make_train_step, normalize
@@ -36,7 +35,7 @@ def make_network(*, batch_norm_groups: int = 1, precision: str = "float32") -> N
 @functools.cache
 def make_step(config: OptimizerConfig = CONFIG.optimizer, **options: Any) -> TrainStep:
     """The compiled step of a network, one for all tests."""
-    return make_train_step(make_network(**options), make_optimizer(config), SCHEDULE, config)
+    return make_train_step(make_network(**options), SCHEDULE, config)
 
 
 def make_batch(seed: int = 0, size: int = BATCH) -> DeviceBatch:
@@ -52,8 +51,7 @@ def make_batch(seed: int = 0, size: int = BATCH) -> DeviceBatch:
 
 def make_state(config: OptimizerConfig = CONFIG.optimizer, *, step: int = START) -> TrainState:
     """A state whose branches all count: no scale is zero, no statistic is at its first value."""
-    optimizer = make_optimizer(config)
-    state = create_state(make_network(), optimizer, seed=0)
+    state = create_state(make_network(), config, seed=0)
     rng = np.random.default_rng(1)
     params, batch_stats = jax.tree.map(
         lambda leaf: leaf + jnp.asarray(rng.uniform(0.1, 0.3, leaf.shape), jnp.float32) if leaf.ndim == 1 else leaf,

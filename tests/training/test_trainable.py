@@ -12,7 +12,6 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import constant
 from resnet_tpu.training.state import TrainState, create_state
 from resnet_tpu.training.step import make_train_step
@@ -66,7 +65,7 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
 
 def step_from(state: TrainState, **options: Any) -> TrainState:
     config = CONFIG.replace(**options)
-    step = make_train_step(make_network(config), make_optimizer(config.optimizer), constant(0.1), config.optimizer)
+    step = make_train_step(make_network(config), constant(0.1), config.optimizer)
     rng = np.random.default_rng(0)
     batch = {
         "image": jnp.asarray(rng.integers(0, 256, (8, 16, 16, 3)), jnp.uint8),
@@ -79,7 +78,7 @@ def step_from(state: TrainState, **options: Any) -> TrainState:
 def moving_state(**options: Any) -> TrainState:
     """A state whose momentum would move every parameter."""
     config = CONFIG.replace(**options)
-    state = create_state(make_network(config), make_optimizer(config.optimizer), seed=0)
+    state = create_state(make_network(config), config.optimizer, seed=0)
     return state.with_arrays(state.to_arrays() | {"momentum": jax.tree.map(jnp.ones_like, state.params)})
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
+from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.data.loader.batches import Batches, eval_batches, train_batches
 from resnet_tpu.data.pixels.decode import decode
 from resnet_tpu.data.sources.data_dir import open_source
@@ -36,7 +37,7 @@ class Dataset(Sequence[Example]):
     @property
     def class_names(self) -> list[str]:
         """By label; numbers where the data does not say."""
-        return self._source.class_names or [str(label) for label in range(self._source.num_classes)]
+        return self._source.class_names or numbered(self._source.num_classes)
 
     def __len__(self) -> int:
         return len(self._source)

@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints.convert import open_network
 from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.checkpoints.weights import locate
 from resnet_tpu.data.loader.batches import eval_batches
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.errors import UserError, listed, nearest
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
@@ -77,7 +77,7 @@ class Model:
         return self._run(stage, ImageSource(images, self.class_names))[0]
 
     def __repr__(self) -> str:
-        names = ", ".join([*self.class_names[:10], *(["..."] if self.class_names[10:] else [])])
+        names = listed(self.class_names, 10)
         depth, size = self.config.model.resnet_depth, self.config.data.image_size
         return f"<ResNet-{depth} of {self.source}: {size} px, {len(self.class_names)} classes: {names}>"
 

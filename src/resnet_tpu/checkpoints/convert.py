@@ -22,7 +22,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import PREPROCESSING, Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import evaluation_at
 
@@ -87,7 +87,7 @@ def convert(
             with _new_folder(target) as folder:
                 timm.write_folder(folder, config, network, arrays, names, top_1=top_1)
         else:
-            seen = {name: getattr(config.data, name) for name in torch.PREPROCESSING}
+            seen = {name: getattr(config.data, name) for name in PREPROCESSING}
             torch.write_safetensors(target, network, arrays, class_names=class_names, preprocessing=seen)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
 

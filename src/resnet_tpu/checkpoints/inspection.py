@@ -15,22 +15,12 @@ from resnet_tpu.checkpoints.tf1_describe import contents
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, describe, locate, outline
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.config import OPTIONS, VARIANT, Config
 from resnet_tpu.options.network import network_of
 
-_VARIANT = (
-    "stem",
-    "pre_activation",
-    "norm_act_layer",
-    "use_resnetd_stem",
-    "resnetd_shortcut",
-    "replace_stem_max_pool",
-    "se_ratio",
-    *TRAVELLING,
-    *ORIGIN,
-)
+_NAMED = ("stem", *VARIANT, "se_ratio", *TRAVELLING, *ORIGIN)
 """Options that a summary names where they are not the default."""
 
 _SHOWN_CLASSES = 5
@@ -84,7 +74,7 @@ def summarize(weights: Weights, network: Network) -> str:
     """One sentence on what the weights are and what is kept with them."""
     model, options = network.model, weights.options
     name = f"ResNet-{model.resnet_depth}" + (f" of width {model.resnet_width}" if model.resnet_width else "")
-    variant = [_in_words(option, options[option]) for option in _VARIANT if _is_special(option, options)]
+    variant = [_in_words(option, options[option]) for option in _NAMED if _is_special(option, options)]
     names = weights.names_in(network).items()
     num_parameters = sum(
         weights.variables[name].size
@@ -107,7 +97,7 @@ def _some(class_names: list[str] | None) -> str:
     """The first class names in brackets, where there are any but numbers."""
     if class_names is None or class_names == numbered(len(class_names)):
         return ""
-    return f" ({', '.join([*class_names[:_SHOWN_CLASSES], *(['...'] if class_names[_SHOWN_CLASSES:] else [])])})"
+    return f" ({listed(class_names, _SHOWN_CLASSES)})"
 
 
 def _is_special(option: str, options: Mapping[str, Any]) -> bool:

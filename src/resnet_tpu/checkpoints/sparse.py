@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from resnet_tpu.models.arrays import Arrays, Path, leaves, node_at, put
+from resnet_tpu.models.arrays import Arrays, Path, copy_dicts, leaves, node_at, put
 
 Shapes = Mapping[str, Sequence[int]]
 """Shape of each array that is stored in this form, by name: `params/stem/conv/kernel`, `masks/stem/conv/kernel`."""
@@ -23,7 +23,7 @@ _MASKS = "masks"
 
 def pack(arrays: Arrays) -> tuple[Arrays, dict[str, list[int]]]:
     """`arrays` in the form in which they are stored, and the shapes to unpack them with."""
-    packed = jax.tree.map(lambda leaf: leaf, arrays)  # new dicts, to be changed
+    packed = copy_dicts(arrays)
     shapes: dict[str, list[int]] = {}
     for name, given in leaves(arrays[_MASKS]):
         path, mask = tuple(name.split("/")), np.asarray(given)
@@ -45,7 +45,7 @@ def is_packed(stored: Arrays) -> bool:
 
 def described(stored: Arrays, shapes: Shapes) -> Arrays:
     """Descriptions of the arrays as they are when unpacked."""
-    found = jax.tree.map(lambda leaf: leaf, stored)
+    found = copy_dicts(stored)
     for name, shape in shapes.items():
         full_path = tuple(name.split("/"))
         dtype = np.bool_ if full_path[0] == _MASKS else _find(stored, full_path).dtype
@@ -55,7 +55,7 @@ def described(stored: Arrays, shapes: Shapes) -> Arrays:
 
 def to_load(wanted: Arrays, stored: Arrays, shapes: Shapes) -> Arrays:
     """What to load from disk to make `wanted`: of packed arrays the stored form, and their masks."""
-    found = jax.tree.map(lambda leaf: leaf, wanted)
+    found = copy_dicts(wanted)
     for name in shapes:
         full_path = tuple(name.split("/"))
         if _find(wanted, full_path) is not None:

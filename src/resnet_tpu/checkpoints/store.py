@@ -36,7 +36,7 @@ from resnet_tpu.checkpoints.folders import (
 from resnet_tpu.checkpoints.missing import no_checkpoint
 from resnet_tpu.errors import UserError, describe
 from resnet_tpu.models.arrays import Arrays, leaves
-from resnet_tpu.parallel import hosts
+from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.storage import buckets
 
 log = logging.getLogger(__name__)
@@ -159,11 +159,11 @@ class CheckpointStore:
                 "Check the free space and the permissions; earlier checkpoints are intact.",
             )  # fmt: skip
 
-    def shapes_of(self, collection: str) -> Arrays | None:
-        """Shape and dtype of each array in a collection that not every run has; None where the newest has none."""
+    def mask_shapes(self) -> Arrays | None:
+        """Shape and dtype of each mask; None where the newest checkpoint is of no pruned network."""
         for step in reversed(self.steps()):
             with contextlib.suppress(DamagedCheckpointError):  # `restore` passes over it and says so
-                return stored_shapes(storage.join(self.directory, str(step))).get(collection)
+                return stored_shapes(storage.join(self.directory, str(step))).get("masks")
         return None
 
     def restore(self, shapes: Arrays) -> Checkpoint | None:
@@ -300,12 +300,8 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
 def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
     """The checkpoint at `path` with all arrays of the named collections (default: of all), as NumPy's."""
     stored = stored_shapes(path)
-    everywhere = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
-        {name: stored[name] for name in collections or stored},
-    )
-    checkpoint = load(path, shapes)
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    checkpoint = load(path, distributed.placed({name: stored[name] for name in collections or stored}, here))
     return dataclasses.replace(checkpoint, arrays=jax.tree.map(np.asarray, checkpoint.arrays))
 
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from google.protobuf import text_encoding
 
@@ -94,7 +93,7 @@ def _fill(
     network: Network, names: Mapping[str, Leaf], variables: Mapping[str, np.ndarray], suffix: str
 ) -> dict[str, Arrays]:
     """The arrays that `names` names, each called so with `suffix`, in their places in the network."""
-    filled: Any = jax.tree.map(lambda leaf: leaf, dict(zip(("params", "batch_stats"), network.shapes(), strict=True)))
+    filled: Any = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
     for name, (collection, path) in names.items():
         parent = leaf_at(filled, (collection, path[:-1]))
         what, shape = f"Checkpoint variable {name}{suffix}", list(parent[path[-1]].shape)

@@ -25,14 +25,11 @@ from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.config import OPTIONS, ModelConfig
+from resnet_tpu.options.config import OPTIONS, PREPROCESSING, ModelConfig
 from resnet_tpu.options.network import create_network
 from resnet_tpu.storage import checked_json
 
 log = logging.getLogger(__name__)
-
-PREPROCESSING = ("image_size", "crop_pct", "resize_method", "eval_preprocessing")
-"""Options that say how photos become what a network was trained to see, beside its colours."""
 
 COUNTER = "num_batches_tracked"
 """Last part of the names of batch norm's counters of steps, which nothing here needs."""
@@ -162,7 +159,7 @@ def _read_notes(path: str) -> dict[str, Any]:
     Any of class_names, mean_rgb, stddev_rgb, those in `PREPROCESSING`, pool_padding, and timm's `architecture`.
     """
     notes: dict[str, Any] = {}
-    file = storage.join(path.rpartition("/")[0] or ".", "config.json")
+    file = storage.join(storage.parent_of(path), "config.json")
     if storage.exists(file):
         with storage.open_read(file) as opened:
             notes = _timm_notes(_parse(opened.read(), file), file)
@@ -299,7 +296,7 @@ def write_safetensors(
     told = json.dumps(notes)
     metadata = {"format": "pt", _OWN_KEY: told, _CHECKSUM_KEY: _checksum(told, named)}
     data = safetensors.numpy.save(named, metadata)
-    storage.make_dir(path.rpartition("/")[0] or ".")
+    storage.make_dir(storage.parent_of(path))
     with storage.write_whole(path) as file:
         file.write(data)
 

@@ -6,27 +6,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from resnet_tpu.checkpoints.torch import COUNTER
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays, node_at, require_finite
+from resnet_tpu.models.arrays import Arrays, copy_dicts, node_at, require_finite
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.options.config import VARIANT, Config, ModelConfig
 from resnet_tpu.options.network import resolve_architecture
 
 log = logging.getLogger(__name__)
 
-_STRUCTURE = (
-    "project_first_group",
-    "pre_activation",
-    "norm_act_layer",
-    "use_resnetd_stem",
-    "resnetd_shortcut",
-    "replace_stem_max_pool",
-)
+_STRUCTURE = ("project_first_group", *VARIANT)
 """Options, beside depth, width and squeeze-and-excite, that must be equal for weights to be transferable. The stem for
 small images is not among them: only its first convolution differs."""
 
@@ -148,7 +140,7 @@ def start_from(
     are.
     """
     check_structure(network.model, network.image_size, weights)
-    trees: dict[str, Any] = jax.tree.map(lambda leaf: leaf, {"params": params, "batch_stats": batch_stats})
+    trees: dict[str, Any] = copy_dicts({"params": params, "batch_stats": batch_stats})
     names = weights.names_in(network)
     loaded: list[str] = []
     skipped: list[Skipped] = []

@@ -88,7 +88,7 @@ def bench_step(given: Given) -> None:
     from resnet_tpu.performance.bench.step import StepBenchOptions
     from resnet_tpu.performance.bench.step import bench_step as measure
 
-    _call(measure, StepBenchOptions, "step", given)
+    measure(given.values["where"], given.fill(StepBenchOptions), _typed("step", given))
 
 
 @Command(
@@ -115,8 +115,12 @@ def bench_serve(given: Given) -> None:
 
 def _call(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
     """Calls `measure` with DATA, the options of a run, its own options, and the command itself."""
-    command = ["resnet-tpu", "bench", what, *given.words]
-    measure(given.values["where"], configure(given.values), given.fill(owner), command)
+    measure(given.values["where"], configure(given.values), given.fill(owner), _typed(what, given))
+
+
+def _typed(what: str, given: Given) -> list[str]:
+    """The command itself, for the record."""
+    return ["resnet-tpu", "bench", what, *given.words]
 
 
 BENCH = Menu(

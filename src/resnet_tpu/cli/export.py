@@ -59,23 +59,22 @@ def export(given: Given) -> None:
     config = configure(given.values, read_run(given.values["model_dir"]))
 
     from resnet_tpu import storage
-    from resnet_tpu.parallel import distributed, hosts
+    from resnet_tpu.parallel import hosts
     from resnet_tpu.serving.export.bundle import open_bundle
     from resnet_tpu.serving.export.export import check_export, chosen_forms, export_run
-    from resnet_tpu.serving.export.verify import comparisons_table, files_table, open_reference, verify
+    from resnet_tpu.serving.export.verify import comparisons_table, files_table, open_expected, verify
 
     check_export(config.eval)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
-        reference = None
+        expected = None
         if options.verify or images or "int8" in chosen_forms(config.eval):  # what is missing shows before the export
-            reference = open_reference(config, images, split=options.split, num_images=options.verify_images)
+            expected = open_expected(config, images, split=options.split, num_images=options.verify_images)
         bundle = open_bundle(export_run(config))
     console = make_console()
     console.print(files_table(bundle))
-    if reference:
+    if expected:
         try:
-            compared = verify(bundle, *reference)
+            compared = verify(bundle, expected)
         except BaseException:
             if hosts.is_first():  # nobody is to serve what may not compute what the network does
                 storage.remove_dir(bundle.path)

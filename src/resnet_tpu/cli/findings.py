@@ -88,7 +88,7 @@ def _devices(*, use_tpu: bool) -> Iterator[Finding]:
 
 def _versions() -> Iterator[Finding]:
     for name in _BASE:
-        version = _version(name)
+        version = machine.installed_version(name)
         do = "" if version else "Reinstall the package: pip install ."
         yield Finding("versions", name, "ok" if version else "missing", version or "", do)
 
@@ -128,7 +128,8 @@ def _decoders() -> Iterator[Finding]:
         found = f"built, but turned off by {c_libraries.SWITCH}=0" if off else "built"
         yield Finding("decoders", "window decoder in C", "ok", found)
     for name in ("simplejpeg", "pillow"):
-        yield Finding("decoders", name, "ok" if _version(name) else "missing", _version(name) or "")
+        version = machine.installed_version(name)
+        yield Finding("decoders", name, "ok" if version else "missing", version or "")
 
 
 def _extras() -> Iterator[Finding]:
@@ -139,12 +140,12 @@ def _extras() -> Iterator[Finding]:
             packages.setdefault(match[2], []).append(match[1])
     for extra, names in packages.items():
         wanted = [_PLUGINS[extra] if name == "jax" else name for name in names]
-        missing = [name for name in wanted if not _version(name)]
+        missing = [name for name in wanted if not machine.installed_version(name)]
         if missing:
             do = f"pip install 'resnet-tpu[{extra}]', for {EXTRAS[extra]}"
             yield Finding("extras", extra, "missing", f"no {', '.join(missing)}", do)
         else:
-            found = ", ".join(f"{name} {_version(name)}" for name in wanted)
+            found = ", ".join(f"{name} {machine.installed_version(name)}" for name in wanted)
             yield Finding("extras", extra, "ok", f"{EXTRAS[extra]}: {found}")
 
 
@@ -177,10 +178,3 @@ def _credentials() -> Finding:
 
 def _free(path: Path) -> str:
     return f"{shutil.disk_usage(path).free / GIB:.1f} GiB free"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

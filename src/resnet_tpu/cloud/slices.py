@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.performance.plan.slices import GENERATIONS, topologies, topology_of
+from resnet_tpu.performance.plan.slices import SLICES, topologies, topology_of
 from resnet_tpu.performance.plan.topology import Topology, find_topology
 
 
@@ -52,7 +52,7 @@ class Slice:
     @property
     def accelerator_type(self) -> str:
         """Its name on Cloud TPU, such as v5litepod-8."""
-        cores_per_chip = GENERATIONS[self.topology.generation.name].cores_per_chip
+        cores_per_chip = SLICES[self.topology.generation.name].cores_per_chip
         return f"{self._rented.prefix}-{self.topology.chips * cores_per_chip}"
 
     @property

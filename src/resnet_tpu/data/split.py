@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.fields import numbers_in
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -37,11 +38,8 @@ def without(split: Split) -> str:
 
 def parse_ratios(text: str) -> tuple[float, ...]:
     """Two or three ratios in text such as `0.8,0.1,0.1`. Raises UserError unless each is positive and they sum to 1."""
-    try:
-        ratios = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        ratios = ()
+    ratios = numbers_in(text, float) or []
     if len(ratios) not in (2, 3) or not all(ratio > 0 for ratio in ratios) or round(sum(ratios), 5) != 1:
         expected = "train,validation or train,validation,test as positive numbers that sum to 1"
         raise UserError("split", repr(text), expected, "For example --split 0.8,0.1,0.1.")
-    return ratios
+    return tuple(ratios)

@@ -56,6 +56,11 @@ def nest(named: Mapping[str, Any]) -> Arrays:
     return arrays
 
 
+def copy_dicts(tree: Any) -> Any:
+    """The same arrays in dicts of the caller's own, which may be changed."""
+    return jax.tree.map(lambda leaf: leaf, tree)
+
+
 def put(arrays: Arrays, path: Path, leaf: Any) -> None:
     """Makes `leaf` the array at `path`, in place; modules that are missing on the way are made."""
     for name in path[:-1]:

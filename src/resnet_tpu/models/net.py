@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from resnet_tpu.models import dropping, evonorm, layers
 from resnet_tpu.models.architecture import Architecture, PoolPadding
-from resnet_tpu.models.arrays import Arrays, Path, leaf_at, node_at, put
+from resnet_tpu.models.arrays import Arrays, Path, copy_dicts, leaf_at, node_at, put
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm, Statistics
 
@@ -64,8 +64,8 @@ class Net:
         self.architecture = architecture
         self.dtype = dtype
         self.training = training
-        self.params: Arrays = jax.tree.map(lambda leaf: leaf, params)
-        self.batch_stats: Arrays = jax.tree.map(lambda leaf: leaf, batch_stats)
+        self.params: Arrays = copy_dicts(params)
+        self.batch_stats: Arrays = copy_dicts(batch_stats)
         self.outputs: dict[str, jax.Array] = {}
         """What the parts of the network gave, by name, in order."""
         self._kernels = kernels

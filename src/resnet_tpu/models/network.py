@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu.models.architecture import Architecture
-from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.arrays import Arrays, copy_dicts
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.net import Draw, Net, Training
 from resnet_tpu.models.resnet import resnet
@@ -40,7 +40,7 @@ class Network:
 
     def shapes(self) -> tuple[Arrays, Arrays]:
         """(params, batch_stats) as `jax.ShapeDtypeStruct`s."""
-        return jax.tree.map(lambda shape: shape, _shapes(self._structure))  # in dictionaries of the caller's own
+        return copy_dicts(_shapes(self._structure))
 
     def apply(
         self,

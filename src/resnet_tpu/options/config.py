@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options.fields import FilePath, Length, Option, Rgb, option, options_of
+from resnet_tpu.options.fields import FilePath, Length, Option, Rgb, numbers_in, option, options_of
 
 
 @dataclass(frozen=True)
@@ -507,6 +507,13 @@ OF_ONE_START = ("coordinator_address", "num_processes", "process_id")
 """Options that are not saved with a run: they describe the processes of one start, and the next may have others."""
 
 
+VARIANT = ("pre_activation", "norm_act_layer", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool")
+"""Options that, beside depth, width and squeeze-and-excite, say which layers a network has."""
+
+PREPROCESSING = ("image_size", "crop_pct", "resize_method", "eval_preprocessing")
+"""Options that say how photos become what a network was trained to see, beside its colours."""
+
+
 def find_option(name: str) -> Option:
     """The option called `name`. Raises UserError with the nearest known names."""
     if name not in OPTIONS:
@@ -516,11 +523,8 @@ def find_option(name: str) -> Option:
 
 def epoch_boundaries(text: str) -> list[float]:
     """The epochs in `learning_rate_boundaries`, none for no text. Raises UserError unless they are >= 0 and ascend."""
-    try:
-        boundaries = [float(part) for part in text.split(",")] if text else []
-    except ValueError:
-        boundaries = [math.nan]
-    if not all(before <= after < math.inf for before, after in itertools.pairwise([0.0, *boundaries])):
+    epochs = numbers_in(text, float)
+    if epochs is None or not all(low <= high < math.inf for low, high in itertools.pairwise([0.0, *epochs])):
         expected = "epochs in ascending order such as 4,21,35,43"
         raise UserError("learning_rate_boundaries", repr(text), expected, "Change the value.")
-    return boundaries
+    return epochs

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from resnet_tpu.errors import UserError, nearest
 
@@ -25,6 +25,8 @@ FilePath = Annotated[str, "path"]
 
 GivenPath = str | os.PathLike[str]
 """A path as programs give it."""
+
+Number = TypeVar("Number", int, float)
 
 _EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
 
@@ -204,6 +206,14 @@ def _describe(field: dataclasses.Field, hint: Any, group: str) -> Option:
     choices = tuple(choice for part in parts if typing.get_origin(part) is Literal for choice in typing.get_args(part))
     kinds = tuple(str if typing.get_origin(part) is Literal else part for part in parts)
     return Option(field.name, group, kinds, choices, field.default, **field.metadata)
+
+
+def numbers_in(text: str, kind: Callable[[str], Number]) -> list[Number] | None:
+    """The numbers between the commas of `text`, none for no text. None where there is something else."""
+    try:
+        return [kind(part) for part in text.split(",")] if text else []
+    except ValueError:
+        return None
 
 
 def steps(what: str, length: Length, *, num_train_images: int, train_batch_size: int) -> int:

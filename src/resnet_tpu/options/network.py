@@ -9,6 +9,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS, Architecture
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig
+from resnet_tpu.options.fields import numbers_in
 from resnet_tpu.parallel import distributed
 
 SMALL_IMAGE_PX = 64
@@ -102,22 +103,19 @@ def _check_values(model: ModelConfig) -> None:
 
 def _parse_groups(text: str) -> tuple[int, ...]:
     """'3,4' -> (3, 4)."""
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not set(parts) <= set("1234"):
+    groups = numbers_in(text, int)
+    if groups is None or not {*groups} <= {1, 2, 3, 4}:
         raise UserError("dropblock_groups", repr(text), "numbers from 1 to 4, such as 3,4", "Change the value.")
-    return tuple(sorted(map(int, parts)))
+    return tuple(sorted(groups))
 
 
 def _parse_channels(text: str, network: Architecture) -> tuple[int, ...]:
     """'14,16,12' -> (14, 16, 12), a number for each inner convolution; none for no text."""
     count = sum(network.blocks_per_group) * network.num_inner
-    try:
-        channels = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        channels = (0,)
-    if channels and (len(channels) != count or min(channels) < 1):
+    channels = numbers_in(text, int)
+    if channels is None or (channels and (len(channels) != count or min(channels) < 1)):
         expected = f"{count} positive numbers separated by commas, one for each inner convolution of the blocks"
         raise UserError(
             "inner_channels", repr(text), expected, "Leave it to `resnet-tpu compact`, or change the value."
         )
-    return channels
+    return tuple(channels)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
@@ -117,6 +117,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def split_batch(mesh: Mesh) -> NamedSharding:
     """Every device holds its slice of the first axis."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
+
+
+def placed(tree: Any, sharding: Sharding) -> Any:
+    """Shape and dtype of each array of a pytree, or of its descriptions, to lie as `sharding` says."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> DeviceBatch:

@@ -26,6 +26,7 @@ import jax
 
 from resnet_tpu.errors import LostProcessError, UserError, describe, first_line
 from resnet_tpu.options.config import RunConfig
+from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.rendezvous import meet
 
 log = logging.getLogger(__name__)
@@ -170,12 +171,13 @@ def process_group() -> ProcessGroup | None:
 
 @contextlib.contextmanager
 def connected(run: RunConfig) -> Iterator[None]:
-    """Work in which several processes take part, when the options or the environment say that there are several.
+    """Work on the devices that the options ask for (see `distributed.start`), in as many processes as there are.
 
     Call it before anything touches a device; they stay connected until the program ends. An error in the work ends
     all processes, and one that comes from losing another becomes LostProcessError. Raises UserError for options that do
     not fit, and when the others do not come within `coordinator_timeout`.
     """
+    distributed.start(use_tpu=run.use_tpu)
     if not _group:
         _connect(run)
     together = process_group()

@@ -15,7 +15,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.options.overrides import Layer, merge, read_run
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.levels import Level, plan_levels
 from resnet_tpu.pruning.options import COMPUTING, Experiment
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
@@ -48,7 +48,6 @@ def prune_run(
     changed = Layer("computing", computing or {})
     where = merge(Config(), [*([written] if written else []), changed])[0].run
     outcomes: list[Outcome] = []
-    distributed.start(use_tpu=where.use_tpu)
     with hosts.connected(where):
         own = merge(config_at(model_dir), [changed])[0]
         for seed in seeds or [own.train.seed]:

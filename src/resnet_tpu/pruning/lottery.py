@@ -31,7 +31,7 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.former import set_aside
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.masks import Masks, all_kept, density
@@ -83,7 +83,6 @@ def train_lottery(config: Config) -> None:
     check(config)
     if flags.lottery_results_dir:
         storage.check_writable(flags.lottery_results_dir)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         named = _named_start(config.run.model_dir)
         if named or any(asked):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.config import OPTIONS
-from resnet_tpu.options.fields import Length, convert_fields, option
+from resnet_tpu.options.fields import Length, convert_fields, numbers_in, option
 from resnet_tpu.pruning.retrain import RETRAININGS
 
 COMPUTING = {
@@ -67,7 +67,7 @@ class Experiment:
 
     def seed_numbers(self) -> list[int]:
         """The numbers in `seeds`, none for no text. Raises UserError for anything else."""
-        try:
-            return list(dict.fromkeys(int(part) for part in self.seeds.split(","))) if self.seeds else []
-        except ValueError:
-            raise UserError("seeds", repr(self.seeds), "whole numbers such as 0,1,2", "Change the value.") from None
+        numbers = numbers_in(self.seeds, int)
+        if numbers is None:
+            raise UserError("seeds", repr(self.seeds), "whole numbers such as 0,1,2", "Change the value.")
+        return list(dict.fromkeys(numbers))

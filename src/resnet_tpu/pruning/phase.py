@@ -27,7 +27,6 @@ from resnet_tpu.pruning.start import start_with
 from resnet_tpu.reports.metrics import evaluation_at
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
 
@@ -158,6 +157,5 @@ def is_done(model_dir: str, last_step: int) -> bool:
 
 def fresh_arrays(network: Network, config: Config) -> Arrays:
     """The arrays of a training before its first step, of weights other than those it began with."""
-    average = config.optimizer.keeps_average
-    state = create_state(network, make_optimizer(config.optimizer), config.train.seed + _FRESH, average=average)
+    state = create_state(network, config.optimizer, config.train.seed + _FRESH)
     return jax.tree.map(np.asarray, state.to_arrays())

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from resnet_tpu import storage
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, listed
 from resnet_tpu.pruning.levels import ITERATIVE
 from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, earlier_phases
 from resnet_tpu.pruning.paper import paper_network
@@ -108,7 +108,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
 
     pruning, rows = _kind(outcomes), summarise(outcomes)
     if left := earlier_phases(output_dir, outcomes):
-        names = ", ".join(left[:_MOST_NAMED]) + (", ..." if len(left) > _MOST_NAMED else "")
+        names = listed(left, _MOST_NAMED)
         do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."
         log.warning("The new table and pictures of %s leave out what earlier calls made: %s. %s", output_dir, names, do)
     make_console().print(_accuracies(rows), _sizes(rows))

@@ -3,25 +3,14 @@
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from resnet_tpu.checkpoints.torch import PREPROCESSING
 from resnet_tpu.checkpoints.weights import told_options
-from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.config import OPTIONS, PREPROCESSING, VARIANT, Config
 from resnet_tpu.recipes import find_recipe
 
 FEW_IMAGES = 100_000
 """Up to so many training images a data set is one of photos, beyond it one like ImageNet."""
 
-OF_WEIGHTS = (
-    "resnet_depth",
-    "resnet_width",
-    "pre_activation",
-    "norm_act_layer",
-    "use_resnetd_stem",
-    "resnetd_shortcut",
-    "replace_stem_max_pool",
-    "se_ratio",
-    *PREPROCESSING,
-)
+OF_WEIGHTS = ("resnet_depth", "resnet_width", *VARIANT, "se_ratio", *PREPROCESSING)
 """Options that follow from the weights where nobody says otherwise: which network it is, and what it sees of a photo.
 
 Those that nobody may say otherwise are `weights.TRAVELLING`."""

@@ -10,7 +10,7 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.reports import columns
-from resnet_tpu.reports.metrics import Split, read_metrics
+from resnet_tpu.reports.metrics import MetricsSplit, read_metrics
 
 if TYPE_CHECKING:
     from resnet_tpu.reports.style import Picture
@@ -62,12 +62,12 @@ class History:
         return {name: self[name].tolist() for name in self.columns}
 
 
-def read_history(model_dir: GivenPath, split: Split | None = None) -> History:
+def read_history(model_dir: GivenPath, split: MetricsSplit | None = None) -> History:
     """What the run in `model_dir` measured: of training ("train"), of its evaluations ("eval"), or both.
 
     Raises UserError where there is no such folder or split.
     """
-    if split not in (None, *(known := get_args(Split))):
+    if split not in (None, *(known := get_args(MetricsSplit))):
         raise UserError("split", repr(split), f"one of {', '.join(known)}", "Change the value.")
     model_dir = expand_home(str(model_dir))
     if not storage.is_dir(model_dir):

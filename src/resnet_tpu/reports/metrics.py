@@ -11,7 +11,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.reports.events import EventFile
 from resnet_tpu.storage import checked_json
 
-Split = Literal["train", "eval"]
+MetricsSplit = Literal["train", "eval"]
+"""Whose numbers: of the training steps, or of the evaluations."""
 
 
 def mean_metrics(sums: Iterable[Mapping[str, Any]], *, l2_loss: float = 0.0) -> dict[str, float]:
@@ -52,7 +53,7 @@ class MetricsWriter:
         if "eval" in _mend(self._path, self._purge_steps):
             self._repeat_last_evaluation()
 
-    def write(self, split: Split, rows: Mapping[int, Mapping[str, Any]]) -> None:
+    def write(self, split: MetricsSplit, rows: Mapping[int, Mapping[str, Any]]) -> None:
         """Adds the numbers of each step, by their names, which are also the tags in TensorBoard.
 
         Numbers may be Python's, NumPy's or JAX's. In `metrics.jsonl` one that is not finite becomes null. Raises
@@ -92,7 +93,7 @@ class MetricsWriter:
             numbers = {name: value for name, value in last.items() if name not in ("step", "split", "time")}
             self._event_file("eval").write({last["step"]: numbers}, now=last["time"])
 
-    def _event_file(self, split: Split) -> EventFile:
+    def _event_file(self, split: MetricsSplit) -> EventFile:
         if split not in self._event_files:
             folder = self.model_dir if split == "train" else storage.join(self.model_dir, "eval")
             self._event_files[split] = EventFile(folder, purge_step=self._purge_steps.get(split))

@@ -12,7 +12,7 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.events import read_events
-from resnet_tpu.reports.metrics import Split
+from resnet_tpu.reports.metrics import MetricsSplit
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Result(NamedTuple):
 _SET = ("learning_rate", "current_epoch")  # by the options: neither good nor bad
 
 
-def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: Split = "eval") -> list[Result]:
+def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: MetricsSplit = "eval") -> list[Result]:
     """`metric` of each run, ours or the original's, by step; of several values at one step the last written.
 
     split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. A folder named eval, or an event file, may be
@@ -76,7 +76,7 @@ def results_csv(rows: Sequence[Result], metric: str) -> str:
     return to_csv(["model_dir", "step", metric], rows)
 
 
-def _results_of(model_dir: str, metric: str, split: Split) -> list[Result]:
+def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result]:
     if not storage.exists(model_dir):
         raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
     whole_path = not storage.is_dir(model_dir) or model_dir.rstrip("/").rsplit("/", 1)[-1] == "eval"

@@ -1,7 +1,6 @@
 """How pictures look, and how they are written."""
 
 import io
-import os
 import warnings
 from typing import Any
 
@@ -63,7 +62,7 @@ def to_png(figure: Figure) -> bytes:
 def write_png(figure: Figure, path: str) -> None:
     """Writes `figure` as PNG, whole or not at all, into a folder that is made where it does not exist."""
     png = to_png(figure)
-    storage.make_dir(os.path.dirname(path) or ".")  # noqa: PTH120  # the path may be in a bucket
+    storage.make_dir(storage.parent_of(path))
     with storage.write_whole(path) as file:
         file.write(png)
 

@@ -20,7 +20,7 @@ from resnet_tpu.storage.files import (
     remove_dir,
     states_in,
 )
-from resnet_tpu.storage.paths import absolute, cache_dir, is_remote, join
+from resnet_tpu.storage.paths import absolute, cache_dir, is_remote, join, parent_of
 from resnet_tpu.storage.writing import (
     append_text,
     check_file,
@@ -37,6 +37,6 @@ from resnet_tpu.storage.writing import (
 __all__ = [
     "BLOCK", "Entry", "absolute", "append_text", "cache_dir", "check_file", "check_room", "check_writable",
     "entries_in", "exists", "file_state", "files_below", "folder_aside", "is_dir", "is_remote", "join", "list_dir",
-    "make_dir", "move", "naming_full", "open_read", "read_bytes", "read_names", "read_range", "read_ranges",
-    "read_text", "remove", "remove_dir", "reserved", "states_in", "write_text", "write_whole",
+    "make_dir", "move", "naming_full", "open_read", "parent_of", "read_bytes", "read_names", "read_range",
+    "read_ranges", "read_text", "remove", "remove_dir", "reserved", "states_in", "write_text", "write_whole",
 ]  # fmt: skip

@@ -49,6 +49,11 @@ def join(path: str, *parts: str) -> str:
     return posixpath.join(path, *parts) if is_remote(path) else os.path.join(path, *parts)  # noqa: PTH118
 
 
+def parent_of(path: str) -> str:
+    """The folder in which a file is; of a name alone the working directory."""
+    return os.path.dirname(path) or "."  # noqa: PTH120  # the path may be in a bucket
+
+
 def absolute(path: str) -> str:
     """The path independent of the working directory."""
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)  # noqa: PTH100

@@ -14,7 +14,7 @@ from typing import IO, cast
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import buckets
 from resnet_tpu.storage.files import exists, generation_of, is_dir, list_dir, read_bytes, remove
-from resnet_tpu.storage.paths import filesystem, is_remote, join
+from resnet_tpu.storage.paths import filesystem, is_remote, join, parent_of
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
@@ -67,7 +67,7 @@ def check_file(path: str) -> None:
         return
     if is_dir(path):
         raise UserError(f"Writing {path}", "a folder", "a file", "Add the name of a file.")
-    check_writable(os.path.dirname(path) or ".")  # noqa: PTH120  # the path may be in a bucket
+    check_writable(parent_of(path))
 
 
 def check_room(folder: str, num_bytes: int) -> None:

@@ -17,6 +17,16 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def installed_version(package: str) -> str | None:
+    """The version of a package, by its name for pip; None where it is not installed."""
+    import importlib.metadata  # most programs ask for none
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def has_accelerator() -> bool:
     """Whether there are devices of GPUs or TPUs under Linux; elsewhere True, for that is not known."""
     return has_tpu() or has_gpu()

@@ -16,7 +16,7 @@ from resnet_tpu.checkpoints.folders import is_checkpoint
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed, hosts
@@ -105,7 +105,6 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
         store.find(config.run.model_dir)  # which says what is there instead
     if not is_alone:
         storage.check_writable(config.run.model_dir)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
         if is_alone or not watch:
@@ -150,7 +149,7 @@ def _contents(model_dir: str) -> str:
     """What a `model_dir` without a checkpoint is, for messages."""
     names = storage.list_dir(model_dir)
     if names:
-        return f"a folder of {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
+        return f"a folder of {listed(names, _MOST_NAMES)}"
     return "an empty folder" if storage.exists(model_dir) else "no such folder"
 
 

@@ -9,7 +9,6 @@ batches in device memory.
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,13 +27,14 @@ from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.errors import NonFiniteError, UserError
+from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.reports.run_curves import draw_curves
@@ -85,7 +85,6 @@ def train(
     train_step, train_image: take the places of the network's and the decoder's own, to measure what is around them.
     """
     check_start(config)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         config, source, validation, mesh = open_run(config)
         config = resolve_order(config, source)
@@ -335,16 +334,15 @@ class Trainer:
         self._check_finite("Sum of the squared weights", self.step, float(squares))
 
     def _check_finite(self, what: str, step: int, value: float) -> None:
-        if not math.isfinite(value):
+        def advise() -> str:
             kept = self.checkpoints.steps()
             good = [one for one in kept if one < step]
             last = f"The last good checkpoint is step {good[-1]}." if good else "There is no good checkpoint yet."
             if len(good) < len(kept):
                 last += " To go on from it, delete the later ones." if good else " Delete the ones that exist."
-            raise NonFiniteError(
-                f"{what} at step {step}", value, "a finite number",
-                f"{last} Lower base_learning_rate, warm up for longer, or use precision=float32.",
-            )  # fmt: skip
+            return f"{last} Lower base_learning_rate, warm up for longer, or use precision=float32."
+
+        check_finite(f"{what} at step {step}", value, advise)
 
     def _evaluate(self, writer: MetricsWriter | None) -> None:
         start = time.perf_counter()

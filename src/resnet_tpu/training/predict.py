@@ -58,7 +58,6 @@ def predict(
     images, output_dir = [expand_home(path) for path in images], expand_home(output_dir)
     for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
         storage.check_writable(folder)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         return _predict(config, images, split, output_format, top_k, output_dir)
 

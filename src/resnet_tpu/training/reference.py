@@ -12,7 +12,6 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.state import TrainState, start_state
 from resnet_tpu.training.step import TrainStep, train_step_of
 
@@ -71,9 +70,7 @@ def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 
     changed = [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) if leaf.ndim == 1 else leaf for leaf in leaves]
     changed = [leaf * (1 + last_bit * noise.choice((-1, 1), leaf.shape).astype(np.float32)) for leaf in changed]
     params = jax.tree.unflatten(structure, changed)
-    optimizer = make_optimizer(config.optimizer)
-    state = start_state(optimizer, params, batch_stats, average=config.optimizer.keeps_average)
-    return distributed.put_replicated(state, mesh)
+    return distributed.put_replicated(start_state(config.optimizer, params, batch_stats), mesh)
 
 
 def random_batch(config: Config, mesh: Mesh) -> DeviceBatch:

@@ -5,7 +5,7 @@ from resnet_tpu.checkpoints.transfer import take_over
 from resnet_tpu.checkpoints.weights import open_weights
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts
 from resnet_tpu.training.loop import check_start, open_run
 from resnet_tpu.training.run import describe_run, lengths_of
 from resnet_tpu.training.step import train_step_of
@@ -14,7 +14,6 @@ from resnet_tpu.training.step import train_step_of
 def rehearse(config: Config) -> str:
     """What `train` would do, in words; raises what it would before its first step. Nothing is written."""
     check_start(config)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         config, _, validation, mesh = open_run(config)
         done = folders.steps_of_run(config.run.model_dir)

@@ -17,10 +17,9 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over, told_origin
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import Config, OptimizerConfig
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.training.optimizer import Optimizer, make_optimizer
 from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.state import TrainState, create_state, start_state
 
@@ -72,13 +71,9 @@ def find_start(
 
     Raises UserError when a checkpoint is of another network or other classes.
     """
-    optimizer, average = make_optimizer(config.optimizer), config.optimizer.keeps_average
-    new_state = functools.partial(create_state, network, optimizer, config.train.seed, average=average)
-    shapes: TrainState = dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.shapes_of("masks"))
-    everywhere = distributed.replicated(mesh)
-    checkpoint = checkpoints.restore(
-        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes.to_arrays())
-    )
+    new_state = functools.partial(create_state, network, config.optimizer, config.train.seed)
+    shapes: TrainState = dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.mask_shapes())
+    checkpoint = checkpoints.restore(distributed.placed(shapes.to_arrays(), distributed.replicated(mesh)))
     if checkpoint is not None:
         names = checkpoint.meta["class_names"]
         if names != numbered(len(names)):  # else the data of that time did not say
@@ -90,24 +85,24 @@ def find_start(
         state = shapes.with_arrays(checkpoint.arrays)
         return Start(state, checkpoint.step, meta["position"], class_names or names, meta.get("kernels"))
     if original := tf1.find_checkpoint(config.run.model_dir):
-        state = _continue_original(network, optimizer, original, average=average)
+        state = _continue_original(network, config.optimizer, original)
     elif weights is not None:
         params, batch_stats, report = start_from(network, weights, *network.init(config.train.seed))
         log.info("%s", report)
-        state = start_state(optimizer, params, batch_stats, average=average)
+        state = start_state(config.optimizer, params, batch_stats)
     else:
         state = new_state()
     step = int(state.step)
     return Start(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
 
 
-def _continue_original(network: Network, optimizer: Optimizer, prefix: str, *, average: bool) -> TrainState:
+def _continue_original(network: Network, config: OptimizerConfig, prefix: str) -> TrainState:
     """The state that a training of the original program saved, step and optimizer included."""
     restored = tf1.from_tf1(network, tf1.read_checkpoint(prefix))
     log.info("Going on from step %d of the original's checkpoint %s", restored["step"], prefix)
-    if not average:
+    if not config.keeps_average:
         restored.pop("ema", None)
     # copies, for what was read may still be the pages of the file
     arrays = jax.tree.map(jnp.array, restored | {"step": np.int32(restored["step"])})
-    state = start_state(optimizer, arrays["params"], arrays["batch_stats"], average=average)
+    state = start_state(config, arrays["params"], arrays["batch_stats"])
     return state.with_arrays(state.to_arrays() | arrays)

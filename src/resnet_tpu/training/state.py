@@ -9,7 +9,8 @@ import optax
 
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
-from resnet_tpu.training.optimizer import Optimizer
+from resnet_tpu.options.config import OptimizerConfig
+from resnet_tpu.training.optimizer import make_optimizer
 
 
 @jax.tree_util.register_dataclass
@@ -46,16 +47,17 @@ class TrainState:
         return (self.params, self.batch_stats) if self.ema is None else (self.ema["params"], self.ema["batch_stats"])
 
 
-def create_state(network: Network, optimizer: Optimizer, seed: int, *, average: bool = False) -> TrainState:
-    """The state before the first step, decided by `seed`; with `average` it keeps moving averages."""
-    return start_state(optimizer, *network.init(seed), average=average)
+def create_state(network: Network, config: OptimizerConfig, seed: int) -> TrainState:
+    """The state before the first step, decided by `seed`."""
+    return start_state(config, *network.init(seed))
 
 
-def start_state(optimizer: Optimizer, params: Arrays, batch_stats: Arrays, *, average: bool = False) -> TrainState:
+def start_state(config: OptimizerConfig, params: Arrays, batch_stats: Arrays) -> TrainState:
     """The state before the first step of a training that starts from these arrays."""
     # copies, for the step reuses the memory of both
-    ema = jax.tree.map(jnp.copy, {"params": params, "batch_stats": batch_stats}) if average else None
-    return TrainState(jnp.zeros((), jnp.int32), params, batch_stats, optimizer(0.0).init(params), ema)
+    ema = jax.tree.map(jnp.copy, {"params": params, "batch_stats": batch_stats}) if config.keeps_average else None
+    opt_state = make_optimizer(config)(0.0).init(params)
+    return TrainState(jnp.zeros((), jnp.int32), params, batch_stats, opt_state, ema)
 
 
 def update_average(average: Arrays, values: Arrays, decay: float, updates: jax.Array) -> Arrays:

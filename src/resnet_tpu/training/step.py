@@ -19,7 +19,7 @@ from resnet_tpu.training.compiler_options import compiler_options_for, sound_opt
 from resnet_tpu.training.loss import cross_entropy, l2
 from resnet_tpu.training.masking import apply_masks
 from resnet_tpu.training.mixing import mix
-from resnet_tpu.training.optimizer import Optimizer, make_optimizer
+from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.run import lengths_of
 from resnet_tpu.training.schedule import Schedule, make_schedule
 from resnet_tpu.training.state import TrainState, update_average
@@ -47,7 +47,6 @@ def train_step_of(
     """
     return make_train_step(
         network.with_kernels(kernels or choose_kernels(config.model, mesh)),
-        make_optimizer(config.optimizer),
         make_schedule(config),
         config.optimizer,
         seed=config.train.seed,
@@ -60,7 +59,6 @@ def train_step_of(
 
 def make_train_step(
     network: Network,
-    optimizer: Optimizer,
     schedule: Schedule,
     config: OptimizerConfig,
     *,
@@ -79,7 +77,7 @@ def make_train_step(
     training, for what grows in the course of it. `device`: one of those that it runs on; default: the first one.
     `tuned_compiler`: whether to set the compiler options that make such devices faster, by the compiler's estimate.
     """
-    factors = learning_rate_factors(network, config)
+    optimizer, factors = make_optimizer(config), learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
     compute = _make_gradients(network, config, factors, total_steps=total_steps, num_devices=num_devices)
 

@@ -1,9 +1,9 @@
 """A trained network read back from its checkpoint, whole: arrays, options, class names."""
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 
-import jax
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
@@ -38,17 +38,13 @@ class Trained:
         return self.path.startswith(storage.absolute(model_dir) + "/")
 
 
-def as_trained(asked: DataConfig, own: DataConfig) -> DataConfig:
+def as_trained(asked: DataConfig, own: DataConfig, *, also: Collection[str] = ()) -> DataConfig:
     """The data options `asked`, with the image size and the number of classes of the network's `own` options.
 
-    `data_dir` comes from `own` too if none is asked for.
+    `data_dir` comes from `own` too if none is asked for. also: names of further options that do.
     """
-    return dataclasses.replace(
-        asked,
-        data_dir=asked.data_dir or own.data_dir,
-        image_size=own.image_size,
-        num_label_classes=own.num_label_classes,
-    )
+    kept = {name: getattr(own, name) for name in ("image_size", "num_label_classes", *also)}
+    return dataclasses.replace(asked, data_dir=asked.data_dir or own.data_dir, **kept)
 
 
 def trained_of(config: Config) -> Trained:
@@ -81,10 +77,7 @@ def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
     meta = store.read_meta(path)
     config = config_of(meta)
     network = network_of(config)
-    params, batch_stats = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=distributed.replicated(mesh)),
-        network.shapes(),
-    )
+    params, batch_stats = distributed.placed(network.shapes(), distributed.replicated(mesh))
     shapes = {"params": params, "batch_stats": batch_stats}
     if moving_average and config.optimizer.keeps_average:
         checkpoint = store.load(path, {"ema": shapes})

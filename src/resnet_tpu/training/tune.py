@@ -132,7 +132,6 @@ def tune(config: Config, mesh: Mesh) -> tuple[Choice, list[Trial]]:
 def tune_run(config: Config) -> tuple[Choice, list[Trial]]:
     """`tune` for a run. Raises as `train` does for options, data and devices that do not fit."""
     check(config)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
         distributed.check_divides(config, mesh.devices.size)

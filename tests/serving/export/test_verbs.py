@@ -14,7 +14,7 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle
-from resnet_tpu.serving.export.verify import verify
+from resnet_tpu.serving.export.verify import Expected, verify
 from resnet_tpu.training.predict import open_images
 from resnet_tpu.training.trained import Trained
 
@@ -64,19 +64,19 @@ def test_export_compares_on_a_split(model_dir: Path, tmp_path: Path, capsys: pyt
 def test_a_form_that_computes_something_else_is_found(exported: Path, trained: Trained, pictures: Path) -> None:
     bundle = open_bundle(str(exported))
     source, count = open_images(trained.config.data, [str(pictures)], "test", trained.class_names)
-    found = verify(bundle, trained, source, trained.config.data, count)
+    found = verify(bundle, Expected(trained, source, trained.config.data, count))
     assert [one.name for one in found] == ["trained network, float32", "stablehlo", "onnx"]
     assert all(one.same == one.num_images == 9 for one in found)
     assert found[0].top_1 is not None
     half = dataclasses.replace(trained, config=trained.config.replace(precision="bfloat16"))
-    found = verify(bundle, half, source, trained.config.data, count)
+    found = verify(bundle, Expected(half, source, trained.config.data, count))
     assert found[1].name == "trained network, bfloat16"
     assert found[1].logits > 10 * found[2].logits
     params = jax.tree.map(lambda leaf: leaf, trained.params)
     params["dense"]["bias"] = params["dense"]["bias"] + np.asarray([0, 0, 0, 1e-4], np.float32)
     shifted = dataclasses.replace(trained, params=params)
     with pytest.raises(UserError, match=r"form stablehlo: got logits that differ by .*, expected at most 1e-05"):
-        verify(bundle, shifted, source, trained.config.data, count)
+        verify(bundle, Expected(shifted, source, trained.config.data, count))
 
 
 @pytest.mark.parametrize("form", ["onnx", "stablehlo"])

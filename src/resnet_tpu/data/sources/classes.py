@@ -13,7 +13,7 @@ from resnet_tpu.data.records.example import read_label
 from resnet_tpu.data.records.index import keep, kept_copies
 from resnet_tpu.data.records.tfrecord import load_index, open_records, state_of
 from resnet_tpu.data.sources.labels import DEFAULT_CLASSES, UNKNOWN_LABEL
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, listed
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.storage import checked_json
 
@@ -76,11 +76,8 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
     ordered = [names[label] for label in range(1, number + 1)]
     known = [name for name in ordered if name]
     found = Classes(known if len(known) == number else None, number)
-    shown = ", ".join(known[:_SHOWN_CLASSES]) + (", ..." if number > _SHOWN_CLASSES else "")
-    _say(
-        logging.INFO,
-        f"{data_dir}: {number} classes, by the labels of its records{f' ({shown})' if found.names else ''}",
-    )
+    shown = f" ({listed(found.names, _SHOWN_CLASSES)})" if found.names else ""
+    _say(logging.INFO, f"{data_dir}: {number} classes, by the labels of its records{shown}")
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
+from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.serving.export.export import export_run
 
@@ -26,8 +26,7 @@ def make_bundle(config: Config, folder: Path, class_names: Sequence[str]) -> str
         num_label_classes=len(class_names), precision="float32", mode="train", num_cores=1,
         model_dir=str(folder / "model"), export_dir=str(folder / "exported"),
     )  # fmt: skip
-    network = create_network(config.model, num_classes=len(class_names), image_size=config.data.image_size)
-    params, batch_stats = network.init(0)
+    params, batch_stats = network_of(config).init(0)
     arrays = {"params": _without_zeros(params), "batch_stats": batch_stats, "step": np.int32(0)}
     write_model_dir(config.run.model_dir, config, arrays, list(class_names))
     return export_run(config)

@@ -7,7 +7,6 @@ that allocates first decides how memory behaves for the other. Rounds alternate,
 
 import contextlib
 import datetime
-import importlib.metadata
 import importlib.util
 import json
 import logging
@@ -26,7 +25,7 @@ from typing import IO, Any, NamedTuple
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.system.machine import num_cores
+from resnet_tpu.system.machine import installed_version, num_cores
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +245,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
 
 def write_results(path: str, command: Sequence[str], figures: Mapping[str, Any]) -> None:
     """Writes the figures as JSON, with what `record` adds to them, into a folder that is made where there is none."""
-    storage.make_dir(os.path.dirname(path) or ".")  # noqa: PTH120  # the path may be in a bucket
+    storage.make_dir(storage.parent_of(path))
     storage.write_text(path, record(command, figures))
     log.info("Written: %s", path)
 
@@ -260,17 +259,13 @@ def record(command: Sequence[str], figures: Mapping[str, Any]) -> str:
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory, system, and the version of everything that takes part."""
-    versions = {}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
     return {
         "processor": _processor(),
         "cores": num_cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": {name: version for name in PACKAGES if (version := installed_version(name))},
     }
 
 

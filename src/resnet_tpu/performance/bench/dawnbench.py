@@ -53,7 +53,6 @@ def dawnbench(config: Config, options: DawnbenchOptions) -> None:
     Raises UserError for options, data or checkpoints that do not fit, and when the evaluation failed.
     """
     _check(config, options)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         if config.run.mode == "eval":
             _evaluate(config, lengths_of(phases_of(config, options)[-1]).total)

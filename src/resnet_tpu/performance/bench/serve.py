@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.fields import option
+from resnet_tpu.options.fields import numbers_in, option
 from resnet_tpu.performance.bench import compare, http, runtimes
 from resnet_tpu.performance.bench.bundle import make_bundle
 from resnet_tpu.performance.bench.compare import Contender, Outputs
@@ -68,11 +69,8 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
 
 
 def _parse_clients(text: str) -> list[int]:
-    try:
-        clients = [int(part) for part in text.split(",")]
-    except ValueError:
-        clients = [0]
-    if min(clients) < 1:
+    clients = numbers_in(text, int)
+    if not clients or min(clients) < 1:
         raise UserError("clients", text, "positive numbers separated by commas, such as 1,8,64", "Change the value.")
     return clients
 
@@ -87,7 +85,7 @@ def _make_bundle(config: Config, folder: Path, photos: Path) -> str:
     """A bundle with every form that is measured; `photos` calibrate its int8 form."""
     write_photos(str(photos), folder / "records", _PHOTOS)
     config = config.replace(data_dir=str(folder / "records"), num_train_images=_PHOTOS, export_forms=",".join(OURS))
-    return make_bundle(config, folder, [str(label) for label in range(_CLASSES)])
+    return make_bundle(config, folder, numbered(_CLASSES))
 
 
 def _reference(outputs: Outputs) -> str:

@@ -46,12 +46,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(bundles: Sequence[str], options: Sequence[str] = ()) -> Iterator[Server]:
+def running(bundles: Sequence[str]) -> Iterator[Server]:
     """A server of these bundles on a free port, ready to answer; it is stopped at the end.
 
-    bundles, options: as `resnet-tpu serve` takes them. Raises UserError with its log when it does not start.
+    bundles: as `resnet-tpu serve` takes them. Raises UserError with its log when it does not start.
     """
-    command = [sys.executable, "-m", "resnet_tpu", "serve", *bundles, "--port=0", *options]
+    command = [sys.executable, "-m", "resnet_tpu", "serve", *bundles, "--port=0"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         with log.open("wb") as stderr:

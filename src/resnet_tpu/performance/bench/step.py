@@ -13,14 +13,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import MeasureOptions
 from resnet_tpu.performance.bench.step_programs import (
-    NUM_CLASSES,
     OURS,
     PROGRAMS,
     Case,
@@ -50,13 +48,12 @@ class StepBenchOptions(MeasureOptions):
     check: bool = option(False, "Measure nothing: compare the losses of resnet-tpu and PyTorch from the same weights.")
 
 
-def bench_step(cases: str, config: Config, options: StepBenchOptions, command: Sequence[str]) -> None:
+def bench_step(cases: str, options: StepBenchOptions, command: Sequence[str]) -> None:
     """Measures all cases (`depth:image_size:batch_size`, with commas) and shows the figures.
 
-    config: unused, for the cases say what is trained. command: what the user typed, for the record. Raises UserError
-    for what is not installed but asked for, and when a program fails.
+    command: what the user typed, for the record. Raises UserError for what is not installed but asked for, and when a
+    program fails.
     """
-    del config
     options = options.resolved()
     if options.quick:
         options, cases = options.unless_given(warmup=1, steps=2), cases or "18:64:8"
@@ -206,7 +203,7 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
     """The share of a GPU's peak that a step's arithmetic uses; empty on other devices."""
     import jax
 
-    from resnet_tpu.options.network import create_network
+    from resnet_tpu.options.network import network_of
     from resnet_tpu.performance.profiling.peaks import find_peak
     from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
 
@@ -214,8 +211,8 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
     peak = find_peak(device.device_kind) if device.platform == "gpu" else None
     if peak is None:
         return {}
-    network = create_network(case.config(precision).model, num_classes=NUM_CLASSES, image_size=case.image_size)
-    return {"mfu": images_per_sec * PASSES_PER_STEP * forward_flops(network) / peak}
+    flops = PASSES_PER_STEP * forward_flops(network_of(case.config(precision)))
+    return {"mfu": images_per_sec * flops / peak}
 
 
 def _run(arguments: Sequence[str]) -> None:

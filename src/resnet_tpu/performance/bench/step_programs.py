@@ -106,13 +106,12 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     import jax
 
     from resnet_tpu.options.network import network_of
-    from resnet_tpu.training.optimizer import make_optimizer
     from resnet_tpu.training.state import create_state
     from resnet_tpu.training.tune import step_of
 
     config, mesh, choice = choose_ours(case, precision)
     network = network_of(config, mesh)
-    state = create_state(network, make_optimizer(config.optimizer), seed=0)
+    state = create_state(network, config.optimizer, seed=0)
     params = jax.device_get(state.params)
     train_step = step_of(choice, network, config, mesh)
     batch = jax.device_put(case.batch())

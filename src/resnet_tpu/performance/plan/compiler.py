@@ -1,6 +1,5 @@
 """The compilers for TPUs and for NVIDIA's GPUs, without either: what they make of a lowered step, and estimate."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -25,6 +24,7 @@ from resnet_tpu.performance.plan.memory import Memory, count_memory
 from resnet_tpu.performance.plan.operations import Operation, list_operations
 from resnet_tpu.performance.plan.topology import Topology
 from resnet_tpu.storage import checked_json
+from resnet_tpu.system.machine import installed_version
 from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, uncached
 
 log = logging.getLogger(__name__)
@@ -70,13 +70,6 @@ class Estimate:
     def cycles(self) -> int:
         """The compiler's cycles of all operations, one after the other; some have none: see `Operation.cycles`."""
         return sum(operation.cycles or 0 for operation in self.operations)
-
-
-def installed_version(package: str) -> str | None:
-    """The version of a package, None where it is not installed."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return None
 
 
 def libtpu_version() -> str:

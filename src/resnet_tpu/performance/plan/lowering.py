@@ -1,17 +1,17 @@
 """The steps of a run, lowered for devices that are not here."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh
 
 from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
-from resnet_tpu.training.optimizer import make_optimizer
 from resnet_tpu.training.state import start_state
 from resnet_tpu.training.step import make_eval_step, train_step_of
 
@@ -22,28 +22,23 @@ def lower_train_step(config: Config, mesh: Mesh, *, kernels: Kernels | None = No
     kernels: as of `train_step_of`.
     """
     network = network_of(config, mesh)
-    optimizer = make_optimizer(config.optimizer)
     step: Any = train_step_of(network, config, mesh, kernels=kernels)
-    average = config.optimizer.keeps_average
-    state = jax.eval_shape(lambda *arrays: start_state(optimizer, *arrays, average=average), *network.shapes())
-    return step.lower(_place(state, distributed.replicated(mesh)), _batch(config, config.train.train_batch_size, mesh))
+    state = jax.eval_shape(functools.partial(start_state, config.optimizer), *network.shapes())
+    state = distributed.placed(state, distributed.replicated(mesh))
+    return step.lower(state, _batch(config, config.train.train_batch_size, mesh))
 
 
 def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One step of evaluation."""
     network = network_of(config, mesh)
     step: Any = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
-    params, batch_stats = _place(network.shapes(), distributed.replicated(mesh))
+    params, batch_stats = distributed.placed(network.shapes(), distributed.replicated(mesh))
     return step.lower(params, batch_stats, _batch(config, eval_batch_size(config, mesh.devices.size), mesh))
 
 
 def eval_batch_size(config: Config, devices: int) -> int:
     """Images of one step of evaluation: `eval_batch_size`, rounded up to a multiple of the devices."""
     return distributed.round_up(config.eval.eval_batch_size, devices)
-
-
-def _place(shapes: Any, sharding: Sharding) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
 
 def _batch(config: Config, batch_size: int, mesh: Mesh) -> DeviceBatch:
@@ -54,4 +49,4 @@ def _batch(config: Config, batch_size: int, mesh: Mesh) -> DeviceBatch:
         "label": jax.ShapeDtypeStruct((batch_size,), jnp.int32),
         "weight": jax.ShapeDtypeStruct((batch_size,), jnp.float32),
     }
-    return _place(shapes, distributed.split_batch(mesh))
+    return distributed.placed(shapes, distributed.split_batch(mesh))

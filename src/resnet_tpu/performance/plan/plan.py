@@ -43,10 +43,10 @@ class Step:
     batch_per_device: int
     fits: bool
     needed: int | None  # bytes on each device; of a program that does not fit as far as the compiler says
-    memory: Memory | None  # None when it does not fit, as all that follows
-    time: Timing | None
-    operations: tuple[Operation, ...]  # summed by kind, layer and direction
-    utilisation: float | None  # of the matrix units: the network's FLOPs over the peak in that time
+    memory: Memory | None = None  # None when it does not fit, as all that follows
+    time: Timing | None = None
+    operations: tuple[Operation, ...] = ()  # summed by kind, layer and direction
+    utilisation: float | None = None  # of the matrix units: the network's FLOPs over the peak in that time
 
     @property
     def images_per_second(self) -> float | None:
@@ -228,7 +228,7 @@ class _Planner:
         try:
             estimate = self._compile(what, option, batch_size)
         except OutOfMemory as error:
-            return Step(batch_size, per_device, False, error.needed, None, None, (), None)
+            return Step(batch_size, per_device, fits=False, needed=error.needed)
         flops = self._flops * per_device * (PASSES_PER_STEP if what == "train" else 1)
         time = time_step(estimate.operations, self._topology, flops)
         return Step(

@@ -24,7 +24,7 @@ def _sized(shapes: dict[int, str], *, least: int, most: int) -> dict[int, str]:
     return {chips: shape for chips, shape in shapes.items() if least <= chips <= most}
 
 
-GENERATIONS = {
+SLICES = {
     "v2": _Generation(2, _sized(_GRIDS, least=4, most=256)),
     "v3": _Generation(2, _sized(_GRIDS, least=4, most=1024)),
     "v4": _Generation(2, _CUBES),
@@ -32,12 +32,12 @@ GENERATIONS = {
     "v5p": _Generation(2, _CUBES),
     "v6e": _Generation(1, _sized(_GRIDS, least=1, most=256)),
 }
-"""By name."""
+"""By the name of the generation."""
 
 
 def topologies() -> list[str]:
     """All topologies that `topology_of` knows, by generation and size."""
-    return [f"{name}:{shape}" for name, found in GENERATIONS.items() for shape in found.shapes.values()]
+    return [f"{name}:{shape}" for name, found in SLICES.items() for shape in found.shapes.values()]
 
 
 def topology_of(name: str) -> str | None:
@@ -48,8 +48,8 @@ def topology_of(name: str) -> str | None:
     Source: Cloud TPU's documentation of each generation.
     """
     generation, _, cores = name.partition("-")
-    if generation not in GENERATIONS or not (cores.isdecimal() and len(cores) < 6):
+    if generation not in SLICES or not (cores.isdecimal() and len(cores) < 6):
         return None
-    found = GENERATIONS[generation]
+    found = SLICES[generation]
     chips, rest = divmod(int(cores), found.cores_per_chip)
     return None if rest or chips not in found.shapes else f"{generation}:{found.shapes[chips]}"

@@ -1,10 +1,10 @@
 """A few steps of a training, traced: where their time goes."""
 
 import logging
-import os
 import tempfile
 from dataclasses import dataclass
 
+from resnet_tpu import storage
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import KERNELS
@@ -90,4 +90,4 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
 def read_profile(path: str) -> TrainProfile:
     """What the newest trace at `path` says, captured by whatever training; see `find_trace`."""
     found = find_trace(path)
-    return TrainProfile(found, summarise(read_trace(found), read_labels(os.path.dirname(found))), None)  # noqa: PTH120
+    return TrainProfile(found, summarise(read_trace(found), read_labels(storage.parent_of(found))), None)

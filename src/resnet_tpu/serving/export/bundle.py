@@ -217,7 +217,7 @@ def _write_files(
 
     def write(name: str, content: bytes) -> None:
         path = storage.join(folder, name)
-        storage.make_dir(path.rsplit("/", 1)[0])
+        storage.make_dir(storage.parent_of(path))
         with storage.write_whole(path) as file:
             file.write(content)
         files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}

@@ -1,6 +1,5 @@
 """From a checkpoint to a bundle."""
 
-import dataclasses
 import importlib.util
 import logging
 import re
@@ -8,8 +7,9 @@ from collections.abc import Callable, Mapping
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, missing_extra, nearest
-from resnet_tpu.options.config import Config, DataConfig, EvalConfig
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.options.config import PREPROCESSING, Config, EvalConfig
+from resnet_tpu.options.fields import numbers_in
+from resnet_tpu.parallel import hosts
 from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import FORMS, Form, write_bundle
 from resnet_tpu.serving.export.card import make_card
@@ -39,7 +39,6 @@ def export_run(config: Config) -> str:
     if not config.eval.export_dir:
         raise UserError("export_dir", "nothing", "a folder for bundles", "Give --export_dir=FOLDER.")
     check_export(config.eval)
-    distributed.start(use_tpu=config.run.use_tpu)
     with hosts.connected(config.run):
         trained = trained_of(config)
         path = hosts.from_first(lambda: export_model(trained, config))
@@ -65,17 +64,6 @@ def export_model(trained: Trained, config: Config) -> str:
     if asked.add_warmup_requests and "savedmodel" not in dict(forms):
         log.info("add_warmup_requests: nothing to do without a SavedModel; `resnet-tpu serve` warms up by itself")
     return write_bundle(asked.export_dir, card, trained.config, track(forms, "export", total=len(forms)))
-
-
-def network_data(trained: Trained, config: Config) -> DataConfig:
-    """The data options that were asked for, with the preprocessing that the network was trained with."""
-    own = trained.config.data
-    return dataclasses.replace(
-        as_trained(config.data, trained.config.data),
-        resize_method=own.resize_method,
-        crop_pct=own.crop_pct,
-        eval_preprocessing=own.eval_preprocessing,
-    )
 
 
 def check_export(asked: EvalConfig) -> None:
@@ -107,14 +95,11 @@ def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
 
 def batch_sizes(asked: EvalConfig) -> tuple[int, ...]:
     """The numbers in `inference_batch_sizes`. Raises UserError when they are none."""
-    try:
-        sizes = tuple(sorted({int(part) for part in asked.inference_batch_sizes.split(",")}))
-    except ValueError:
-        sizes = (0,)
-    if sizes[0] < 1:
+    sizes = numbers_in(asked.inference_batch_sizes, int)
+    if not sizes or min(sizes) < 1:
         expected = "positive numbers separated by commas, such as 1,8,32"
         raise UserError("inference_batch_sizes", repr(asked.inference_batch_sizes), expected, "Change the value.")
-    return sizes
+    return tuple(sorted({*sizes}))
 
 
 def _is_installed(form: Form) -> bool:
@@ -144,7 +129,7 @@ def _makers(trained: Trained, folded: Folded, config: Config) -> Mapping[Form, M
     def int8() -> Mapping[str, bytes]:
         from resnet_tpu.serving.export.quantize import write_int8
 
-        return write_int8(folded, network_data(trained, config))
+        return write_int8(folded, as_trained(config.data, trained.config.data, also=PREPROCESSING))
 
     def savedmodel() -> Mapping[str, bytes]:
         from resnet_tpu.serving.export.savedmodel import write_savedmodel

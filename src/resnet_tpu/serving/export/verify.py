@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +13,14 @@ from rich.table import Table
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.options.config import PREPROCESSING, Config, DataConfig
 from resnet_tpu.options.network import network_of
-from resnet_tpu.parallel import distributed
 from resnet_tpu.serving.export.bundle import Bundle, load_classifier, softmax
-from resnet_tpu.serving.export.export import network_data
 from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
 from resnet_tpu.training.compiler_options import sound_options_for
 from resnet_tpu.training.predict import open_images
 from resnet_tpu.training.step import normalize
-from resnet_tpu.training.trained import Trained, load_trained
+from resnet_tpu.training.trained import Trained, as_trained, trained_of
 
 TOLERANCE = 1e-5
 """By how much the logits of a float32 form may differ, in parts of the largest logit, or of 1 where that is more."""
@@ -49,35 +48,39 @@ class Comparison:
     images_per_second: float | None
 
 
-def open_reference(
-    config: Config, images: Sequence[str] = (), *, split: Split | None = None, num_images: int = 500
-) -> tuple[Trained, Source, DataConfig, int]:
+class Expected(NamedTuple):
+    """What a bundle is compared with: the trained network, on the first `num_images` of `source`."""
+
+    trained: Trained
+    source: Source
+    data: DataConfig
+    num_images: int
+
+
+def open_expected(config: Config, images: Sequence[str], *, split: Split | None, num_images: int) -> Expected:
     """The newest checkpoint of `model_dir`, and the images named, or without any the first of a split of the data.
 
-    `verify` compares a bundle with these. The split is test, or validation if there is no test, unless one is named.
-    Raises UserError if there are no images, or they are of other classes.
+    The split is test, or validation if there is no test, unless one is named. Raises UserError if there are no images,
+    or they are of other classes.
     """
-    trained = load_trained(
-        config.run.model_dir,
-        distributed.make_mesh(config.run.num_cores),
-        moving_average=config.eval.export_moving_average,
-    )
-    data = network_data(trained, config)
+    trained = trained_of(config)
+    data = as_trained(config.data, trained.config.data, also=PREPROCESSING)
     try:
         source, there = open_images(data, images, split or "test", trained.class_names)
     except UserError:
         if images or split:
             raise
         source, there = open_images(data, images, "validation", trained.class_names)
-    return trained, source, data, min(num_images, there)
+    return Expected(trained, source, data, min(num_images, there))
 
 
-def verify(bundle: Bundle, trained: Trained, source: Source, data: DataConfig, num_images: int) -> list[Comparison]:
-    """Compares every form of the bundle with the trained network, on the first images of `source`.
+def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
+    """Compares every form of the bundle with the trained network.
 
     Raises UserError when a float32 form does not compute what the network computes, NonFiniteError when a form computes
     what is not finite.
     """
+    trained, source, data, num_images = expected
     reference: np.ndarray | None = None
     found = []
     for name, run in _runs(bundle, trained):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.fields import convert_fields, option
+from resnet_tpu.options.fields import convert_fields, numbers_in, option
 
 MEGABYTE = 1_000_000
 
@@ -82,11 +82,8 @@ class ServeOptions:
             return [2**power for power in range(self.max_batch_size.bit_length()) if 2**power < self.max_batch_size] + [
                 self.max_batch_size
             ]
-        try:
-            sizes = sorted({int(part) for part in self.inference_batch_sizes.split(",")})
-        except ValueError:
-            sizes = [0]
+        sizes = sorted(numbers_in(self.inference_batch_sizes, int) or [0])
         if sizes[0] < 1 or sizes[-1] != self.max_batch_size:
             expected = f"positive whole numbers, with max_batch_size, {self.max_batch_size}, as the largest"
             raise UserError("inference_batch_sizes", self.inference_batch_sizes, expected, "Change one of them.")
-        return sizes
+        return sorted({*sizes})
