@@ -23,8 +23,8 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.bench.step import PRECISIONS
 from resnet_tpu.performance.bench.step_programs import Case
+from resnet_tpu.training.kernel_setting import KernelSetting, step_of
 from resnet_tpu.training.reference import Reference
-from resnet_tpu.training.tune import Choice, step_of
 
 
 def check(case: Case) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def check(case: Case) -> dict[str, Any]:
     for precision in PRECISIONS:
         config = case.config(precision)
         for kernels in sorted({"plain", choose_kernels(config.model, here).name}):
-            step = step_of(Choice(kernels), network_of(config, here), config, here)
+            step = step_of(KernelSetting(kernels), network_of(config, here), config, here)
             distances = reference.distances(step, here)
             wrong = reference.why_not(distances) if precision == "float32" else ""
             forms.append({"kernels": kernels, "precision": precision, **_figures(distances), "wrong": wrong})

@@ -1,6 +1,6 @@
 """Image classification with ResNets on TPU, GPU and CPU.
 
-Everything in `resnet_tpu.api` is here too, and only loaded when it is used: `import resnet_tpu as rt`.
+Everything in `resnet_tpu.api` is also available here, loaded on first use: `import resnet_tpu as rt`.
 """
 
 import importlib

@@ -8,7 +8,7 @@ from typing import Any
 class UserError(Exception):
     """A wrong input, file or setting. Shown as one message without a traceback, exit code 2.
 
-    The message is `<what>: got <got>, expected <expected>. <do>`, of what was given at most the beginning and the end.
+    The message is `<what>: got <got>, expected <expected>. <do>`; a long <got> is cut to its beginning and its end.
     """
 
     exit_code = 2
@@ -17,18 +17,18 @@ class UserError(Exception):
         self.what, self.got, self.expected, self.do = what, got, expected, do
         super().__init__(f"{what}: got {_shorten(str(got))}, expected {expected}. {do}")
 
-    def __reduce__(self) -> tuple[Any, ...]:  # made whole again on the other side of a process pool
+    def __reduce__(self) -> tuple[Any, ...]:  # so that pickle can rebuild it on the other side of a process pool
         return type(self), (self.what, self.got, self.expected, self.do)
 
 
 class LostProcessError(UserError):
-    """Another of the processes that work together ended, or cannot be reached. Exit code 3: starting again helps."""
+    """Another process of the group ended or cannot be reached. Exit code 3: starting again helps."""
 
     exit_code = 3
 
 
 class NonFiniteError(UserError):
-    """What was computed is not a finite number, and so no result; nothing of it is written."""
+    """A computed value is not finite, so there is no valid result; nothing of it is written."""
 
 
 def missing_extra(feature: str, package: str, extra: str) -> UserError:
@@ -48,7 +48,7 @@ def first_line(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """What an error says, on one line: of ours the message, of others the kind too."""
+    """An error on one line: the message of a `UserError`; of any other error its type and `first_line`."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 

@@ -1,7 +1,7 @@
-"""`python -m resnet_tpu.resnet_main`: the flags of the original program, over the same functions as `resnet-tpu`.
+"""`python -m resnet_tpu.resnet_main`: the original program's flags, on top of the functions behind `resnet-tpu`.
 
-Every option of `config` is a flag by its own name. The tables below hold the original's other flags: other names for
-options, and flags that have nothing left to do.
+Every option of `config` is a flag of the same name. The tables below hold the original's remaining flags: aliases of
+options, and flags that no longer have an effect.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ OTHER_NAMES = {
     "project": "gcp_project",
     "zone": "tpu_zone",
 }
-"""Names that also mean a flag."""
+"""Aliases: the other name of a flag -> the flag."""
 
 MEANT = {"lth_generate_predictions": ("mode", "predict"), "use_cache": ("cache", "records")}
-"""Bool flags that stand for the value of an option."""
+"""Bool flags that set an option to a fixed value: flag -> (option, value)."""
 
 YAML_FLAGS = {
     "default_hparams_file": "YAML file of options, below every other.",
@@ -44,8 +44,8 @@ TEXT_FLAGS = {
     "param_overrides": "The same as params_override.",
     "hparams": "The same as params_override, but overrides single flags too.",
 }
-"""Flags that hold many options, from the lowest layer to the highest; single flags come before `hparams`. Each may be
-repeated, later over earlier."""
+"""Flags that hold many options, in ascending priority; single flags rank just below `hparams`. Each may be repeated: a
+later one overrides an earlier one."""
 
 SPENT = {
     name: Option(name, "", (kind, type(None)), choices, None, why)
@@ -62,10 +62,10 @@ SPENT = {
         ("lth_no_pruning", bool, (), "Prediction never prunes."),
     )
 }
-"""Flags with nothing left to do, and why: what the original takes for them is accepted, and the reason logged."""
+"""Flags without effect, and why: values that the original accepts are accepted, and the reason is logged."""
 
 _LIST = "inference_batch_sizes"
-"""A flag that the original takes several times, for one list."""
+"""A flag that the original accepts several times, each adding to one list."""
 
 SINGLE_FLAGS: dict[str, Option] = {
     **OPTIONS,
@@ -101,7 +101,7 @@ _HELP = {"-h", "--help", "-help", "--helpfull", "-helpfull", "--helpshort", "-he
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program. Returns the exit code, as `resnet_tpu.cli.main`."""
+    """Runs the program. Returns the exit code, like `resnet_tpu.cli.main`."""
     return exit_code(_run, arguments)
 
 
@@ -121,7 +121,7 @@ def _run(arguments: Sequence[str]) -> None:
     if config.run.mode == "eval":
         from resnet_tpu.training.evaluate import evaluate_run
 
-        # A file of options says how long such trainings are, the command line how long this one is.
+        # An options file gives the length of such trainings in general; only the command line gives that of this one.
         says = origins.get("train_steps", "")
         is_this = says == "command line" or says.removeprefix("--") in TEXT_FLAGS
         evaluate_run(config, watch=True, train_steps=config.train.train_steps if is_this else None)
@@ -134,10 +134,10 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
-    """The options that a command line of the original asks for, and where each value given comes from.
+    """The options that a command line in the original's style sets, and the origin of each value given.
 
-    Logs why a flag has nothing left to do. Raises UserError for an unknown flag or key, naming the nearest, and for a
-    value that does not fit.
+    Logs why a flag has no effect. Raises UserError for an unknown flag or key, naming the nearest, and for an invalid
+    value.
     """
     layers = [_by_first_names(layer) for layer in _layers(arguments)]
     last = {name: (value, layer.origin) for layer in layers for name, value in layer.values.items()}
@@ -154,7 +154,7 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
 
 
 def _base(mode: str, model_dir: str) -> Config:
-    """The defaults; for a run that is only evaluated or predicted with, its own options."""
+    """The defaults; to evaluate an existing run or predict with it, the options of that run."""
     own = read_run(model_dir) if mode in ("eval", "predict") else None
     if own is None:
         return Config()
@@ -163,7 +163,7 @@ def _base(mode: str, model_dir: str) -> Config:
 
 
 def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
-    """What was given, from the lowest layer to the highest: the order in which the original merges."""
+    """The layers of given options in ascending priority: the order in which the original merges them."""
     given = COMMAND.parse(arguments).values
     yield from (_file_layer(name, path) for name in YAML_FLAGS for path in given.get(name, ()) if path)
     overrides = [Layer(f"--{name}", _parse_text(name, text)) for name in TEXT_FLAGS for text in given.get(name, ())]
@@ -173,7 +173,7 @@ def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
 
 
 def _file_layer(name: str, path: str) -> Layer:
-    """The options in a YAML file; a configuration file of the original that is not here is the recipe of its name."""
+    """The options in a YAML file; if it is a missing configuration file of the original, the recipe of its name."""
     recipe = path.rsplit("/", 1)[-1].removesuffix(".yaml")
     if recipe in FILES and not storage.exists(path):
         log.info("%s: %s is not here, its values are those of the recipe %s.", name, path, recipe)
@@ -193,7 +193,7 @@ def _parse_text(name: str, text: str) -> dict[str, Any]:
 
 
 def _by_first_names(layer: Layer) -> Layer:
-    """The layer with one name for each flag. Raises UserError for what is no flag."""
+    """The layer with aliases replaced by the flags' primary names. Raises UserError for an unknown flag."""
     values: dict[str, Any] = {}
     for given, value in layer.values.items():
         name = OTHER_NAMES.get(given, given)

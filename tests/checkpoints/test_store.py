@@ -218,7 +218,7 @@ def test_a_damaged_description_is_named(saved: Path) -> None:
 
 def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:
     shutil.copytree(saved / store.FOLDER / "7", saved / "mine")
-    with pytest.raises(UserError, match=r"Checkpoint .*mine: got the name mine, expected its step"):
+    with pytest.raises(UserError, match=r"Checkpoint .*mine: got the name mine, expected the number of its step"):
         store.step_of(store.find(str(saved / "mine")))
 
 

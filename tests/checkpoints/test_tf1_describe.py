@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from resnet_tpu.checkpoints import tf1_bundle, tf1_names
-from resnet_tpu.checkpoints.tf1_describe import Contents, contents, describe
+from resnet_tpu.checkpoints.tf1_describe import Contents, contents, options_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import CIFAR_DEPTHS
 from resnet_tpu.models.arrays import leaf_at
@@ -37,7 +37,7 @@ NETWORKS: list[dict[str, Any]] = [
 
 
 class Shape:
-    """All that `describe` looks at."""
+    """All that `options_of` looks at."""
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
@@ -63,21 +63,21 @@ def described(options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("options", NETWORKS, ids=str)
 def test_tells_every_network_from_its_variables(options: dict[str, Any]) -> None:
-    assert describe(variables_of(make_network(options))) == described(options)
+    assert options_of(variables_of(make_network(options))) == described(options)
 
 
 @pytest.mark.parametrize("width", [1, 5, 24, 128])
 @pytest.mark.parametrize("options", [{"resnet_depth": 18}, {"resnet_depth": 20}], ids=str)
 def test_tells_the_width(options: dict[str, Any], width: int) -> None:
     options = options | {"resnet_width": width}
-    assert describe(variables_of(make_network(options))) == described(options)
+    assert options_of(variables_of(make_network(options))) == described(options)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 7 / 160, 0.999])
 @pytest.mark.parametrize("width", [4, 5, 7])
 def test_any_share_of_squeeze_and_excite_gives_the_same_network(ratio: float, width: int) -> None:
     network = make_network({"resnet_depth": 50, "se_ratio": ratio, "resnet_width": width})
-    found = describe(variables_of(network))
+    found = options_of(variables_of(network))
     assert found["se_ratio"] == pytest.approx(ratio, abs=1 / (32 * width))
     again = make_network(found)
     assert again.shapes() == network.shapes()
@@ -89,7 +89,7 @@ def test_slots_averages_and_other_variables_change_nothing() -> None:
     others = {f"{name}/{copy}": shape for name, shape in variables.items() for copy in ("Momentum", "Adam")}
     others |= {f"{name}/ExponentialMovingAverage": shape for name, shape in variables.items()}
     others |= {"global_step": Shape(), "beta1_power": Shape(), "tower/weights": Shape(3, 4)}
-    assert describe(variables | others) == described({"resnet_depth": 18})
+    assert options_of(variables | others) == described({"resnet_depth": 18})
     assert contents(variables | others) == Contents(optimizer="Momentum", averaged=True)
     assert contents({"dense/kernel/LARSOptimizer": Shape(1)}).optimizer == "LARSOptimizer"
 
@@ -128,19 +128,19 @@ def without(shapes: dict[str, Shape], *names: str) -> dict[str, Shape]:
 )
 def test_what_is_no_resnet_is_refused_with_what_it_is(change: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        describe(change(variables_of(make_network({"resnet_depth": 18}))))
+        options_of(change(variables_of(make_network({"resnet_depth": 18}))))
 
 
 def test_a_vgg_of_the_pruning_fork_is_refused() -> None:
     vgg = {f"conv_{i}_w": Shape(3, 3, 64 if i > 1 else 3, 64) for i in range(1, 14)}
     with pytest.raises(UserError, match="got 13 convolutions, expected those of a ResNet of the original"):
-        describe(vgg | {"fc_14_w": Shape(512, 10), "fc_14_b": Shape(1, 10)})
+        options_of(vgg | {"fc_14_w": Shape(512, 10), "fc_14_b": Shape(1, 10)})
 
 
 def test_a_checkpoint_of_tensorflow_2_is_refused_by_name() -> None:
     keras = {"layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE": Shape(7, 7, 3, 64), "save_counter": Shape()}
     with pytest.raises(UserError, match="got an object-based checkpoint of TensorFlow 2"):
-        describe(keras)
+        options_of(keras)
 
 
 def test_describes_the_originals_own_from_the_index_alone(golden: Callable[[str], Path], golden_case: str) -> None:
@@ -148,4 +148,4 @@ def test_describes_the_originals_own_from_the_index_alone(golden: Callable[[str]
     index = tf1_bundle.read_index(str(golden(f"model/{golden_case}") / meta["start_checkpoint"]))
     settings = meta["settings"]
     sizes = {"num_label_classes": settings["num_classes"], "resnet_width": 64 // settings["width_div"]}
-    assert describe(index) == {"stem": "imagenet"} | sizes | meta["upstream_params"]
+    assert options_of(index) == {"stem": "imagenet"} | sizes | meta["upstream_params"]

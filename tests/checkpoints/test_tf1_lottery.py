@@ -98,7 +98,7 @@ def test_weights_and_slots_come_with_their_masks_applied(depth: int, scope: str,
 
 def test_ordinary_checkpoints_stay_as_they_are() -> None:
     variables, _ = draw(make_network(18), 0)
-    masked = tf1_lottery.apply_masks(variables)
+    masked = tf1_lottery.masked_variables(variables)
     assert list(masked) == list(variables)
     assert all(masked[name] is array for name, array in variables.items())
 
@@ -106,21 +106,21 @@ def test_ordinary_checkpoints_stay_as_they_are() -> None:
 def test_weights_without_masks_are_taken_whole() -> None:
     network = make_network(18)
     variables, _ = draw(network, 0)
-    masked = tf1_lottery.apply_masks(as_fork(network, variables, {}))
+    masked = tf1_lottery.masked_variables(as_fork(network, variables, {}))
     np.testing.assert_equal(masked, variables)
 
 
 def test_a_mask_of_another_shape_is_refused() -> None:
     variables = {"conv_1_w": np.ones((3, 3, 3, 4), np.float32), "conv_1_m": np.ones((3, 3, 3, 1), np.float32)}
     with pytest.raises(UserError, match=r"Mask of conv2d/kernel: got shape \[3, 3, 3, 1\], expected \[3, 3, 3, 4\]"):
-        tf1_lottery.apply_masks(variables)
+        tf1_lottery.masked_variables(variables)
 
 
 @pytest.mark.parametrize(("depth", "scope"), [(18, ""), (50, ""), (20, "resnet_model/")])
 def test_the_network_is_told(depth: int, scope: str) -> None:
     network = make_network(depth)
     fork = as_fork(network, *draw(network, 0), scope)
-    options = tf1_describe.describe(fork)
+    options = tf1_describe.options_of(fork)
     assert (options["resnet_depth"], options["resnet_width"], options["num_label_classes"]) == (depth, 4, 3)
     assert tf1_describe.contents(fork) == ("Momentum", False)
 

@@ -59,7 +59,7 @@ def test_there_and_back_is_the_same_bits(tmp_path: Path, options: dict[str, Any]
     arrays = draw(network)
     prefix = tf1.write_checkpoint(str(tmp_path), network, arrays)
     variables = tf1.read_checkpoint(prefix)
-    again = make_network(tf1_describe.describe(variables))
+    again = make_network(tf1_describe.options_of(variables))
     restored = tf1.from_tf1(again, variables)
     assert restored["step"] == 1251
     assert_same_bits(restored | {"step": arrays["step"]}, arrays)
@@ -142,7 +142,7 @@ def test_writes_the_data_file_that_tensorflow_wrote(
     meta = json.loads(golden(f"model/{case}/meta.json").read_text())
     theirs = golden(f"model/{case}/{meta[f'{when}_checkpoint']}.data-00000-of-00001")
     variables = tf1.read_checkpoint(str(theirs.with_suffix("")))
-    options = tf1_describe.describe(variables)
+    options = tf1_describe.options_of(variables)
     network = make_network(options, num_classes=options["num_label_classes"])
     prefix = tf1.write_checkpoint(str(tmp_path), network, tf1.from_tf1(network, variables))
     ours = Path(f"{prefix}.data-00000-of-00001")

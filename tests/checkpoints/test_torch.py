@@ -76,7 +76,7 @@ def test_there_and_back_is_bit_equal(saved: Saved) -> None:
 
 
 def test_what_travels_with_the_weights(saved: Saved) -> None:
-    options = torch.describe(torch.read_state_dict(saved.path), saved.path)
+    options = torch.options_of(torch.read_state_dict(saved.path), saved.path)
     assert options == {
         "resnet_depth": 18, "stem": "imagenet", "project_first_group": False, "num_label_classes": 3,
         "pool_padding": "symmetric", "mean_rgb": (0.5, 0.4, 0.3), "stddev_rgb": (0.229, 0.224, 0.225),
@@ -93,7 +93,7 @@ def test_an_outline_has_all_but_the_numbers(saved: Saved) -> None:
     assert {name: (a.shape, a.dtype) for name, a in outline.items()} == {
         name: (a.shape, a.dtype) for name, a in whole.items()
     }
-    assert torch.describe(outline, saved.path) == torch.describe(whole, saved.path)
+    assert torch.options_of(outline, saved.path) == torch.options_of(whole, saved.path)
 
 
 @pytest.mark.parametrize("metadata", [[], {"resnet_tpu": 3}, {"resnet_tpu": "{"}, {"resnet_tpu": "[1]"}])
@@ -142,7 +142,7 @@ _OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", _OPTIONS, ids=str)
 def test_the_arrays_tell_the_options(options: dict[str, Any], blank: str) -> None:
     network = _network(**options)
-    found = torch.describe(_state_dict(network), blank)
+    found = torch.options_of(_state_dict(network), blank)
     again = ModelConfig(
         **{name: value for name, value in found.items() if name not in ("num_label_classes", "eval_preprocessing")},
     )
@@ -195,14 +195,14 @@ _OTHERS: list[tuple[str, int, dict[str, tuple[int, ...] | None]]] = [
 def test_other_networks_are_refused_by_name(words: str, depth: int, changes: dict[str, Any], blank: str) -> None:
     arrays = _change(_state_dict(_network(depth)), **changes)
     with pytest.raises(UserError) as caught:
-        torch.describe(arrays, blank)
+        torch.options_of(arrays, blank)
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"Weights {blank}: got ")
 
 
 def test_counters_are_passed_over_and_a_classifier_is_not_needed(blank: str) -> None:
     arrays = _change(_state_dict(_network()), bn1__num_batches_tracked=(), fc__weight=None, fc__bias=None)
-    options = torch.describe(arrays, blank)
+    options = torch.options_of(arrays, blank)
     assert "num_label_classes" not in options
     assert options["resnet_depth"] == 18
 
@@ -217,7 +217,7 @@ def _config(folder: Path, **content: Any) -> str:
 def test_timm_s_config_beside_the_weights(tmp_path: Path) -> None:
     pretrained = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.3, 0.4], "input_size": [3, 224, 224]}
     path = _config(tmp_path, architecture="resnet18", label_names=_CLASSES, pretrained_cfg=pretrained)
-    options = torch.describe(_state_dict(_network()), path)
+    options = torch.options_of(_state_dict(_network()), path)
     assert (options["mean_rgb"], options["stddev_rgb"]) == ((0.5, 0.5, 0.5), (0.2, 0.3, 0.4))
     assert torch.read_class_names(path) == _CLASSES
 
@@ -226,22 +226,22 @@ def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
     arrays = _state_dict(_network())
     path = _config(tmp_path, architecture="resnetaa50d", pretrained_cfg={"mean": [0.5] * 3})
     with pytest.raises(UserError, match="got resnetaa50d, an anti-aliased ResNet"):
-        torch.describe(arrays, path)
+        torch.options_of(arrays, path)
     path = _config(tmp_path, label_names=["one"], pretrained_cfg={"std": [1, 1, 1]})
     with pytest.raises(UserError, match="1 class names for 3 classes"):
-        torch.describe(arrays, path)
+        torch.options_of(arrays, path)
     path = _config(tmp_path, pretrained_cfg={"mean": [0.5]})
     with pytest.raises(UserError, match=r"mean_rgb in the description of .*: got .*three numbers"):
-        torch.describe(arrays, path)
+        torch.options_of(arrays, path)
     for content in (b"{", b"\xff\xfe\xff", b"[" * 100_000):
         (tmp_path / "config.json").write_bytes(content)
         with pytest.raises(UserError, match=r"config\.json: got .*, expected JSON"):
-            torch.describe(arrays, path)
+            torch.options_of(arrays, path)
 
 
 def test_another_program_s_config_tells_nothing(tmp_path: Path) -> None:
     path = _config(tmp_path, mean_rgb=[9, 9, 9], pretrained_cfg=None, label_names=["one"])
-    assert torch.describe(_state_dict(_network()), path)["mean_rgb"] == ModelConfig.mean_rgb
+    assert torch.options_of(_state_dict(_network()), path)["mean_rgb"] == ModelConfig.mean_rgb
     assert torch.read_class_names(path) is None
 
 
@@ -400,7 +400,7 @@ def test_the_other_pool_padding_is_written_with_a_warning(tmp_path: Path, caplog
     path, network = str(tmp_path / "w.safetensors"), _network(pool_padding="same", num_classes=2)
     torch.write_safetensors(path, network, _drawn(network))
     assert "pool_padding=same" in caplog.text
-    assert torch.describe(torch.read_state_dict(path), path)["pool_padding"] == "same"
+    assert torch.options_of(torch.read_state_dict(path), path)["pool_padding"] == "same"
     assert torch.read_class_names(path) is None
 
 

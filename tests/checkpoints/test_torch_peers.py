@@ -78,7 +78,7 @@ def _logits(model: Any, images: np.ndarray) -> np.ndarray:
 def _load(path: str) -> tuple[Network, Arrays, Arrays]:
     """The network and its arrays from a file of PyTorch's."""
     state_dict = weights.read_state_dict(path)
-    options = weights.describe(state_dict, path)
+    options = weights.options_of(state_dict, path)
     num_classes = options.pop("num_label_classes")
     assert options.pop("eval_preprocessing") == "pil"
     network = create_network(ModelConfig(precision="float32", **options), num_classes=num_classes, image_size=64)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group, Menu, OtherName, describe, metavar
+from resnet_tpu.cli.arguments import Argument, Command, Given, Group, Menu, OtherName, help_of, metavar
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import FilePath, option
@@ -116,7 +116,7 @@ def test_other_names_mean_the_option_and_are_in_the_help() -> None:
     with pytest.raises(UserError, match="got --absent"):
         command.parse(["--absent=1"])
     words = " ".join(command.help(whole=False).split())
-    assert f"--seed N {describe(OPTIONS['seed'])} Also --start." in words
+    assert f"--seed N {help_of(OPTIONS['seed'])} Also --start." in words
     assert "Also --epochs=20 for 20epochs." in words
 
 
@@ -153,14 +153,14 @@ def test_help_shows_every_option_with_text_default_and_examples() -> None:
     assert "IN Where from." in words
     for found in OPTIONS.values():
         assert f"--{found.name} {metavar(found)}" in words
-        assert describe(found) in words
+        assert help_of(found) in words
     assert "  prog verb x" in shown
 
 
 def test_defaults_are_told_unless_the_text_does() -> None:
-    assert describe(OPTIONS["train_batch_size"]).endswith(" Default: 1024.")
-    assert describe(OPTIONS["use_tpu"]).endswith(" Default: true.")
-    assert describe(OPTIONS["num_eval_images"]).count("Default") == 1
+    assert help_of(OPTIONS["train_batch_size"]).endswith(" Default: 1024.")
+    assert help_of(OPTIONS["use_tpu"]).endswith(" Default: true.")
+    assert help_of(OPTIONS["num_eval_images"]).count("Default") == 1
 
 
 @dataclasses.dataclass(frozen=True)

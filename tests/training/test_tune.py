@@ -22,10 +22,13 @@ from resnet_tpu.models import layers
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
-from resnet_tpu.training import tune
+from resnet_tpu.training import kernel_setting, kernels_of_run, tune
+from resnet_tpu.training.kernel_memory import remembered
+from resnet_tpu.training.kernel_setting import KernelSetting, setting_from
+from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.trained import load_trained
-from resnet_tpu.training.tune import Choice, Trial, fastest
+from resnet_tpu.training.tune import Trial, fastest
 
 CPU = distributed.mesh_of(jax.devices("cpu")[:1])
 OPTIONS = {
@@ -66,7 +69,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def only(**found: Kernels) -> None:
-        for module in (choose, tune):
+        for module in (choose, kernel_setting):
             monkeypatch.setattr(module, "KERNELS", {name: lambda _, made=made: made for name, made in found.items()})
         monkeypatch.setattr(choose, "_for_devices", lambda *_: "plain")
         monkeypatch.setattr(native, "load", lambda: frozenset({"float32"}))
@@ -85,7 +88,7 @@ def test_what_is_wrong_slow_or_does_not_compile_is_not_taken(kernels: Callable[.
         broken=Kernels("broken", add_relu=broken),
     )
     best, trials = tune.tune(CONFIG, CPU)
-    found = {trial.choice.kernels: trial for trial in trials}
+    found = {trial.setting.kernels: trial for trial in trials}
     assert best.kernels in ("plain", "fused")
     assert "differs from plain by" in found["wrong"].left_out
     assert "dot_general requires" in found["broken"].left_out
@@ -97,28 +100,28 @@ def test_what_is_wrong_slow_or_does_not_compile_is_not_taken(kernels: Callable[.
 def test_the_choice_is_remembered_for_the_same_step_alone(
     kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tune, "fastest", lambda trials: Choice("fused"))
+    monkeypatch.setattr(tune, "fastest", lambda trials: KernelSetting("fused"))
     tune.tune(CONFIG, CPU)
-    monkeypatch.setattr(tune, "tune", pytest.fail)
+    monkeypatch.setattr(kernels_of_run, "tune", pytest.fail)
     with caplog.at_level(logging.INFO):
-        assert tune.resolve_kernels(CONFIG, CPU, None) == Choice("fused")
-        assert tune.resolve_kernels(CONFIG.replace(train_batch_size=16), CPU, None) == Choice("plain")
-        assert tune.resolve_kernels(CONFIG.replace(kernels="plain"), CPU, None) == Choice("plain")
+        assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("fused")
+        assert resolve_kernels(CONFIG.replace(train_batch_size=16), CPU, None) == KernelSetting("plain")
+        assert resolve_kernels(CONFIG.replace(kernels="plain"), CPU, None) == KernelSetting("plain")
     assert [record.getMessage() for record in caplog.records] == [
         "Kernels: fused (the fastest when they were timed here)", "Kernels: plain", "Kernels: plain",
     ]  # fmt: skip
-    assert list(tune.remembered().values()) == [Choice("fused")]
-    (words,) = tune.remembered()
+    assert list(remembered().values()) == [KernelSetting("fused")]
+    (words,) = remembered()
     assert words.startswith("ResNet-8, 32 px, float32, batch 8 on 1 x cpu, jax ")
     kernels(plain=PLAIN)  # what is remembered is not there any more
-    assert tune.resolve_kernels(CONFIG, CPU, None) == Choice("plain")
+    assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
 
 
 def test_a_cpu_says_why_it_goes_without_its_own_kernels(
     kernels: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        assert tune.resolve_kernels(CONFIG.replace(precision="bfloat16"), CPU, None) == Choice("plain")
+        assert resolve_kernels(CONFIG.replace(precision="bfloat16"), CPU, None) == KernelSetting("plain")
     why = "the library in C lacks bfloat16 on this processor; --precision=float32 is faster here"
     assert [record.getMessage() for record in caplog.records] == [f"Kernels: plain ({why})"]
 
@@ -128,19 +131,21 @@ def test_a_damaged_memory_is_nothing_remembered(kernels: Callable[..., None], tm
     path = tmp_path / "cache" / "resnet_tpu" / "kernels.json"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert tune.resolve_kernels(CONFIG, CPU, None) == Choice("plain")
-    assert tune.remembered() == {}
+    assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
+    assert remembered() == {}
 
 
 def test_a_long_training_on_an_accelerator_times_them_first(
     kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(tune, "tune", lambda config, mesh: (asked.append(config), (Choice("fused"), []))[1])
-    monkeypatch.setattr(tune, "_on_accelerator", lambda mesh: True)
-    assert tune.resolve_kernels(CONFIG.replace(train_steps=100), CPU, None) == Choice("plain")
+    monkeypatch.setattr(
+        kernels_of_run, "tune", lambda config, mesh: (asked.append(config), (KernelSetting("fused"), []))[1]
+    )
+    monkeypatch.setattr(kernels_of_run, "on_accelerator", lambda mesh: True)
+    assert resolve_kernels(CONFIG.replace(train_steps=100), CPU, None) == KernelSetting("plain")
     assert not asked
-    assert tune.resolve_kernels(CONFIG.replace(train_steps=100_000), CPU, None) == Choice("fused")
+    assert resolve_kernels(CONFIG.replace(train_steps=100_000), CPU, None) == KernelSetting("fused")
     assert len(asked) == 1
 
 
@@ -158,7 +163,7 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
         assert "Kernels: fused (as until now)" in caplog.text
         assert "Until now the kernels were" not in caplog.text
         # and on other devices it says what changes
-        assert tune.resolve_kernels(CONFIG, CPU, before | {"device": "TPU v5 lite"}) == Choice("plain")
+        assert resolve_kernels(CONFIG, CPU, before | {"device": "TPU v5 lite"}) == KernelSetting("plain")
     assert "Until now the kernels were fused on TPU v5 lite: results will agree except for rounding." in caplog.text
     whole = config.replace(train_steps=4, model_dir=str(tmp_path / "whole"))
     train(whole)
@@ -168,7 +173,7 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
 
 
 def test_plain_is_taken_unless_another_gains() -> None:
-    plain, fused, other = Choice("plain"), Choice("fused"), Choice("fused", tuned_compiler=False)
+    plain, fused, other = KernelSetting("plain"), KernelSetting("fused"), KernelSetting("fused", tuned_compiler=False)
     assert fastest([Trial(plain, 10.1), Trial(fused, 10.0), Trial(other, left_out="no")]) == plain
     assert fastest([Trial(plain, 10.5), Trial(fused, 10.0), Trial(other, 9.0)]) == other
     with pytest.raises(UserError, match=r"^Kernels: got plain: no memory; fused, the compiler's own options: no, expe"):
@@ -187,8 +192,8 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert sum("chosen" in line for line in lines) == 1
     assert cli.main(["tune", *arguments, "--format=json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {trial["choice"]["kernels"] for trial in found["trials"]} == {"plain", "fused"}  # the fastest first
-    assert found["best"] in [trial["choice"] for trial in found["trials"]]
+    assert {trial["setting"]["kernels"] for trial in found["trials"]} == {"plain", "fused"}  # the fastest first
+    assert found["best"] in [trial["setting"] for trial in found["trials"]]
     assert all(trial["milliseconds"] > 0 for trial in found["trials"])
     assert cli.main(["doctor"]) in (0, 2)
     assert "ResNet-8, 32 px, float32, batch 8 on 1 x cpu" in capsys.readouterr().out
@@ -202,6 +207,6 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
 
 
 @pytest.mark.long
-def test_a_choice_survives_the_journey_through_a_checkpoint() -> None:
-    for choice in (Choice("fused"), Choice("block", tuned_compiler=False)):
-        assert tune._as_choice(json.loads(json.dumps(dataclasses.asdict(choice)))) == choice
+def test_a_setting_survives_the_journey_through_a_checkpoint() -> None:
+    for setting in (KernelSetting("fused"), KernelSetting("block", tuned_compiler=False)):
+        assert setting_from(json.loads(json.dumps(dataclasses.asdict(setting)))) == setting

@@ -1,4 +1,4 @@
-"""What programs and notebooks need, which `resnet_tpu` has too: the verbs as functions, and trained models."""
+"""What programs and notebooks need, also available in `resnet_tpu`: the verbs as functions, and trained models."""
 
 from resnet_tpu.api.dataset import Dataset, Example, open_dataset
 from resnet_tpu.api.model import Model, load_model

@@ -36,7 +36,7 @@ class Dataset(Sequence[Example]):
 
     @property
     def class_names(self) -> list[str]:
-        """By label; numbers where the data does not say."""
+        """Names by label; numbers if the data have no names."""
         return self._source.class_names or numbered(self._source.num_classes)
 
     def __len__(self) -> int:
@@ -55,11 +55,11 @@ class Dataset(Sequence[Example]):
         return (self._example(number) for number in range(len(self)))
 
     def batches(self, batch_size: int = 32) -> Batches:
-        """What the network sees: the training split endlessly, in random order and cut out at random; others once.
+        """Batches as the network sees them: the training split endlessly, shuffled and randomly cropped; others once.
 
         Each is a dict of `image` uint8 [batch_size, s, s, 3], `label` int32 and `weight` float32 [batch_size], which is
         0 where the last batch is padded. Order and crops follow from `seed`, as in a training. Close it, or use `with`.
-        Raises UserError for no whole number of at least 1.
+        Raises UserError unless `batch_size` is a whole number of at least 1.
         """
         batch_size = _BATCH_SIZE.convert(batch_size)
         if self.split == "train":

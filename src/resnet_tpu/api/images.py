@@ -24,7 +24,7 @@ Images = OneImage | Iterable[OneImage]
 
 
 _FileBytes = bytes | bytearray | memoryview | io.IOBase
-"""What holds the bytes of a file, of which nobody wants each one."""
+"""What holds the bytes of a file, and is not to be iterated over byte by byte."""
 
 
 class ImageSource:
@@ -33,7 +33,7 @@ class ImageSource:
     honour_exif = True
 
     def __init__(self, images: Images, class_names: Sequence[str]) -> None:
-        """Raises UserError for what is no image, a path that is not there, and where there are no images at all."""
+        """Raises UserError for anything but an image, for a missing path, and when there are no images at all."""
         self.class_names = list(class_names)
         self.num_classes = len(class_names)
         self._origins = [origin for image in _each(images) for origin in self._origins_of(image)]
@@ -95,10 +95,10 @@ def _arrays(image: Any) -> list[np.ndarray]:
 
 
 def _encode(image: Any) -> bytes:
-    """The image as a file that decodes to its very pixels."""
+    """The image as a file that decodes to exactly its pixels."""
     if isinstance(image, np.ndarray):
         image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
     file = io.BytesIO()
-    pixels = np.asarray(to_rgb(image.copy()))  # whose `info` changes
+    pixels = np.asarray(to_rgb(image.copy()))  # a copy, because this changes its `info`
     Image.fromarray(turn(pixels, orientation_of(image))).save(file, "BMP")
     return file.getvalue()

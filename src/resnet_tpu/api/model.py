@@ -62,14 +62,14 @@ class Model:
         return Predictions(names, probabilities, labels, self.class_names)
 
     def logits(self, images: Images) -> np.ndarray:
-        """What the softmax makes probabilities of: float32 [n, classes]. Raises UserError."""
+        """The logits, of which a softmax makes probabilities: float32 [n, classes]. Raises UserError."""
         return self._run("logits", ImageSource(images, self.class_names))[0]
 
     def features(self, images: Images, stage: str = "pooled") -> np.ndarray:
-        """What a part of the network gives: float32 [n, c] for `pooled`, [n, h, w, c] for `stem`, `group1` and so on.
+        """The output of part of the network: float32 [n, c] for `pooled`, [n, h, w, c] for `stem`, `group1` and so on.
 
-        `pooled` is what the classifier sees. Raises UserError for a stage that is not in `stages`, which are those of
-        checkpoints and weights: a bundle has `logits` alone.
+        `pooled` is what the classifier sees. Raises UserError for a stage that is not in `stages`: checkpoints and
+        weights have all of them, a bundle only `logits`.
         """
         if stage not in self.stages:
             do = f"Name one, or load the checkpoint instead of a bundle.{nearest(stage, self.stages)}"
@@ -93,20 +93,20 @@ class Model:
         return np.concatenate(outputs), np.concatenate(labels)
 
     def _batches(self, source: ImageSource) -> Iterator[dict[str, np.ndarray]]:
-        """All images, cut out as in evaluation; batches are padded to few sizes, for each is compiled for."""
+        """All images, cut out as in evaluation; batches are padded to a few sizes, as each is compiled for."""
         size = min(_MOST_AT_ONCE, 1 << (len(source) - 1).bit_length())
         with eval_batches(source, self.config.data, batch_size=size) as batches:
             yield from batches
 
 
 def load_model(source: str | os.PathLike[str], *, precision: Precision | None = None) -> Model:
-    """The trained network that `source` means.
+    """Loads the trained network that `source` refers to.
 
     source: the `model_dir` of a run, its newest checkpoint; a checkpoint; a bundle, or the folder it was exported to;
     a file of weights of torchvision, timm or the original program; or a name such as `resnet50` or
     `hf:timm/resnet50.a1_in1k`, which is fetched once (`resnet-tpu models` lists more).
-    precision: of the arithmetic; default that of the training, float32 for weights from elsewhere. Not of bundles.
-    Nothing is printed. Raises UserError when there is none.
+    precision: of the arithmetic; default: that of the training, or float32 for weights from elsewhere. Bundles ignore
+    it. Nothing is printed. Raises UserError when there is no such network.
     """
     path = expand_home(os.fspath(source))
     if bundle := find_bundle(path):

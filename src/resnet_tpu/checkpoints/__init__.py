@@ -1,1 +1,1 @@
-"""Trained weights on disk: ours, those of the original, of PyTorch and of timm, and the ways between them."""
+"""Trained weights on disk: ours and those of the original, PyTorch and timm, and conversion between them."""

@@ -1,6 +1,6 @@
-"""The checksums of the files of a checkpoint: Orbax and TensorStore keep none of the arrays, nor of JSON.
+"""Checksums of the files of a checkpoint: Orbax and TensorStore keep none, neither for arrays nor for JSON.
 
-`<step>/checksums.json` holds the size and the CRC32C of every other file. In a bucket there is none: a bucket keeps
+`<step>/checksums.json` holds the size and the CRC32C of every other file. In a bucket it is not written: a bucket keeps
 checksums itself.
 """
 
@@ -15,13 +15,13 @@ from resnet_tpu import storage
 from resnet_tpu.storage import checked_json
 
 FILE = "checksums.json"
-"""Not there where the writer was killed before it."""
+"""Missing where the writer was killed before it wrote this file."""
 
 _READ_BYTES = 1 << 22
 
 
 def write(path: str) -> None:
-    """Writes the checksums of the checkpoint at `path`, which is whole."""
+    """Writes the checksums of the checkpoint at `path`, which must be complete."""
     if not storage.is_remote(path):
         found = {name: _describe(file) for name, file in sorted(_files(path, ""))}
         storage.write_text(storage.join(path, FILE), json.dumps(found, indent=1) + "\n")
@@ -30,12 +30,12 @@ def write(path: str) -> None:
 def check(path: str, part: str) -> None:
     """Raises ValueError when the folder or file `part` of the checkpoint at `path` is not what was written.
 
-    Nothing is known of a checkpoint without checksums: an old one, or one whose writer was killed just then.
+    A checkpoint without checksums, an old one or one whose writer was killed just then, is not checked.
     """
     if storage.is_remote(path) or not storage.exists(manifest := storage.join(path, FILE)):
         return
     written = checked_json.as_kind(dict[str, list[int]], checked_json.parse(storage.read_text(manifest)), FILE)
-    names = sorted(name for name in written if name.split("/")[0] == part)  # others may have left files beside them
+    names = sorted(name for name in written if name.split("/")[0] == part)  # others may have left more files there
     files = dict(_files(path, part))
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda name: _describe(files[name]) if name in files else None, names)
@@ -45,7 +45,7 @@ def check(path: str, part: str) -> None:
 
 
 def _files(path: str, part: str) -> Iterator[tuple[str, Path]]:
-    """The files of a part of a checkpoint, of all of it for '', by their names in it."""
+    """(name in the checkpoint, path) of each file of a part of it; '' for the whole checkpoint."""
     folder = Path(path)
     found = folder / part
     for file in [found] if found.is_file() else found.rglob("*"):

@@ -1,4 +1,4 @@
-"""From one kind of weights to another: into a `model_dir` that every verb works on, and back out of it."""
+"""Converts weights from one kind to another: into a `model_dir` that every verb works on, and back out of it."""
 
 import contextlib
 import logging
@@ -34,7 +34,7 @@ IMAGE_SIZE = 224
 """Side in pixels of the images that the original, torchvision and most of timm train on."""
 
 AVERAGE_DECAY = 0.9999
-"""Of the moving averages in all of the original's configurations that keep them; a checkpoint does not tell it."""
+"""The decay of the moving averages in all configurations of the original that keep them; checkpoints do not hold it."""
 
 _SUFFIX = ".safetensors"
 
@@ -48,16 +48,16 @@ def convert(
     image_size: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the weights that `source` means (see `weights.locate`) anew at `target`, whole or not at all.
+    """Converts the weights that `source` means (see `weights.locate`) and writes them to `target`, whole or not at all.
 
-    to: `model_dir`, a run of ours, with the step, momentum and averages that a training of the original left; `tf1`, a
+    to: `model_dir`, one of our runs, with the step, momentum and averages of a training with the original; `tf1`, a
     folder with a checkpoint of the original, with the same; `safetensors`, a file with torchvision's names, in which
-    averages take the place of the weights unless export_moving_average is off; `timm`, a folder with such a file and
-    what timm and the hub want beside it. Default: `safetensors` when `target` is called so, else `model_dir`.
-    labels: a text file with the name of each class on a line. image_size: of a `model_dir`; default: that of the
-    weights where a file tells it, else 224.
-    overrides: values of options that the source does not tell.
-    Raises UserError when the source is none or damaged, options contradict it, or there is something at `target`.
+    averages replace the weights unless export_moving_average is off; `timm`, a folder with such a file and what timm
+    and the hub need beside it. Default: `safetensors` when `target` has that suffix, else `model_dir`.
+    labels: a text file with one class name per line. image_size: of a `model_dir`; default: that of the weights where a
+    file records it, else 224.
+    overrides: values of options that the source does not record.
+    Raises UserError when the source is not weights or damaged, options contradict it, or `target` already exists.
     """
     to = to or ("safetensors" if target.endswith(_SUFFIX) else "model_dir")
     check_target(target, to)
@@ -79,7 +79,7 @@ def convert(
     elif to == "tf1":
         _write_tf1(target, config, network, arrays)
     else:
-        measured = "ema" not in arrays or config.eval.export_moving_average  # evaluations are of the averages
+        measured = "ema" not in arrays or config.eval.export_moving_average  # evaluations use the averages
         arrays = _exported(target, config, arrays)
         if to == "timm":
             top_1 = _top_1(weights) if measured else None
@@ -93,7 +93,7 @@ def convert(
 
 
 def _check_fit(to: Form, **options: Any) -> None:
-    """Raises UserError for an option that what is written has no place for."""
+    """Raises UserError for an option for which the format to be written has no place."""
     forms = {"labels": ("model_dir", "safetensors", "timm"), "image_size": ("model_dir",)}
     for name, value in options.items():
         if value and to not in forms[name]:
@@ -101,9 +101,9 @@ def _check_fit(to: Form, **options: Any) -> None:
 
 
 def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:
-    """The options, arrays and class names of the weights that `source` means, which are not ours.
+    """The options, arrays and class names of the weights that `source` means, which must not be ours.
 
-    Where there are moving averages, the arrays are these. Raises UserError as `convert`.
+    Where there are moving averages, the arrays are the averages. Raises UserError as `convert` does.
     """
     weights = open_weights(source)
     config = _configure(weights, None, {})
@@ -112,7 +112,7 @@ def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:
 
 
 def check_target(target: str, to: Form) -> None:
-    """Raises UserError when there is something at `target` already, or its name does not fit."""
+    """Raises UserError when `target` already exists, or its name does not fit the format."""
     if to == "safetensors":
         if not target.endswith(_SUFFIX):
             raise UserError("Target", target, f"a file called *{_SUFFIX}", f"Write {target}{_SUFFIX}.")
@@ -124,7 +124,7 @@ def check_target(target: str, to: Form) -> None:
 
 
 def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str, Any]) -> Config:
-    """The options of the run that the weights come from, as far as they are told or given; else the defaults."""
+    """The options of the run that the weights come from, as far as recorded or given; else the defaults."""
     config = Config().replace(**weights.options)
     if weights.kind != "ours":
         config = config.replace(
@@ -139,7 +139,7 @@ def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str,
 
 
 def _training_options(weights: Weights) -> dict[str, Any]:
-    """What optimizer slots and averages tell of the training."""
+    """Options of the training, as optimizer slots and averages reveal them."""
     found = contents(weights.variables)
     options: dict[str, Any] = {"enable_lars": True} if found.optimizer == LARS.strip("/") else {}
     if found.averaged:
@@ -151,7 +151,7 @@ def _training_options(weights: Weights) -> dict[str, Any]:
 
 
 def _read_labels(path: str, num_classes: int) -> list[str]:
-    """The class names in a text file. Raises UserError when they are not as many as the classes."""
+    """The class names in a text file. Raises UserError when there are more or fewer than classes."""
     if not storage.exists(path) or storage.is_dir(path):
         raise UserError("Labels", path, "a text file with a class name on each line", "Check the path.")
     names = storage.read_names(path)
@@ -161,7 +161,7 @@ def _read_labels(path: str, num_classes: int) -> list[str]:
 
 
 def _arrays(weights: Weights, network: Network) -> Arrays:
-    """The arrays as a checkpoint of ours holds them. Raises UserError when one is missing or has another shape."""
+    """The arrays as our checkpoints hold them. Raises UserError when one is missing or has another shape."""
     params, batch_stats, report = start_from(network, weights, *network.shapes())
     if report.skipped:
         do = "Give the whole network, and options that do not contradict it."
@@ -182,7 +182,7 @@ def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: li
     if class_names is None:
         log.info("No class names found: the classes are called 0, 1, ... Use --labels=FILE to name them")
     config, step = config.replace(model_dir=target), int(arrays["step"])
-    # images that a training had seen after so many steps, as far as the options tell
+    # the images that a training has seen after this many steps, by the batch size in the options
     meta = make_meta(config, class_names, step * config.train.train_batch_size)
     arrays = jax.tree.map(jnp.asarray, arrays | {"step": jnp.int32(step)})
     with _new_folder(target) as folder:
@@ -209,7 +209,7 @@ def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) ->
 
 
 def _exported(target: str, config: Config, arrays: Arrays) -> Arrays:
-    """The params and batch_stats to give away: the moving averages, where there are any and they are wanted."""
+    """The params and batch_stats to export: the moving averages, where there are any and they are wanted."""
     if "ema" not in arrays or not config.eval.export_moving_average:
         return arrays
     log.info(
@@ -219,7 +219,7 @@ def _exported(target: str, config: Config, arrays: Arrays) -> Arrays:
 
 
 def _top_1(weights: Weights) -> float | None:
-    """The accuracy on validation images that the training measured of its checkpoint, if it did."""
+    """The validation accuracy that the training measured for this checkpoint, if it did."""
     run = folders.run_of(weights.source)
     if weights.kind != "ours" or not run or weights.step is None:
         return None
@@ -228,7 +228,7 @@ def _top_1(weights: Weights) -> float | None:
 
 @contextlib.contextmanager
 def _new_folder(target: str) -> Iterator[str]:
-    """A folder to write into, which becomes `target` when the block is done and is gone when it raises."""
+    """A folder to write to, which becomes `target` when the block succeeds and is deleted when it raises."""
     if storage.is_remote(target):
         yield target
         return

@@ -1,7 +1,7 @@
-"""The folders of checkpoints: which are whole, which go, which are put aside; on the disk and in a bucket.
+"""The folders of checkpoints: which are complete, deleted or put aside; on the disk and in a bucket.
 
-On the disk Orbax writes a checkpoint aside and renames its folder. In a bucket no folder can be renamed: there the file
-that it writes last makes a checkpoint whole, and what deletes one takes that file away first.
+On the disk, Orbax writes a checkpoint aside and renames its folder. In a bucket no folder can be renamed: there, the
+file that it writes last marks a checkpoint as complete, and deleting a checkpoint removes that file first.
 """
 
 import re
@@ -26,7 +26,7 @@ _PATTERN = re.compile(r"[\[*?\\]")
 def check_name(folder: str) -> None:
     """Raises UserError for a folder in which Orbax cannot write, or would mix its files with those of others.
 
-    It looks for what its processes wrote by a pattern that begins with the path, and TensorStore takes \\ for /.
+    It finds what its processes wrote by a glob pattern that begins with the path, and TensorStore takes \\ for /.
     """
     path = storage.absolute(folder)
     if found := _PATTERN.search(path):
@@ -35,7 +35,7 @@ def check_name(folder: str) -> None:
 
 
 def check_model_dir(model_dir: str) -> None:
-    """Raises UserError for what is no folder for a run: see `check_name`; a checkpoint, or a folder of them."""
+    """Raises UserError for what cannot be a run's folder: see `check_name`; a checkpoint; a folder of checkpoints."""
     check_name(model_dir)
     newest = [storage.join(model_dir, str(step)) for step in steps_in(model_dir)[-1:]]
     if is_checkpoint(model_dir) or any(map(is_checkpoint, newest)):
@@ -62,14 +62,14 @@ def run_of(checkpoint: str) -> str:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Whether `path` is a whole checkpoint of ours."""
+    """Whether `path` is a complete checkpoint of ours."""
     return storage.exists(storage.join(path, _LAST if storage.is_remote(path) else MARK))
 
 
 def delete(folder: str, steps: Collection[int]) -> None:
-    """Deletes checkpoints from a folder of them. Every process calls it, the first one does it.
+    """Deletes checkpoints from a folder of them. Every process must call it; the first one does the work.
 
-    Orbax would ask for a right to the bucket itself that the roles for reading and writing files do not give.
+    Orbax would require a permission on the bucket itself that the roles for reading and writing files do not include.
     """
     if hosts.is_first():
         for step in steps:
@@ -77,25 +77,25 @@ def delete(folder: str, steps: Collection[int]) -> None:
             if storage.is_remote(path):
                 storage.remove(storage.join(path, _LAST))
                 storage.remove_dir(path)
-            else:  # nobody may take what is left by a kill for a checkpoint
+            else:  # renamed first, so that nobody takes what a kill leaves for a checkpoint
                 storage.move(path, f"{path}{_DELETED}")
                 storage.remove_dir(f"{path}{_DELETED}")
     hosts.wait_for_all()
 
 
 def delete_unfinished(folder: str) -> None:
-    """Deletes what a killed run left of checkpoints. Every process calls it, the first one does it."""
+    """Deletes partial checkpoints that a killed run left. Every process must call it; the first one does the work."""
     if hosts.is_first():
         left = {name for name in storage.list_dir(folder) if _LEFT.fullmatch(name)}
         whole = set(map(str, steps_in(folder)))
         for path in (storage.join(folder, name) for name in left - whole):
-            if not is_checkpoint(path):  # as 012, which a person made
+            if not is_checkpoint(path):  # such as 012, which a person made
                 storage.remove_dir(path)
     hosts.wait_for_all()
 
 
 def put_aside(paths: Collection[str]) -> None:
-    """Renames damaged checkpoints to `<step>.damaged`. Every process calls it, the first one does it."""
+    """Renames damaged checkpoints to `<step>.damaged`. Every process must call it; the first one does the work."""
     if hosts.is_first():
         for path in paths:
             if storage.is_remote(path):

@@ -1,4 +1,4 @@
-"""What the readers of others' weights share, TensorFlow's and PyTorch's."""
+"""What the readers of TensorFlow's and of PyTorch's weights have in common."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,11 @@ import numpy as np
 from resnet_tpu.errors import UserError
 
 ANY_IMAGE_SIZE = 224
-"""Of networks that are made to see which arrays they have: it decides nothing where the stem is given."""
+"""Image size of networks made only to see which arrays they have: it has no effect where the stem is given."""
 
 
 def stand_in(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """An array of zeros that takes the memory of one of them."""
+    """An array of zeros that takes the memory of a single one."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 

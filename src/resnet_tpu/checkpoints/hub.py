@@ -23,14 +23,14 @@ _PROPERTIES = re.compile(r"---\r?\n(.*?)^---", re.DOTALL | re.MULTILINE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@functools.cache  # asked twice, for the options and for the arrays, which must be of one commit
+@functools.cache  # called twice, for the options and for the arrays, which must be of one commit
 def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
-    """The file of weights of `OWNER/NAME` or `OWNER/NAME@REVISION`, and whose they are, as options.
+    """The file of weights of `OWNER/NAME` or `OWNER/NAME@REVISION`, and their origin and licence, as options.
 
-    A config.json lies beside it. `name`: what the user calls it. Everything is of one commit. What is in the client's
-    cache is not downloaded again; where the hub cannot be asked, the cache alone answers. The environment decides on
+    A config.json lies beside it. `name`: what the user calls it. All files are of one commit. What is in the client's
+    cache is not downloaded again; where the hub cannot be reached, only the cache is used. The environment decides on
     endpoint, proxy, token, cache and offline mode as it does for all programs with that client. Raises UserError when
-    the weights cannot be had, or are not those that the hub has.
+    the weights cannot be obtained, or differ from the hub's.
     """
     path, _, revision = repository.partition("@")
     if not _REPOSITORY.fullmatch(path):
@@ -44,7 +44,7 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     if weights is None:
         raise _lacks(name, _FILES[0])
     card = None
-    with contextlib.suppress(UserError):  # other programs fetch the weights alone, and now there may be no network
+    with contextlib.suppress(UserError):  # others fetch only the weights, and now there may be no network
         card = _download(name, path, "README.md", commit)
     licence = _licence(card)
     checksum = _checked(name, weights)
@@ -72,9 +72,9 @@ def _licence(card: str | None) -> str | None:
 
 
 def _checked(name: str, path: str) -> str:
-    """The SHA-256 of a file in the cache. Raises UserError where it is not the one that the hub told of it.
+    """The SHA-256 of a file in the cache. Raises UserError when it differs from the one that the hub gave.
 
-    The cache calls large files by that checksum, where the file system has links.
+    The cache names large files by that checksum, where the file system has links.
     """
     found = published.checksum(path)
     blob = Path(path).parent / Path(path).readlink() if Path(path).is_symlink() else Path(path)
@@ -100,12 +100,12 @@ def _download(name: str, repository: str, file: str, revision: str) -> str | Non
         raise _unreached(name, repository, revision, client.constants.ENDPOINT, error) from None
     except errors.EntryNotFoundError:
         return None
-    except Exception as error:  # noqa: BLE001  its HTTP library and that for large files each raise their own
+    except Exception as error:  # noqa: BLE001  its libraries for HTTP and for large files raise errors of their own
         raise _refused(name, repository, revision, client.constants.ENDPOINT, error) from None
 
 
 def _unreached(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
-    """The error for what is not in the cache when the hub gives no answer or must not be asked."""
+    """The error for a file that is not in the cache when the hub does not answer or must not be asked."""
     from huggingface_hub import errors
 
     cause = error.__cause__
@@ -117,7 +117,7 @@ def _unreached(name: str, repository: str, revision: str, endpoint: str, error: 
 
 
 def _refused(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
-    """The error for what the hub, or a disk, answered."""
+    """The error for a refusal by the hub or the disk."""
     from huggingface_hub import errors
 
     what, login = f"Weights {name}", "`hf auth login`, or HF_TOKEN with a token that may read it"
@@ -138,7 +138,7 @@ def _refused(name: str, repository: str, revision: str, endpoint: str, error: Ex
 
 
 def _by_hand(repository: str, revision: str, endpoint: str) -> str:
-    """How to do without the client."""
+    """Advice on how to download without the client."""
     files = f"{endpoint}/{repository}/resolve/{revision}/{_FILES[0]}"
     return (
         f"download {files} and the config.json beside it some other way into one folder, and give that as the weights."

@@ -1,4 +1,4 @@
-"""What is in a file of weights: its arrays, and which network it seems to be of. Values are not read where names do."""
+"""What is in a file of weights: its arrays, and the likely network. Values are not read where the names suffice."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.checkpoints.tf1_describe import contents
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, describe, locate, outline
+from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, locate, outline, weights_of
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, VARIANT, Config
@@ -34,7 +34,7 @@ _WRITERS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """An array of a file. `leaf`: its name in a network here, as in --freeze; '' for what is no part of one."""
+    """An array of a file. `leaf`: its name in our network, as in --freeze; '' for one that is not part of it."""
 
     name: str
     leaf: str
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The arrays of a file, from the network's first layer to its last and then the rest, and what the file seems."""
+    """The arrays of a file, in the order of the network's layers and then the rest, and what the file seems to be."""
 
     source: str
     entries: list[Entry]
@@ -57,7 +57,7 @@ def inspect(path: str) -> Inspection:
     found = locate(path)
     arrays = outline(found)
     try:
-        weights = describe(found, arrays)
+        weights = weights_of(found, arrays)
         network = network_of(Config().replace(**weights.options))
         summary, names = f"{summarize(weights, network)}.", _names_of_leaves(weights, network, arrays)
     except UserError as error:
@@ -94,14 +94,14 @@ def summarize(weights: Weights, network: Network) -> str:
 
 
 def _some(class_names: list[str] | None) -> str:
-    """The first class names in brackets, where there are any but numbers."""
+    """The first class names in brackets; nothing if there are none, or only numbers."""
     if class_names is None or class_names == numbered(len(class_names)):
         return ""
     return f" ({listed(class_names, _SHOWN_CLASSES)})"
 
 
 def _is_special(option: str, options: Mapping[str, Any]) -> bool:
-    """Whether an option is worth a word: told, and not as in nearly all networks."""
+    """Whether an option is worth mentioning: it is known, and differs from nearly all networks."""
     return option in options and options[option] not in (OPTIONS[option].default, "imagenet")
 
 
@@ -110,7 +110,7 @@ def _in_words(option: str, value: Any) -> str:
 
 
 def _kept(weights: Weights) -> list[str]:
-    """What there is beside the weights: optimizer state, averages."""
+    """What is kept beside the weights: optimizer state, averages."""
     if weights.kind == "torch":
         return []
     if weights.kind == "tf1":
@@ -123,14 +123,14 @@ def _kept(weights: Weights) -> list[str]:
 
 def _names_of_leaves(weights: Weights, network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Name in `network` of each array that has one, by its name in the file, in the order of the layers."""
-    # the pruning fork has its own names for what the original calls otherwise
+    # the pruning fork names variables differently from the original
     in_file = rename({name: name for name in arrays}) if weights.kind == "tf1" else {name: name for name in arrays}
     found = {leaf: in_file[name] for name, leaf in weights.names_in(network).items() if name in in_file}
     return {found[leaf]: "/".join(leaf[1]) for leaf in tf_names(network).values() if leaf in found}
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A key by which conv2d_9 comes before conv2d_10."""
+    """A sort key that puts conv2d_9 before conv2d_10."""
     return [(len(part), part) if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

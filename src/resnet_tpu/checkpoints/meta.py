@@ -1,4 +1,4 @@
-"""Metadata of a checkpoint and a model_dir: options, class names, and how far the training is."""
+"""Metadata of a checkpoint and a model_dir: options, class names, and how far the training has come."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from resnet_tpu.options.config import OF_ONE_START, OPTIONS, Config
 
 
 def make_meta(config: Config, class_names: list[str] | None, position: int) -> dict[str, Any]:
-    """What a checkpoint says of itself besides its arrays: all that prediction and going on need.
+    """What a checkpoint holds besides its arrays: all that is needed to predict with it or to resume from it.
 
     position: training images consumed, over all epochs.
     """
@@ -27,24 +27,24 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
 
 
 def numbered(count: int) -> list[str]:
-    """Names of classes of which nothing is known but how many they are."""
+    """Names for classes of which only the number is known."""
     return [str(label) for label in range(count)]
 
 
 def config_of(meta: Mapping[str, Any]) -> Config:
-    """The options that a checkpoint was written with, but for those of one start and of later versions."""
+    """The options that a checkpoint was written with, except those of a single start and of later versions."""
     return Config().replace(
         **{name: value for name, value in meta["config"].items() if name in OPTIONS.keys() - OF_ONE_START}
     )
 
 
 def changed_options(before: Config, now: Config) -> list[str]:
-    """`name old -> new` for each option that is not as it was."""
+    """`name old -> new` for each option that has changed."""
     old, new = before.flat(), now.flat()
     paths = {"model_dir", "mode", "export_dir", "cache_folder", "export_forms", "model_name"}
     hosts = {*OF_ONE_START, "coordinator_timeout", "heartbeat_timeout"}
     serving = {"inference_batch_sizes", "add_warmup_requests"}
-    aside = paths | hosts | serving | {"lottery_force_reprune"}  # which say nothing of the training itself
+    aside = paths | hosts | serving | {"lottery_force_reprune"}  # these do not affect the training itself
     return [f"{name} {old[name]} -> {new[name]}" for name in new if name not in aside and old[name] != new[name]]
 
 

@@ -8,11 +8,11 @@ from resnet_tpu.checkpoints import tf1, torch
 from resnet_tpu.errors import UserError
 
 TF1_FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-"""How the names of the files of a TF1 checkpoint end, after its prefix."""
+"""What follows the prefix in the names of a TF1 checkpoint's files."""
 
 
 def foreign_kind(path: str) -> str:
-    """In words whose weights `path` means, of those that `convert` takes; empty when it means none of them."""
+    """In words, the kind of weights at `path`, among those that `convert` takes; empty if there are none."""
     if tf1.find_checkpoint(TF1_FILE.sub("", path)):
         return "a TF1 checkpoint, as the original program writes"
     if (file := torch.find_file(path)) and storage.exists(file):
@@ -21,7 +21,7 @@ def foreign_kind(path: str) -> str:
 
 
 def convert_command(path: str) -> tuple[str, str]:
-    """The command that makes a model_dir of the weights at `path`, and that model_dir, both as a shell takes them."""
+    """The command that makes a model_dir of the weights at `path`, and that model_dir, both quoted for a shell."""
     target = shlex.quote(f"{TF1_FILE.sub('', path).rstrip('/')}_converted")
     return f"resnet-tpu convert {shlex.quote(path)} {target}", target
 

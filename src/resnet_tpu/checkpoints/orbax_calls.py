@@ -13,7 +13,7 @@ from resnet_tpu.system import signals
 
 @contextlib.contextmanager
 def calling() -> Iterator[None]:
-    """Keeps Orbax from logging a traceback for every array that it cannot read or write; it raises as well.
+    """Keeps Orbax from logging a traceback for every array that it cannot read or write; it raises the error anyway.
 
     The first termination signal takes effect when the call has ended, whether it succeeded or not.
     """
@@ -32,9 +32,9 @@ def calling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Orbax takes what a handler raises while it reads, KeyboardInterrupt too, for a checkpoint that cannot be read.
+    """Delays signals, as Orbax takes what a handler raises while it reads, even KeyboardInterrupt, for a read error.
 
-    So the first signal waits for its end; another acts at once, and the first all the same.
+    The first signal waits until the block ends; a second one acts at once, and the first one then still acts.
     """
     held: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
@@ -61,10 +61,10 @@ def _signals_held() -> Iterator[None]:
 
 
 class _WithoutLateArrays:
-    """A `sys.unraisablehook` that passes over arrays that end after the write or read that they belong to.
+    """A `sys.unraisablehook` that ignores arrays that finish after the write or read that they belong to has failed.
 
-    After the first array that fails Orbax closes its event loop and raises. TensorStore's threads find it closed when
-    they are through with the others, at any time until the program ends, and each would print a trace of that.
+    When an array fails, Orbax closes its event loop and raises. TensorStore's threads find the loop closed when they
+    finish the other arrays, at any time until the program ends, and each would print a traceback.
     """
 
     def __init__(self, otherwise: "Callable[[sys.UnraisableHookArgs], object]") -> None:
@@ -72,5 +72,5 @@ class _WithoutLateArrays:
 
     def __call__(self, found: "sys.UnraisableHookArgs") -> None:
         is_late = isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"
-        if found.object is not None or not is_late:  # C++ names no object
+        if found.object is not None or not is_late:  # errors from C++ name no object
             self._otherwise(found)

@@ -8,7 +8,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import hub, published
 
 HUB = "hf:"
-"""What the name of a repository on Hugging Face's hub begins with here: `hf:timm/resnet50.a1_in1k`."""
+"""The prefix that marks a repository on Hugging Face's hub: `hf:timm/resnet50.a1_in1k`."""
 
 _TORCHVISION = "https://download.pytorch.org/models/"
 
@@ -17,9 +17,9 @@ _TORCHVISION = "https://download.pytorch.org/models/"
 class Pretrained:
     """Weights for the 1000 classes of ImageNet.
 
-    `parameters`: in millions. `top_1`: the accuracy on ImageNet's validation images that whoever published them states
-    for the image size that comes with them, in percent; None where that is not known for sure. `options`: what the
-    files do not tell.
+    `parameters`: in millions. `top_1`: the accuracy on ImageNet's validation images that the publisher states for the
+    image size that comes with them, in percent; None where that is not known for sure. `options`: those that the files
+    do not record.
     """
 
     location: str
@@ -31,12 +31,12 @@ class Pretrained:
 
     @property
     def megabytes(self) -> int:
-        """Of the weights in float32."""
+        """The size of the weights in float32."""
         return round(4 * self.parameters)
 
     @property
     def eval_preprocessing(self) -> str:
-        """How those who published them evaluate them."""
+        """How their publisher evaluates them."""
         return "tf" if self.location.startswith("gs://") else "pil"
 
     @property
@@ -48,7 +48,7 @@ class Pretrained:
 
 
 def _torchvision(file: str, network: str, parameters: float, top_1: float, shorter_side: int = 256) -> Pretrained:
-    """Those of torchvision's table of weights; evaluated at 224 px out of a photo with such a shorter side."""
+    """Weights from torchvision's table, evaluated on 224 px out of a photo with this shorter side."""
     options = {"image_size": 224, "crop_pct": round(224 / shorter_side, 4), "resize_method": "bilinear"}
     return Pretrained(_TORCHVISION + file, network, parameters, top_1, "bsd-3-clause", options)
 
@@ -90,16 +90,16 @@ PRETRAINED = {
 }
 """Weights by name.
 
-Sources of the accuracies: torchvision's table of weights, V1 for ResNet-18, -34 and what is called so, else V2; for
+Sources of the accuracies: torchvision's table of weights, V1 for ResNet-18, -34 and the names with v1, else V2; for
 timm's a1 and a2 arXiv:2110.00476, table 3, at 224 px.
 """
 
 
 def fetch(name: str) -> tuple[str, dict[str, Any]] | None:
-    """Where the weights called `name` are now, and the options that their files do not tell; None for no such name.
+    """Where the weights called `name` are now, and the options that their files do not record; None for no such name.
 
-    What has to be downloaded is, once. A file or folder of that name goes before the name of what others published.
-    Raises UserError where there is nothing of that name, it cannot be reached, or it is damaged.
+    What must be downloaded is downloaded once. A file or folder of that name takes precedence over published weights.
+    Raises UserError when nothing is published under that name, or it cannot be reached or is damaged.
     """
     if name.startswith(HUB):
         return hub.fetch(name.removeprefix(HUB), name)

@@ -1,4 +1,4 @@
-"""Files that are published at an address with the beginning of their checksum in their name, fetched once."""
+"""Fetches, once, files that are published with the beginning of their checksum in their name."""
 
 import hashlib
 import http.client
@@ -20,10 +20,10 @@ _CHUNK = 1 << 20
 
 
 def fetch(address: str) -> tuple[str, str]:
-    """The file of this machine that is published at `address`, downloaded where it is not there; and its SHA-256.
+    """The path of the local copy of the file published at `address`, downloaded if missing; and its SHA-256.
 
-    The checksum begins as the name of the file says, `resnet50-11ad3fa6.pth`. Through the proxies that the environment
-    names. Raises UserError when it cannot be had, or is another.
+    The checksum must begin as the file's name says, `resnet50-11ad3fa6.pth`. Uses the proxies that the environment
+    names. Raises UserError when the file cannot be obtained, or has another checksum.
     """
     name = address.rsplit("/", 1)[-1]
     path = storage.join(folder(), name)
@@ -49,7 +49,7 @@ def checksum(path: str) -> str:
 
 
 def is_offline() -> bool:
-    """Whether the environment forbids downloads, by the switch of Hugging Face's libraries."""
+    """Whether the environment forbids downloads, by the variable of Hugging Face's libraries."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 

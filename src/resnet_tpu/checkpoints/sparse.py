@@ -54,7 +54,7 @@ def described(stored: Arrays, shapes: Shapes) -> Arrays:
 
 
 def to_load(wanted: Arrays, stored: Arrays, shapes: Shapes) -> Arrays:
-    """What to load from disk to make `wanted`: of packed arrays the stored form, and their masks."""
+    """What to load from disk to make `wanted`: for packed arrays, their stored form and their masks."""
     found = copy_dicts(wanted)
     for name in shapes:
         full_path = tuple(name.split("/"))

@@ -1,7 +1,7 @@
-"""Our checkpoints: written in the background, whole or not at all, the newest and the best kept. Orbax underneath.
+"""Our checkpoints, by Orbax: written in the background, whole or not at all; the newest and the best are kept.
 
-`directory/<step>/` holds the arrays and a `meta` mapping (options, class names, position in the data), so that one
-path is all that prediction needs. Arrays are float32 whatever the device computes in, and load on any device count.
+`directory/<step>/` holds the arrays and a `meta` mapping (options, class names, position in the data), so that
+prediction needs a single path. Arrays are float32 whatever the device computes in, and load on any device count.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ from resnet_tpu.storage import buckets
 log = logging.getLogger(__name__)
 
 _META, _SPARSE = "meta", "sparse"
-"""What a checkpoint holds as JSON beside its arrays: what it says of itself, and shapes of packed arrays."""
+"""What a checkpoint holds as JSON beside its arrays: its metadata, and the shapes of packed arrays."""
 
 _UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|response code: (401|403|5)")
 
 
 class DamagedCheckpointError(UserError):
-    """A checkpoint of which a file is missing or damaged."""
+    """A checkpoint with a missing or damaged file."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one run, which no other process may write meanwhile. A context manager, for those who save.
+    """The checkpoints of one run, which no other process may write meanwhile. To save, enter it as a context manager.
 
     Leaving it waits for the last write.
-    `scores` (step -> higher is better) decides which is the best; whoever evaluates a checkpoint adds to it.
+    `scores` (step -> higher is better) decides which checkpoint is the best; whoever evaluates one adds to it.
     """
 
     def __init__(self, directory: str, *, keep: int, always: Collection[int] = ()) -> None:
@@ -74,10 +74,10 @@ class CheckpointStore:
         there.
         """
         check_name(directory)
-        self.directory = storage.absolute(directory)  # Orbax takes no other
+        self.directory = storage.absolute(directory)  # Orbax accepts no relative path
         self.scores: dict[int, float] = {}
         self._keep, self._always = keep, always
-        self._writes: tuple[int, Future[None]] | None = None  # step, and what waits for the write
+        self._writes: tuple[int, Future[None]] | None = None  # step, and the future of the write
         self._steps = steps_in(self.directory)
         self._reservation = contextlib.ExitStack()
 
@@ -92,7 +92,7 @@ class CheckpointStore:
         try:
             if kind is None:
                 self.wait()
-            elif self._writes:  # what ended the run is worth more than what may follow from it
+            elif self._writes:  # the error that ended the run matters more than what follows from it
                 with contextlib.suppress(Exception):
                     self._writes[1].result()
         finally:
@@ -132,7 +132,7 @@ class CheckpointStore:
             try:
                 write.result()
             finally:
-                del write  # which would keep its error, see `_writing`
+                del write  # it would keep its error alive, see `_writing`
         self._steps = sorted([*self._steps, step])
         kept = {*self._steps[-self._keep :], *self._always}
         if scored := [step for step in self._steps if step in self.scores]:
@@ -146,14 +146,14 @@ class CheckpointStore:
         with orbax_calls.calling():
             try:
                 yield
-            except (OSError, ValueError, RuntimeError) as error:  # a disk that is full comes as any of them
+            except (OSError, ValueError, RuntimeError) as error:  # a full disk can raise any of them
                 if hosts.is_loss(error):
                     raise
                 got = describe(error)
             if got:
-                gc.collect()  # Orbax's tasks log their errors when they are collected, now that nobody keeps them
+                gc.collect()  # now, as Orbax's tasks log their errors when they are collected
         if got:
-            storage.check_writable(self.directory)  # which knows more of buckets
+            storage.check_writable(self.directory)  # says more about buckets
             raise UserError(
                 f"Writing a checkpoint to {self.directory}", got, "a folder that can be written to",
                 "Check the free space and the permissions; earlier checkpoints are intact.",
@@ -162,16 +162,16 @@ class CheckpointStore:
     def mask_shapes(self) -> Arrays | None:
         """Shape and dtype of each mask; None where the newest checkpoint is of no pruned network."""
         for step in reversed(self.steps()):
-            with contextlib.suppress(DamagedCheckpointError):  # `restore` passes over it and says so
+            with contextlib.suppress(DamagedCheckpointError):  # `restore` skips it and says so
                 return stored_shapes(storage.join(self.directory, str(step))).get("masks")
         return None
 
     def restore(self, shapes: Arrays) -> Checkpoint | None:
         """The newest checkpoint that can be read, or None when there is none.
 
-        `shapes` are `jax.ShapeDtypeStruct`s with the shardings wanted. Damaged checkpoints are passed over with a
-        warning for the one before, and renamed to `<step>.damaged`. Raises UserError when all are damaged or the arrays
-        are of another network.
+        `shapes` are `jax.ShapeDtypeStruct`s with the shardings wanted. Damaged checkpoints are skipped with a warning,
+        in favour of the one before, and renamed to `<step>.damaged`. Raises UserError when all are damaged or the
+        arrays are of another network.
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
@@ -181,7 +181,7 @@ class CheckpointStore:
                 checkpoint = load(path, shapes)
             except DamagedCheckpointError as error:
                 damage = str(error.got)
-            damage = next(filter(None, hosts.exchange(damage)), "")  # all processes go on from the same one
+            damage = next(filter(None, hosts.exchange(damage)), "")  # all processes must resume from the same one
             if checkpoint is None or damage:
                 log.warning("Checkpoint %s cannot be read and is skipped: %s", path, damage)
                 damaged.append(path)
@@ -206,7 +206,7 @@ def _with_checksums(write: Any, path: str) -> "Future[None]":
             write.result()
             if hosts.is_first():
                 checksums.write(path)
-        except BaseException as error:  # noqa: BLE001  raised again in whoever waits
+        except BaseException as error:  # noqa: BLE001  raised again for whoever waits
             done.set_exception(error)
         else:
             done.set_result(None)
@@ -216,7 +216,7 @@ def _with_checksums(write: Any, path: str) -> "Future[None]":
 
 
 def find(path: str) -> str:
-    """The checkpoint that `path` means: itself, or the newest of the `model_dir` or folder of checkpoints it is.
+    """The checkpoint that `path` means: itself, or the newest in a `model_dir` or folder of checkpoints.
 
     Raises UserError when there is none.
     """
@@ -225,7 +225,7 @@ def find(path: str) -> str:
     for folder in (storage.join(path, FOLDER), path):
         if steps := steps_in(folder):
             newest = storage.absolute(storage.join(folder, str(steps[-1])))
-            # what else is called by a number may be a bundle, or the photos of a class
+            # elsewhere, a folder named by a number may be a bundle, or hold the photos of a class
             if is_checkpoint(newest) or newest.split("/")[-2] == FOLDER:
                 return newest
     raise no_checkpoint(path)
@@ -251,7 +251,7 @@ def _alone(context: ocp.Context) -> ocp.Context:
 
 
 def step_of(path: str) -> int:
-    """The optimizer step of the checkpoint at `path`. Raises UserError for a copy that is not called by it."""
+    """The optimizer step of the checkpoint at `path`. Raises UserError for a copy that is not named by its step."""
     name = path.rstrip("/").rsplit("/", 1)[-1]
     if not name.isdecimal():
         do = "Rename its folder to the number of its step."
@@ -271,7 +271,7 @@ def _read_json(path: str, name: str) -> dict[str, Any]:
 
 
 def written_at(path: str) -> float:
-    """When the checkpoint at `path` was whole, in unix seconds. Raises DamagedCheckpointError."""
+    """When the checkpoint at `path` was completed, in Unix seconds. Raises DamagedCheckpointError."""
     with _reading(path), _context():
         checksums.check(path, MARK)
         nanoseconds = ocp.metadata(storage.absolute(path), "arrays").commit_timestamp_nsecs
@@ -284,7 +284,7 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     """The checkpoint at `path`: the arrays named in `shapes` (others are left on disk), and `meta`.
 
     Raises UserError, naming leaf and both shapes, when an array is missing or of another shape, or a collection has one
-    more than in `shapes`, and DamagedCheckpointError.
+    that `shapes` lacks; and DamagedCheckpointError.
     """
     stored, packed = _stored(path)
     check_shapes(path, sparse.described(stored, packed), shapes)
@@ -298,7 +298,7 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
 
 
 def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
-    """The checkpoint at `path` with all arrays of the named collections (default: of all), as NumPy's."""
+    """The checkpoint at `path` with all arrays of the named collections (default: of all), as NumPy arrays."""
     stored = stored_shapes(path)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     checkpoint = load(path, distributed.placed({name: stored[name] for name in collections or stored}, here))
@@ -318,7 +318,7 @@ def stored_shapes(path: str) -> Arrays:
 def stored_bytes(path: str) -> int:
     """Bytes of the arrays of the checkpoint at `path` in the form in which they are stored.
 
-    What Orbax's files take is more, and differs between equal checkpoints. Raises DamagedCheckpointError.
+    Orbax's files take more, and differ in size between equal checkpoints. Raises DamagedCheckpointError.
     """
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(_stored(path)[0]))
 
@@ -328,7 +328,7 @@ def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
     with _reading(path), _context():
         checksums.check(path, "arrays")
         metadata: Any = ocp.metadata(storage.absolute(path), "arrays").metadata
-        if metadata is None:  # Orbax logs what is wrong and goes on
+        if metadata is None:  # Orbax logs what is wrong and continues
             raise OSError("the description of its arrays cannot be read")
     return metadata, _read_json(path, _SPARSE) if sparse.is_packed(metadata) else {}
 
@@ -339,20 +339,20 @@ def _reading(path: str) -> Iterator[None]:
     with orbax_calls.calling():
         try:
             yield
-        except UserError:  # of a bucket that is not there or refuses
+        except UserError:  # about a bucket that does not exist or refuses
             raise
-        except Exception as error:  # noqa: BLE001  Orbax, TensorStore and the file system each raise their own
+        except Exception as error:  # noqa: BLE001  Orbax, TensorStore and the file system raise errors of their own
             _check_bucket(path, error)
             got = describe(error)
             del error
-            gc.collect()  # the last of these traces come when Orbax's tasks are collected
+            gc.collect()  # the last tracebacks are logged when Orbax's tasks are collected
             raise DamagedCheckpointError(
                 f"Checkpoint {path}", got, "a whole checkpoint of resnet_tpu", "Use another step, or restore a copy."
             ) from None
 
 
 def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
-    """Raises UserError, as `load`, where `stored`, of the checkpoint at `path`, does not fit `shapes`."""
+    """Raises UserError, as `load` does, when `stored`, of the checkpoint at `path`, does not fit `shapes`."""
     found, asked = dict(leaves(stored)), dict(leaves(shapes))
     for name in found:
         if name.partition("/")[0] in shapes and name not in asked:
@@ -372,7 +372,7 @@ def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
 
 
 def _check_bucket(path: str, error: Exception) -> None:
-    """Raises UserError where a checkpoint in a bucket could not be reached, and may be whole."""
+    """Raises UserError when a checkpoint in a bucket could not be reached, and may be intact."""
     buckets.require_bucket(path)
     if storage.is_remote(path) and (buckets.named(error) or _UNREACHED.search(str(error))):
         do = "Check the network and the permissions, then run the same command again."

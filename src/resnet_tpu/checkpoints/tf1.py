@@ -10,7 +10,7 @@ from google.protobuf import text_encoding
 from resnet_tpu import storage
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle, write_bundle
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, check_original, contents
-from resnet_tpu.checkpoints.tf1_lottery import apply_masks
+from resnet_tpu.checkpoints.tf1_lottery import masked_variables
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at, node_at
@@ -25,15 +25,15 @@ _STATE_PATH = re.compile(r'^[ \t]*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"',
 def find_checkpoint(path: str) -> str | None:
     """The prefix of the checkpoint that `path` means: a prefix, its `.index` file, or a folder of checkpoints.
 
-    In a folder it is the one that the file `checkpoint` calls the latest, wherever the folder was moved to; without
-    that file the one of the highest step. None when there is no checkpoint.
+    In a folder it is the one that the file `checkpoint` names as the latest, wherever the folder was moved to; without
+    that file, the one of the highest step. None when there is no checkpoint.
     """
     prefix = path.removesuffix(".index")
     if storage.exists(f"{prefix}.index"):
         return prefix
     names = storage.list_dir(path)
     if STATE in names and (latest := read_state(storage.join(path, STATE))):
-        moved = storage.join(path, re.split(r"[/\\]", latest)[-1])  # the state file may name the folder of old
+        moved = storage.join(path, re.split(r"[/\\]", latest)[-1])  # the state file may name the old folder
         for prefix in (moved, latest if storage.is_remote(latest) else storage.join(path, latest)):
             if storage.exists(f"{prefix}.index"):
                 return prefix
@@ -68,15 +68,15 @@ def read_checkpoint(path: str) -> dict[str, np.ndarray]:
 
 
 def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Arrays:
-    """All variables of a checkpoint of the original, or of its pruning fork, as the arrays of a checkpoint of ours.
+    """All variables of a checkpoint of the original, or of its pruning fork, as the arrays of one of our checkpoints.
 
     step, an int, 0 where there is none; params, batch_stats, and momentum and ema where there are any, float32. Masks
-    are applied to all of them. The slots of Momentum are ours as they are, and so are those of LARS since TensorFlow
-    1.15 (before, its slots were without the learning rate). Raises UserError when a variable is missing or has another
-    shape than in the network.
+    are applied to all of them. The slots of Momentum equal ours, and so do those of LARS since TensorFlow 1.15
+    (earlier ones leave out the learning rate). Raises UserError when a variable is missing or has another shape than in
+    the network.
     """
     check_original(variables)
-    variables = apply_masks(variables)
+    variables = masked_variables(variables)
     _check_depth(network, variables)
     names = tf_names(network)
     trainable = {name: leaf for name, leaf in names.items() if leaf[0] == "params"}
@@ -92,7 +92,7 @@ def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Arrays:
 def _fill(
     network: Network, names: Mapping[str, Leaf], variables: Mapping[str, np.ndarray], suffix: str
 ) -> dict[str, Arrays]:
-    """The arrays that `names` names, each called so with `suffix`, in their places in the network."""
+    """The variables in `names`, each with `suffix` added to its name, in their places in the network."""
     filled: Any = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
     for name, (collection, path) in names.items():
         parent = leaf_at(filled, (collection, path[:-1]))
@@ -122,11 +122,11 @@ def _check_depth(network: Network, variables: Collection[str]) -> None:
 
 
 def write_checkpoint(folder: str, network: Network, arrays: Arrays, *, lars: bool = False) -> str:
-    """Writes the arrays of a checkpoint of ours as the original does. Returns its prefix, `folder/model.ckpt-<step>`.
+    """Writes the arrays of one of our checkpoints as the original does. Returns the prefix, `folder/model.ckpt-<step>`.
 
-    `arrays`: step, params, batch_stats, and momentum and ema where there are any; `lars`: whose the momentum is. The
-    file `checkpoint` then calls it the latest. There is no graph (`.meta`): the original builds its own. A network that
-    the original does not have is read by TensorFlow, but not by the original.
+    `arrays`: step, params, batch_stats, and momentum and ema where there are any; `lars`: whether the momentum is that
+    of LARS. The file `checkpoint` then names it as the latest. No graph (`.meta`) is written: the original builds its
+    own. TensorFlow also reads a network that the original does not have, but the original cannot.
     """
     names = tf_names(network)
     step = int(arrays["step"])

@@ -60,7 +60,7 @@ def _message_classes() -> tuple[Any, Any]:
 
 _Header, _Entry = _message_classes()
 
-# TensorFlow's numbers of the types
+# TensorFlow's numbers for the types
 _DTYPES = {
     number: np.dtype(kind)
     for number, kind in {
@@ -70,13 +70,13 @@ _DTYPES = {
 }  # fmt: skip
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _STRING = 7
-_MAX_INDEX_BYTES = 16 << 20  # that of the largest network, with slots and averages, takes a hundredth of it
+_MAX_INDEX_BYTES = 16 << 20  # the index of the largest network, with slots and averages, takes a hundredth of this
 _MAX_DIMENSIONS = 32
 _DO = "Copy or save the checkpoint again."
 
 
 class Variable(NamedTuple):
-    """What an index says of an array."""
+    """What an index says about an array."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -84,20 +84,20 @@ class Variable(NamedTuple):
 
 
 def read_index(prefix: str) -> dict[str, Variable]:
-    """What arrays the bundle holds, by name, sorted, without reading them. Text is left out.
+    """The arrays that the bundle holds, sorted by name, without reading them. Text is left out.
 
-    Raises UserError when the index is missing, damaged or no index of TensorFlow's.
+    Raises UserError when the index is missing, damaged or not one of TensorFlow's.
     """
     _, entries = _read_entries(prefix)
     return {name: Variable(_DTYPES[entry.dtype], _shape(entry), entry.size) for name, entry in entries.items()}
 
 
 def read_bundle(prefix: str, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """All arrays of a bundle, or those of `names`, sorted, read-only, each checked against its checksum.
+    """All arrays of a bundle, or those in `names`, sorted, read-only, each checked against its checksum.
 
-    Text is left out. Arrays of a local file are its own pages: it must not be overwritten in place while they are used
-    (TensorFlow and `write_bundle` do not, they put a new file in its place). Raises UserError, naming the file, when
-    one is missing, truncated, damaged or holds what cannot be read.
+    Text is left out. Arrays of a local file are mapped from it: it must not be overwritten in place while they are used
+    (TensorFlow and `write_bundle` replace it with a new file instead). Raises UserError, naming the file, when one is
+    missing, truncated, damaged or holds what cannot be read.
     """
     num_shards, entries = _read_entries(prefix)
     if names is not None:
@@ -130,14 +130,14 @@ def _read_shard(path: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if (crc := masked_crc(data)) != entry.crc32c:
             raise UserError(f"Variable {name} of {path}", f"checksum {crc:#010x}", f"{entry.crc32c:#010x}", _DO)
         arrays[name] = np.require(data.view(_DTYPES[entry.dtype]).reshape(_shape(entry)), requirements="A")
-        arrays[name].flags.writeable = False  # as those are that need no copy to be aligned
+        arrays[name].flags.writeable = False  # like those that are aligned without a copy
     return arrays
 
 
 def _read_span(path: str, start: int, stop: int) -> np.ndarray:
-    """The bytes [start, stop) of a file: the pages of a local file themselves, of one in a bucket by one request.
+    """The bytes [start, stop) of a file: a local file is mapped, one in a bucket is read with one request.
 
-    Most of the time that it would take to copy what the system has cached goes into finding memory for it.
+    Mapping saves a copy of what the system has cached, most of whose time would go into allocating memory.
     """
     if start == stop:
         return np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""Which network the variables of a checkpoint of the original are of, from their names and shapes alone."""
+"""Which network the variables of one of the original's checkpoints belong to, by their names and shapes alone."""
 
 import math
 import re
@@ -51,12 +51,12 @@ def check_original(variables: Mapping[str, object]) -> None:
         )  # fmt: skip
 
 
-def describe(variables: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(variables: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the network that `variables` are of, by option name.
 
     resnet_depth, num_label_classes and stem, and the others that differ from the defaults. `variables` are by
     TensorFlow's names, also those of the pruning fork; optimizer slots and averages may be among them. resnetd_shortcut
-    leaves no trace in the variables and is taken to be what use_resnetd_stem is. Raises UserError when this is no
+    leaves no trace in the variables and is assumed to equal use_resnetd_stem. Raises UserError when this is not a
     ResNet of the original.
     """
     check_original(variables)
@@ -70,7 +70,7 @@ def describe(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summary(variables: Mapping[str, object], shapes: Shapes) -> str:
-    """What there is, in few words."""
+    """What was found, in a few words."""
     kinds = {"conv2d": "convolutions", "batch_normalization": "batch norms", "evonorm": "EvoNorms"}
     layers = {name.split("/")[0] for name in shapes}
     counts = {words: sum(layer.startswith(kind) for layer in layers) for kind, words in kinds.items()}
@@ -80,7 +80,7 @@ def _summary(variables: Mapping[str, object], shapes: Shapes) -> str:
 
 
 def _deduce(shapes: Shapes) -> dict[str, Any] | None:
-    """Options of the only network that may have these variables, or None where no ResNet has so many of a kind."""
+    """Options of the only network that can have these variables; None where no ResNet has such numbers of them."""
     kernels = _kernels(shapes)
     squeezes = [kernel for name, kernel in kernels.items() if f"{name}/bias" in shapes]  # only these have biases
     convs = [kernel for name, kernel in kernels.items() if f"{name}/bias" not in shapes]
@@ -120,7 +120,7 @@ def _fraction(part: int, whole: int) -> float:
 def _of_depth(
     depth: int, width: int, convs: Sequence[tuple[int, ...]], options: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """`options` completed to the network of that depth, or None when it has not so many convolutions."""
+    """`options` completed for the network of that depth; None when it has another number of convolutions."""
     network = resolve_architecture(Config().replace(resnet_depth=depth).model, image_size=ANY_IMAGE_SIZE)
     blocks = network.blocks_per_group
     stem = 3 if "use_resnetd_stem" in options else 1

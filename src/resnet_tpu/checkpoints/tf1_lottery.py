@@ -1,7 +1,7 @@
 """The original's pruning fork: its names of the variables, and its masks applied.
 
-Its convolutions are `conv_J_w` and, where a shortcut is projected, `proj_J_P_w`: J counts the convolutions that are no
-projections, P all, both from 1. Each has a mask `_m` beside it. Its CIFAR networks lie under `resnet_model/`.
+Its convolutions are `conv_J_w` and, where a shortcut is projected, `proj_J_P_w`: J counts the convolutions that are not
+projections, P all of them, both from 1. Each has a mask `_m` beside it. Its CIFAR networks lie under `resnet_model/`.
 """
 
 import bisect
@@ -51,10 +51,10 @@ def masks_by_layer(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     return {name.removesuffix(f"/{_MASK}"): mask for name, mask in renamed.items() if name.endswith(f"/{_MASK}")}
 
 
-def apply_masks(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def masked_variables(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """`variables` by the original's names, kernels and their copies times their masks; the masks are left out.
 
-    Copies are the optimizer's slots, for no masked weight may move, and averages. Raises UserError when a mask has
+    Copies are averages and the optimizer's slots, as no masked weight may move. Raises UserError when a mask has
     another shape than its kernel.
     """
     renamed = rename(variables)

@@ -26,7 +26,7 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_blocks(data: bytes, handles: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """The blocks in their order; none is read twice, or a small table could stand for gigabytes."""
+    """The blocks in their order; none is read twice, as a small table could otherwise expand to gigabytes."""
     end = 0
     for offset, size in handles:
         if offset < end:
@@ -57,7 +57,7 @@ def _read_block(data: bytes, offset: int, size: int) -> bytes:
 
 
 def _read_entries(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of blocks, keys ascending; a key is stored as what differs from the key before it in its block."""
+    """The pairs in the blocks, keys ascending; a key is stored as its difference from the one before in its block."""
     last, key_bytes = None, 0
     for block in blocks:
         end = len(block) - 4
@@ -85,7 +85,7 @@ def _read_entries(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(a number of 7 bits a byte, lowest first; the position after it)."""
+    """(a number stored as 7 bits per byte, lowest first; the position after it)."""
     value = 0
     for shift in range(0, 64, 7):
         if position >= len(data):
@@ -158,7 +158,7 @@ def _make_block(entries: Mapping[bytes, bytes]) -> bytes:
 
 
 def make_varint(value: int) -> bytes:
-    """The number in 7 bits a byte, lowest first, as protobuf has them too."""
+    """The number as 7 bits per byte, lowest first, as in protobuf."""
     data = bytearray()
     while value >= 0x80:
         data.append(value & 0x7F | 0x80)

@@ -25,7 +25,7 @@ _NAMES: dict[str, tuple[_Variant, tuple[int, ...]]] = {
     "seresnet{}d": ((*_D[:3], 1 / 16), (152, 200)),
     "resnetrs{}": ((True, True, True, 1 / 4), (50, 101, 152, 200, 270, 350, 420)),
 }
-"""timm's names of networks, with the variant and the depths that it has each for."""
+"""timm's names of networks, each with its variant and the depths that timm has of it."""
 
 
 def architecture_of(model: ModelConfig) -> str:
@@ -52,13 +52,13 @@ def write_folder(
 ) -> None:
     """Writes model.safetensors, config.json and README.md into `folder`, which exists.
 
-    `timm.create_model("local-dir:FOLDER", pretrained=True)` takes it, and so does the hub. arrays: params and
-    batch_stats. top_1: the fraction of its validation images that were told right, where it was measured. Raises
-    UserError for a network that timm has not.
+    `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it, and the hub takes it. arrays: params and
+    batch_stats. top_1: the fraction of its validation images classified correctly, where it was measured. Raises
+    UserError for a network that timm does not have.
     """
     name = architecture_of(config.model)
     path = storage.join(folder, "model.safetensors")
-    rest = {"eval_preprocessing": config.data.eval_preprocessing}  # which timm has no word for
+    rest = {"eval_preprocessing": config.data.eval_preprocessing}  # timm has no word for it
     torch.write_safetensors(path, network, arrays, class_names=class_names, preprocessing=rest)
     described = json.dumps(_describe(name, config, network, class_names), indent=2, ensure_ascii=False)
     storage.write_text(storage.join(folder, "config.json"), described + "\n")

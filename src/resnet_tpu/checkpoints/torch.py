@@ -1,8 +1,8 @@
-"""Files of weights of torchvision's and timm's ResNets: reading them, what they tell, and writing them.
+"""Files with weights of torchvision's and timm's ResNets: reading, interpreting and writing them.
 
-PyTorch is not needed, and nothing that is in a file is run. The format of `.safetensors` files has no checksums. Those
-that are written here have one of all that is in them; of others the header and the sizes are checked, but a flipped bit
-in an array is not noticed. For `.pth` files see `torch_pickle`.
+PyTorch is not needed, and nothing in a file is executed. The `.safetensors` format has no checksums. Files written here
+have one over all of their content; of others, only the header and the sizes are checked, so a flipped bit in an array
+goes unnoticed. For `.pth` files see `torch_pickle`.
 """
 
 import json
@@ -45,7 +45,7 @@ _NOTED = (
 _DO = "Copy or download it again."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
-# by safetensors' names; bfloat16 is what safetensors' own reader for NumPy does not know
+# by safetensors' names; its own reader for NumPy does not know bfloat16
 _DTYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16, "I64": np.int64, "I32": np.int32,
     "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
@@ -55,7 +55,7 @@ _DTYPES = {
 def find_file(path: str) -> str | None:
     """The file of weights that `path` means: itself, or the one in a folder as the Hugging Face hub has it.
 
-    None where the name is not that of a file of PyTorch's.
+    None where the name is not that of a PyTorch file.
     """
     if path.endswith(_SUFFIXES):
         return path
@@ -66,8 +66,9 @@ def find_file(path: str) -> str | None:
 def read_state_dict(path: str) -> dict[str, np.ndarray]:
     """All arrays of a `.safetensors` or `.pth` file by PyTorch's names, in PyTorch's layout and their own dtypes.
 
-    Where a training's checkpoint holds a moving average of the weights too, it is the average. Prefixes of wrappers
-    such as `module.` are taken off. Raises UserError when there is no file, it is damaged, or it asks to run code.
+    Where a training checkpoint also holds a moving average of the weights, the average is returned. Prefixes of
+    wrappers such as `module.` are removed. Raises UserError when there is no file, it is damaged, or it asks to run
+    code.
     """
     return _read(path, _read_safetensors)
 
@@ -122,12 +123,12 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
 def _array(what: str, entry: Mapping[str, Any]) -> np.ndarray:
     try:
         return np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    except ValueError as error:  # of more dimensions than NumPy has, or of none but 0 and what it cannot count
+    except ValueError as error:  # more dimensions than NumPy has, or a 0 among dimensions too large for it
         raise UserError(what, f"shape {entry['shape']}", f"a shape that NumPy has ({error})", _DO) from None
 
 
 def _checksum(notes: str | None, arrays: Mapping[str, np.ndarray]) -> str:
-    """Of names, types, shapes and values, and of the notes beside them."""
+    """The checksum of names, types, shapes and values, and of the notes beside them."""
     rows = [(name, array.dtype.str, array.shape, google_crc32c.value(array)) for name, array in sorted(arrays.items())]
     return f"{google_crc32c.value(repr((notes, rows)).encode()):08x}"
 
@@ -154,7 +155,7 @@ def read_class_names(path: str) -> list[str] | None:
 
 
 def _read_notes(path: str) -> dict[str, Any]:
-    """What a config.json beside the file at `path` says of the weights, and over that what the file itself says.
+    """What the file at `path` says about its weights and, where it says nothing, what a config.json beside it says.
 
     Any of class_names, mean_rgb, stddev_rgb, those in `PREPROCESSING`, pool_padding, and timm's `architecture`.
     """
@@ -175,7 +176,7 @@ def _read_notes(path: str) -> dict[str, Any]:
 
 
 def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """What timm's config.json says, by our names; nothing of another's, for others have files of that name too."""
+    """What timm's config.json says, by our names; nothing for others' files of that name."""
     pretrained = config.get("pretrained_cfg")
     if not isinstance(pretrained, dict):
         return {}
@@ -202,19 +203,19 @@ def _parse(text: str | bytes, path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
+def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
     """The options of the network that the arrays of `read_state_dict(path)` are of, by option name.
 
     Always resnet_depth, stem, pool_padding, mean_rgb, stddev_rgb and eval_preprocessing, the last four from the notes
-    beside the weights, else PyTorch's ways and ImageNet's colours; what the notes tell of `PREPROCESSING`;
+    beside the weights, else as in PyTorch and with ImageNet's colours; those of `PREPROCESSING` that are in the notes;
     num_label_classes unless there is no classifier `fc`; and those that differ from the defaults. Raises UserError,
-    saying what it is as far as it can be told, when it is no ResNet that there is here, and when the number of class
-    names is not that of the classes.
+    saying what it seems to be, when it is not a ResNet that is supported here, and when the number of class names is
+    not that of the classes.
     """
     arrays = {name: array for name, array in state_dict.items() if not name.endswith(COUNTER)}
     notes = _read_notes(path)
     architecture = str(notes.get("architecture") or path.rpartition("/")[2])
-    if match := re.search(r"resnet(aa|blur)\w*", architecture):  # their layers have no arrays
+    if match := re.search(r"resnet(aa|blur)\w*", architecture):  # their special layers have no arrays
         raise not_ours(path, f"{match[0]}, an anti-aliased ResNet")
     options = find_options({name: array.shape for name, array in arrays.items()}, path)
     _check_shapes(arrays, options, path)
@@ -233,7 +234,7 @@ def describe(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
 
 
 def _converted(told: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The values as those of options. Raises UserError for one that is none."""
+    """The values converted to those of options. Raises UserError for an invalid one."""
     try:
         return {name: OPTIONS[name].convert(value) for name, value in told.items()}
     except UserError as error:
@@ -271,11 +272,11 @@ def write_safetensors(
 
     arrays: params and batch_stats. The folder is made where it is missing.
 
-    `torchvision.models.resnet50(num_classes=n).load_state_dict(safetensors.torch.load_file(path))` takes it, timm's
-    `resnet50` likewise, and timm's ResNet what torchvision has not (ResNet-D, SE). Images must be normalised by
-    mean_rgb and stddev_rgb; these, the other options, the class names and `preprocessing`, of the options in
-    `PREPROCESSING`, are in the metadata, as JSON under 'resnet_tpu'. With pool_padding=same, PyTorch's logits differ
-    from ours, and a warning says so. Raises UserError for a network that PyTorch's classes cannot be made to be.
+    `torchvision.models.resnet50(num_classes=n).load_state_dict(safetensors.torch.load_file(path))` loads it, and so
+    does timm's `resnet50`; timm's ResNet also loads what torchvision does not have (ResNet-D, SE). Images must be
+    normalised by mean_rgb and stddev_rgb; these, the other options, the class names and `preprocessing`, of the options
+    in `PREPROCESSING`, are in the metadata, as JSON under 'resnet_tpu'. With pool_padding=same, PyTorch's logits differ
+    from ours, and a warning says so. Raises UserError for a network that those classes cannot represent.
     """
     _check_writable(network)
     model = network.model

@@ -1,4 +1,4 @@
-"""Which ResNet the arrays of a file of PyTorch's are of, or what else they are, from their names and shapes alone."""
+"""Which ResNet the arrays of a PyTorch file belong to, or what else they are, by their names and shapes alone."""
 
 import re
 from collections import Counter
@@ -17,7 +17,7 @@ WIDTH = 64
 _CONV = re.compile(r"(layer\d\.\d+\.(conv\d|se\.fc1)|conv1|conv1\.[036])\.weight")
 _FIRST_CONV = re.compile(r"layer(\d+)\.\d+\.conv1\.weight")
 
-# What else there is, by a part of a name; the special before the general
+# Other networks, by a part of an array's name; the specific before the general
 _OTHERS = {
     "encoder_q.": "a MoCo training checkpoint with a ResNet in it",
     "body.layer1.": "a detector built on a ResNet",
@@ -46,7 +46,7 @@ _OTHERS = {
 
 
 def not_ours(path: str, got: str) -> UserError:
-    """The error for weights of a network that there is not here, `got` in words."""
+    """The error for weights of a network that is not supported here; `got` describes it."""
     expected = "a ResNet of torchvision or timm: ResNet-18 to -152, -C, -D; SE-ResNet or ResNet-RS from -50"
     return UserError(f"Weights {path}", got, expected, "Give a file of one of these.")
 
@@ -54,16 +54,16 @@ def not_ours(path: str, got: str) -> UserError:
 def find_options(shapes: Shapes, path: str) -> dict[str, Any]:
     """The options of the network whose arrays have these shapes.
 
-    resnet_depth, stem and those that differ from the defaults; num_label_classes unless there is no classifier. The
-    arrays are not all compared with the network's. Raises UserError, saying what it is as far as the names tell, when
-    it is no ResNet that there is here.
+    resnet_depth, stem and those that differ from the defaults; num_label_classes unless there is no classifier. Not all
+    arrays are compared with the network's. Raises UserError, saying what it is as far as the names tell, when it is not
+    a ResNet that is supported here.
     """
     _check_family(shapes, path)
     depth, bottleneck = _find_depth(shapes, path)
     (width,) = shapes["bn1.weight"]
     _check_widths(shapes, path, depth, width)
     squeeze = shapes.get("layer1.0.se.fc1.weight")
-    pools_shortcut = len(shapes.get("layer2.0.downsample.1.weight", ())) == 4  # batch norm's without the pooling
+    pools_shortcut = len(shapes.get("layer2.0.downsample.1.weight", ())) == 4  # rank 1: batch norm's, without pooling
     if not bottleneck and squeeze:
         raise not_ours(path, f"an SE-ResNet-{depth}")
     found = {
@@ -81,7 +81,7 @@ def find_options(shapes: Shapes, path: str) -> dict[str, Any]:
 
 
 def _check_family(shapes: Shapes, path: str) -> None:
-    """Raises UserError for what is no ResNet of torchvision's or timm's names."""
+    """Raises UserError for anything but a ResNet with torchvision's or timm's names."""
     for part, words in _OTHERS.items():
         if any(part in name for name in shapes):
             raise not_ours(path, words)

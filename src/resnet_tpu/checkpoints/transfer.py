@@ -43,7 +43,7 @@ class TransferReport:
     source: str
     loaded: tuple[str, ...]
     skipped: tuple[Skipped, ...]
-    left_over: tuple[str, ...]  # of the source: optimizer slots, averages, the step, and what the network has not
+    left_over: tuple[str, ...]  # of the source: optimizer slots, averages, the step, and what the network lacks
     note: str = ""
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class TransferReport:
 
 
 def describe_left_over(left_over: Iterable[str], known: Collection[str]) -> list[str]:
-    """What was not used, a line each; what there is of many `known` variables, such as slots, is counted."""
+    """What was not used, one line each; what many `known` variables have, such as slots, is only counted."""
     lines = []
     copies: Counter[str] = Counter()
     for name in left_over:
@@ -69,7 +69,7 @@ def describe_left_over(left_over: Iterable[str], known: Collection[str]) -> list
 
 
 def _copy_of_known(name: str, known: Collection[str]) -> str | None:
-    """What of a known variable `name` holds: `Momentum` of conv2d/kernel, our `momentum` of params/stem/conv/kernel."""
+    """What `name` holds of a known variable: `Momentum` of conv2d/kernel, our `momentum` of params/stem/conv/kernel."""
     variable, _, suffix = name.rpartition("/")
     if variable in known:
         return suffix
@@ -90,7 +90,7 @@ def take_over(config: Config, weights: Weights) -> Config:
 
 
 def told_origin(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `ORIGIN` that say something."""
+    """The options in `ORIGIN` that are set."""
     return {name: options[name] for name in ORIGIN if options.get(name)}
 
 
@@ -121,7 +121,7 @@ def check_structure(model: ModelConfig, image_size: int, weights: Weights, *, bu
 
 def _structure(model: ModelConfig, image_size: int) -> dict[str, Any]:
     network = resolve_architecture(model, image_size=image_size)
-    features = 32 * network.width  # what the last group's squeeze-and-excite has to squeeze
+    features = 32 * network.width  # the channels that the last group's squeeze-and-excite reduces
     return {
         "resnet_depth": model.resnet_depth,
         "resnet_width": network.width,
@@ -133,7 +133,7 @@ def _structure(model: ModelConfig, image_size: int) -> dict[str, Any]:
 def start_from(
     network: Network, weights: Weights, params: Arrays, batch_stats: Arrays
 ) -> tuple[Arrays, Arrays, TransferReport]:
-    """`params` and `batch_stats` with the values of `weights` wherever name and shape are the same, and what was.
+    """`params` and `batch_stats` with the values of `weights` wherever name and shape are the same, and a report.
 
     Step, optimizer slots and moving averages are never loaded; the classifier is not when the number of classes
     differs. Raises UserError when the weights are of another network or not finite; the given arrays are left as they

@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints.foreign import stand_in
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.missing import TF1_FILE
 from resnet_tpu.checkpoints.tf1_describe import STEP
-from resnet_tpu.checkpoints.tf1_lottery import apply_masks
+from resnet_tpu.checkpoints.tf1_lottery import masked_variables
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.models.arrays import Leaf, leaves
@@ -45,7 +45,7 @@ _OTHER_FOLDERS = {
     "model.stablehlo": "an exported model",
     "keras_metadata.pb": "a Keras model",
 }
-"""What else people have: files by suffix, folders by a file in them."""
+"""What else people may give: files by suffix, folders by a file in them."""
 
 _EXPECTED = "a TF1 checkpoint (PREFIX.index), a .safetensors or .pth file, a model_dir or a name in `resnet-tpu models`"
 _SHOWN_NAMES = 6
@@ -53,11 +53,11 @@ _SHOWN_NAMES = 6
 
 @dataclass(frozen=True)
 class Weights:
-    """All arrays of a checkpoint or file, by the names that they have there; the pruning fork's by the original's.
+    """All arrays of a checkpoint or file, by their names there; those of the pruning fork by the original's names.
 
-    `variables`: kernels are [h, w, in, out] and [in, out]; beside the weights what a training keeps, such as momentum.
-    `options`: what the file tells of the network and its training, by the names of options. `class_names` and `step`
-    are None where it tells nothing of them.
+    `variables`: kernels are [h, w, in, out] and [in, out]; beside the weights, what a training keeps, such as momentum.
+    `options`: what the file says about the network and its training, by option name. `class_names` and `step` are None
+    where it does not give them.
     """
 
     source: str
@@ -80,9 +80,9 @@ class Weights:
 
 @dataclass(frozen=True)
 class Found:
-    """Weights that are not read yet: their kind; where they are, a checkpoint of ours, a prefix or a file.
+    """Weights that are not read yet: their kind, and where they are: a checkpoint of ours, a prefix or a file.
 
-    `told`: what is known of them beside what their files tell, by the names of options.
+    `told`: what is known about them beside what their files say, by option name.
     """
 
     kind: Kind
@@ -93,20 +93,20 @@ class Found:
 def open_weights(path: str) -> Weights:
     """The weights that `path` means, whole; see `locate`.
 
-    Raises UserError when there are none, a file is missing or damaged, or they are of no network there is here.
+    Raises UserError when there are none, a file is missing or damaged, or the network is not supported here.
     """
     found = locate(path)
     read = {"ours": store.load_named, "tf1": tf1.read_checkpoint, "torch": torch.read_state_dict}[found.kind]
-    return describe(found, read(found.path))
+    return weights_of(found, read(found.path))
 
 
 def told_options(path: str) -> Mapping[str, Any]:
-    """What the weights that `path` means tell of the network and its preprocessing, by the names of options.
+    """What the weights that `path` means say about the network and its preprocessing, by option name.
 
-    Their arrays are not read where the file says what there is. Raises UserError as `open_weights` does.
+    Their arrays are not read where the file describes them. Raises UserError as `open_weights` does.
     """
     found = locate(path)
-    return describe(found, outline(found)).options
+    return weights_of(found, outline(found)).options
 
 
 def travelling(weights: Weights) -> dict[str, Any]:
@@ -115,11 +115,11 @@ def travelling(weights: Weights) -> dict[str, Any]:
 
 
 def locate(path: str) -> Found:
-    """The weights that `path` means; those that it names are fetched first, see `pretrained.fetch`.
+    """The weights that `path` means; published ones that it names are fetched first, see `pretrained.fetch`.
 
     `path` is a `model_dir` or checkpoint of ours; a TF1 checkpoint (prefix, one of its files, or a folder of them); a
     `.safetensors` or `.pth` file, or a folder with one as Hugging Face's hub has it; or a name. Raises UserError when
-    it is none.
+    it is none of these.
     """
     if fetched := pretrained.fetch(path):
         path, told = fetched
@@ -167,10 +167,10 @@ def _other_folder(folder: str) -> str | None:
     return next((what for name, what in _OTHER_FOLDERS.items() if name in names), None)
 
 
-def describe(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
-    """The variables in our layout, with what they, the files beside them and their name tell.
+def weights_of(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
+    """The variables in our layout, with what they, the files beside them and their name reveal.
 
-    Raises UserError when they are of no network there is here.
+    Raises UserError when the network is not supported here.
     """
     kind, path = found.kind, found.path
     if kind == "ours":
@@ -179,9 +179,9 @@ def describe(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
         return Weights(path, kind, variables, options, meta["class_names"], store.step_of(path))
     if kind == "tf1":
         step = int(variables[STEP]) if STEP in variables else None
-        options = {**tf1_describe.describe(variables), **found.told}
-        return Weights(path, kind, apply_masks(variables), options, step=step)
-    options = {**torch.describe(variables, path), **found.told}
+        options = {**tf1_describe.options_of(variables), **found.told}
+        return Weights(path, kind, masked_variables(variables), options, step=step)
+    options = {**torch.options_of(variables, path), **found.told}
     ours = {name: torch.to_ours(array) for name, array in variables.items()}
     return Weights(path, kind, ours, options, torch.read_class_names(path))
 

@@ -87,7 +87,7 @@ class Group:
         for name, option in self.options.items():
             if whole or self.common is None or name in self.common:
                 others = [other.describe(called) for called, other in self.others.items() if other.option == name]
-                texts[f"--{name} {metavar(option)}"] = " ".join([describe(option), *others])
+                texts[f"--{name} {metavar(option)}"] = " ".join([help_of(option), *others])
         return texts
 
 
@@ -310,7 +310,7 @@ def metavar(option: Option) -> str:
     return {bool: "[BOOL]", int: "N", float: "X", Rgb: "R,G,B", FilePath: "PATH"}.get(option.kinds[0], "TEXT")
 
 
-def describe(option: Option) -> str:
+def help_of(option: Option) -> str:
     """The option's help text with its default."""
     if option.default is None or option.default == "" or "default" in option.help.lower():
         return option.help

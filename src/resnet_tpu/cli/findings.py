@@ -111,10 +111,10 @@ def _layers() -> Iterator[Finding]:
 
 
 def _kernels() -> Iterator[Finding]:
-    from resnet_tpu.training.tune import remembered
+    from resnet_tpu.training.kernel_memory import remembered
 
-    for step, choice in remembered().items():
-        yield Finding("kernels timed here", step, "ok", str(choice))
+    for step, setting in remembered().items():
+        yield Finding("kernels timed here", step, "ok", str(setting))
 
 
 def _decoders() -> Iterator[Finding]:

@@ -13,7 +13,8 @@ from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
-    from resnet_tpu.training.tune import Choice, Trial
+    from resnet_tpu.training.kernel_setting import KernelSetting
+    from resnet_tpu.training.tune import Trial
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ def tune(given: Given) -> None:
         _print(best, trials, config.train.train_batch_size)
 
 
-def _print(best: "Choice", trials: Sequence["Trial"], batch_size: int) -> None:
-    """A line for each choice, the fastest first."""
+def _print(best: "KernelSetting", trials: Sequence["Trial"], batch_size: int) -> None:
+    """A line for each setting, the fastest first."""
     from rich.table import Table
 
     table = Table("kernels", "ms a step", "images/s", "", title="What computes a training step", title_style="bold")
@@ -63,5 +64,5 @@ def _print(best: "Choice", trials: Sequence["Trial"], batch_size: int) -> None:
     for trial in sorted(trials, key=order):
         rate = "" if trial.milliseconds is None else f"{1000 * batch_size / trial.milliseconds:.0f}"
         time = "" if trial.milliseconds is None else f"{trial.milliseconds:.1f}"
-        table.add_row(str(trial.choice), time, rate, "chosen" if trial.choice == best else trial.left_out)
+        table.add_row(str(trial.setting), time, rate, "chosen" if trial.setting == best else trial.left_out)
     make_console().print(table)

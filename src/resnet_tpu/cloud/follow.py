@@ -1,4 +1,4 @@
-"""A training elsewhere, watched from here: the state of its job, and what its first host says."""
+"""Follows a training that runs elsewhere: the state of its job, and the log of its first host."""
 
 import contextlib
 import logging
@@ -24,11 +24,11 @@ class Followed:
 
 
 class TrainingFailedError(UserError):
-    """The training has ended, and not well."""
+    """The training has failed."""
 
 
 def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> None:
-    """Shows each change of state and the log of host 0 as it grows, until that has ended.
+    """Shows each change of state and the log of host 0 as it grows, until that host has ended.
 
     folder: where the hosts keep `log-0.txt` and, in the end, their exit code in `exit-0`. Raises TrainingFailedError
     when that is not 0, and when the job is over without one.
@@ -39,7 +39,7 @@ def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> N
         if now.state != state:
             log.info("%s: %s", time.strftime("%H:%M:%S"), now.state)
         state = now.state
-        code = _read(folder, "exit-0").strip()  # before the log: what is written then is all of it
+        code = _read(folder, "exit-0").strip()  # read before the log: once it is there, the log is complete
         text = _read(folder, "log-0.txt")
         if len(text) > shown:
             sys.stdout.write(text[shown:])

@@ -22,7 +22,7 @@ _NAMESPACE = re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class GkeOptions:
-    """What only GKE is told."""
+    """Options for GKE alone."""
 
     context: str = option("", "Cluster, as kubectl knows it. Default: the current one.")
     namespace: str = option("default", "Namespace of the job.")
@@ -70,7 +70,7 @@ def to_yaml(documents: list[dict[str, Any]]) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Without references from one place to another."""
+    """Writes YAML without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True
@@ -101,7 +101,7 @@ def _pod(job: Job, options: GkeOptions) -> dict[str, Any]:
 def submit(job: Job, options: GkeOptions) -> None:
     """Gives the manifest to `kubectl apply`.
 
-    Raises UserError with kubectl's words when it refuses, and for a cluster that is of another project than the job.
+    Raises UserError with kubectl's message when it refuses, and for a cluster of another project than the job's.
     """
     kubectl = shutil.which("kubectl")
     if kubectl is None:

@@ -25,7 +25,7 @@ _HOST_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow
 _DISPLAY_NAME = re.compile("[A-Za-z][-_A-Za-z0-9]{0,127}")
 _LABEL = re.compile("[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
 _ADDRESSES = ("git+", "http://", "https://")
-"""How addresses begin from which pip installs by itself."""
+"""Prefixes of the addresses from which pip can install directly."""
 
 _BUCKET_PATHS = ("model_dir", "data_dir", "resnet_checkpoint", "export_dir")
 _NO_FILES = ("", "null", "synthetic")
@@ -57,7 +57,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of a service."""
+    """What a service is asked to run."""
 
     name: str
     project: str
@@ -91,7 +91,7 @@ def make_job(
 ) -> Job:
     """The job that runs `resnet-tpu train` with `arguments`, which give `config`.
 
-    names_hosts: whether the service gives the job's name to machines, and so takes no others than their names may be.
+    names_hosts: whether the service names machines after the job, so that its name must be valid for a machine.
     Raises UserError for options that do not fit each other or the slice, and for paths that the job could not reach.
     """
     name = options.job_name or f"resnet-tpu-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -118,7 +118,7 @@ def make_job(
 
 
 def _check_name(name: str, *, names_hosts: bool) -> None:
-    """Raises UserError, with the rule and a name like it that would do, for what the service takes as no name."""
+    """Raises UserError, with the rule and a similar valid name, for a name that the service does not accept."""
     if (_HOST_NAME if names_hosts else _DISPLAY_NAME).fullmatch(name):
         return
     expected = "at most 128 letters, digits, - and _, starting with a letter"
@@ -186,7 +186,7 @@ def _package(asked: str, folder: str) -> str:
 
 
 def _is_wheel(package: str) -> bool:
-    """Whether it is a wheel on this machine or in a bucket, and no requirement that pip knows by itself."""
+    """Whether it is a wheel on this machine or in a bucket, and not a requirement that pip resolves itself."""
     return package.endswith(".whl") and " @ " not in package and not package.startswith(_ADDRESSES)
 
 
@@ -208,5 +208,5 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that say something: what is None or empty text is left out of a request."""
+    """The entries except those that are None or empty text, which a request leaves out."""
     return {name: value for name, value in values.items() if value not in (None, "")}

@@ -77,7 +77,7 @@ class Slice:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """Where it is known to be rented."""
+        """The zones in which it is known to be rented out."""
         return self._rented.single if self.hosts == 1 else self._rented.several
 
     @property
@@ -112,7 +112,7 @@ class Slice:
 
 
 def find_slice(name: str) -> Slice:
-    """The slice called `name`: v5litepod-8 as on Cloud TPU, v5e-8 as our recipes, v5e:2x4 as the compiler.
+    """The slice called `name`: v5litepod-8 as on Cloud TPU, v5e-8 as in our recipes, v5e:2x4 as for the compiler.
 
     Raises UserError, naming the nearest, when there is none.
     """

@@ -22,7 +22,7 @@ _LOST = ("FAILED", "SUSPENDING", "SUSPENDED", "DELETING")
 
 @dataclass(frozen=True)
 class TpuVmOptions:
-    """What only a TPU VM is told."""
+    """Options for a TPU VM alone."""
 
     zone: str = option("", "Zone of the slice, such as us-west4-a.")
     runtime_version: str = option("", "Software of its hosts. Default: Google's for the generation.")
@@ -96,7 +96,7 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
 
 
 def _look(client: Any, name: str) -> Followed:
-    """How the slice is; what is only unreachable from here goes on."""
+    """The state of the slice; if the service cannot be reached from here, the training counts as going on."""
     from google.api_core.exceptions import NotFound, RetryError, ServerError
 
     try:

@@ -21,7 +21,7 @@ _ANSWER_SECS = 60
 
 @dataclass(frozen=True)
 class VertexOptions:
-    """What only Vertex AI is told."""
+    """Options for Vertex AI alone."""
 
     region: str = option("", "Region of the job, such as us-west1.")
     network: str = option("", "VPC network to reach: projects/NUMBER/global/networks/NAME.")
@@ -33,8 +33,8 @@ def request(job: Job, options: VertexOptions) -> dict[str, Any]:
     """The `CustomJob` of aiplatform.googleapis.com v1, as JSON: the body of a POST to `path`.
 
     Machine types and the field for the topology are those of Vertex AI's documentation and client library, whose own
-    example has one replica for one host. That a larger slice has one for each of its hosts is taken over from GKE, to
-    whose topologies the library refers; no source says so, and no slice was there to try it.
+    example has one replica for one host. That a larger slice has one for each of its hosts is inferred from GKE, to
+    whose topologies the library refers; no source says so, and no slice was available to try it.
     """
     is_old = job.slice.vertex_family == "cloud-tpu"
     pool = {
@@ -105,7 +105,7 @@ def _machine(job: Job) -> dict[str, Any]:
 
 
 def _answer(ask: Any, url: str, **content: Any) -> dict[str, Any]:
-    """What the service answers. Raises the error of google.api_core that it means."""
+    """What the service answers. Raises the error of google.api_core that corresponds to its status."""
     import requests
     from google.api_core import exceptions
 

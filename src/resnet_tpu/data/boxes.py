@@ -23,14 +23,14 @@ class Box(NamedTuple):
 
 
 Boxes = dict[str, tuple[Box, ...]]
-"""The boxes of each image, by the name of its file without the ending."""
+"""The boxes of each image, keyed by its file name without the extension."""
 
 
 def read_boxes(path: str) -> Boxes:
-    """The boxes in a CSV file or in the XML files of a folder and the folders below it; none where `path` is empty.
+    """The boxes in a CSV file, or in the XML files in and below a folder; empty when `path` is empty.
 
-    CSV: a row for each box, `n01440764_18.JPEG,0.04,0.26,0.75,0.99`, fractions of width and height, without a first
-    line of names or with one. XML: PASCAL VOC's form, one file per image, in pixels. Raises UserError.
+    CSV: one row per box, `n01440764_18.JPEG,0.04,0.26,0.75,0.99`, in fractions of width and height, with or without a
+    header line. XML: the PASCAL VOC format, one file per image, in pixels. Raises UserError.
     """
     if not path:
         return {}
@@ -47,7 +47,7 @@ def read_boxes(path: str) -> Boxes:
 
 
 def digest_of(boxes: Boxes) -> str:
-    """Differs when any box does."""
+    """A digest of all boxes: it differs when any box does."""
     return hashlib.sha256(repr(sorted(boxes.items())).encode()).hexdigest()[:16]
 
 
@@ -67,9 +67,9 @@ def _read_csv(path: Path) -> Boxes:
 def _read_xml(path: Path) -> tuple[Box, ...]:
     try:
         text = path.read_text("utf-8-sig")
-        if "\0" in text:  # UTF-16, which the parser would read and the next line not
+        if "\0" in text:  # UTF-16, which the parser would accept but the next check would miss
             raise UserError(str(path), "zero bytes", "an XML file in UTF-8", "Save it as UTF-8.")
-        if "<!" in text:  # entities, by which a few bytes can become gigabytes
+        if "<!" in text:  # entities, with which a few bytes can expand to gigabytes
             raise UserError(str(path), "a document type, a comment or CDATA", "plain XML", "Remove it.")
         root = ElementTree.fromstring(text)  # noqa: S314  # without entities there is nothing to expand
     except (OSError, UnicodeDecodeError, ElementTree.ParseError) as error:
@@ -84,7 +84,7 @@ def _read_xml(path: Path) -> tuple[Box, ...]:
 
 
 def _fraction(side: str | None, whole: str | None) -> str:
-    """A side in pixels as a fraction of the whole; what is no number stays what it is, to be refused."""
+    """A side in pixels as a fraction of the whole; anything but a number is passed on as text, for `_box` to refuse."""
     try:
         return str(float(side or "") / float(whole or ""))
     except (ValueError, ZeroDivisionError):
@@ -92,7 +92,7 @@ def _fraction(side: str | None, whole: str | None) -> str:
 
 
 def _box(where: str, sides: Iterable[str]) -> Box:
-    """A box whose corners are in order and, as annotators overstep the edge by a pixel or two, within the image."""
+    """A box with its corners in order, clipped to the image: annotators overstep the edge by a pixel or two."""
     sides = list(sides)
     try:
         numbers = [float(side) for side in sides]

@@ -1,4 +1,4 @@
-"""What `prepare` notices about its input: every oddity counted, listed with its path, and what was done about it."""
+"""What `prepare` notices about its input: every oddity is counted and listed with its path and the action taken."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """A kind of finding: (what, what was done). The bad ones count against `max_bad_fraction`."""
+    """A kind of finding: (what was found, what was done). The bad ones count against `max_bad_fraction`."""
 
     UNREADABLE = "unreadable image", "skipped"
     EMPTY_FILE = "zero-byte file", "skipped"
@@ -47,7 +47,7 @@ class Kind(Enum):
 
     @property
     def is_listed(self) -> bool:
-        """Whether paths are kept; not for what may be true of every photo and was asked for."""
+        """Whether paths are listed; not for kinds that the user asked for, as they may apply to every photo."""
         return self not in (Kind.CONVERTED, Kind.SCALED, Kind.RECOMPRESSED)
 
 
@@ -74,9 +74,9 @@ class FindingGroup:
 
 
 def group_findings(findings: Iterable[Finding], counts: Mapping[Kind, int], first: int | None) -> list[FindingGroup]:
-    """The findings by kind, in the order of `Kind`, paths in the order given; `counts` of the kinds that list none.
+    """The findings grouped by kind, in the order of `Kind`; paths stay in the order given.
 
-    first: how many paths of each are kept; None: all.
+    counts: of the kinds that list no paths. first: how many paths of each kind are kept; None: all.
     """
     groups: dict[Kind, list[Finding]] = {}
     for finding in findings:

@@ -1,4 +1,4 @@
-"""What photos there are: class folders, split and class folders, or a CSV."""
+"""Finds photos: in class folders, in split folders of class folders, or through a CSV file."""
 
 import contextlib
 import csv
@@ -20,7 +20,7 @@ from resnet_tpu.errors import UserError, nearest
 SPLIT_FOLDERS: dict[str, Split] = {
     "train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"
 }  # fmt: skip
-"""Names of folders, and values of the CSV's column, that mean a split."""
+"""Folder names, and values of the CSV's split column, that mean a split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Photo:
     name: str  # path below the input folder, or as the CSV has it
     class_name: str
     split: Split | None  # None: to be decided
-    boxes: tuple[Box, ...] = ()  # around what is of this class
-    state: tuple[int, int] | None = None  # of the file, where finding it said so: see `storage.file_state`
+    boxes: tuple[Box, ...] = ()  # around the objects of this class
+    state: tuple[int, int] | None = None  # of the file, where listing it gave one: see `storage.file_state`
 
 
 @dataclass(frozen=True)
 class Found:
-    """The photos, sorted by the bytes of their names, and what was odd."""
+    """The photos, sorted by the bytes of their names, and the oddities noticed."""
 
     photos: list[Photo]
     findings: list[Finding]
@@ -57,15 +57,15 @@ def share_out(
 
 
 def class_names_of(photos: Iterable[Photo]) -> list[str]:
-    """By byte order, as their labels count."""
+    """The class names in byte order, which is the order of their labels."""
     return sorted({photo.class_name for photo in photos}, key=os.fsencode)
 
 
 def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
     """The photos of a folder of class folders, of `train/ validation/ test/` with class folders, or of a CSV file.
 
-    raw: on this machine or in a bucket. boxes: given to the photos of these names. Raises UserError when `raw` is none
-    of them, no image is found, there is only one class, or no box belongs to a photo.
+    raw: a local path, or one in a bucket. boxes: assigned to the photos with these names. Raises UserError when `raw`
+    is none of these, no image is found, there is only one class, or no box belongs to a photo.
     """
     if storage.is_dir(raw):
         found = _scan(raw)
@@ -87,7 +87,7 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
 
 
 def check_outside(what: str, folder: str, photos: str) -> None:
-    """Raises UserError for a folder to write to that `photos`, read as classes, would be looked through with."""
+    """Raises UserError when the output `folder` is `photos` or inside it, where it would be scanned as a class."""
     if storage.is_remote(folder) or storage.is_remote(photos):
         return
     inner, outer = Path(folder).resolve(), Path(photos).resolve()
@@ -175,7 +175,7 @@ def _photo(entry: "storage.Entry | os.DirEntry[str]", name: str, class_name: str
 
 
 def _folders(path: str, name: str, findings: list[Finding]) -> list[str]:
-    """The visible folders in `path`; files there are noted."""
+    """The visible folders in `path`; files in it are noted as findings."""
     folders = []
     for entry in _entries(path):
         shown = f"{name}/{entry.name}" if name else entry.name
@@ -214,7 +214,7 @@ def _entries(path: str) -> "Sequence[storage.Entry | os.DirEntry[str]]":
 def _is_folder(entry: "storage.Entry | os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself: reading it tells
+    except OSError:  # a link to itself: reading it will report the error
         return False
 
 
@@ -248,7 +248,7 @@ def _read_csv(path: str) -> Found:
 
 
 def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: bool) -> Photo:
-    if any(more := row.pop(None, ())):  # of a name with a comma, the first half would be taken for the whole
+    if any(more := row.pop(None, ())):  # else a name with a comma would be cut off at the comma
         got = f"{len(row) + len(more)} values, the last {more[-1]!r}"
         do = 'Put a value with a comma in quotation marks: "a, b".'
         raise UserError(f"CSV {path} line {line}", got, f"{len(row)}, one per column", do)
@@ -259,7 +259,7 @@ def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: b
         raise UserError(f"CSV {path} line {line}", f"path {name!r}", "a path without a zero byte", "Correct it.")
     if has_split and split.lower() not in SPLIT_FOLDERS:
         raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
-    full = os.path.expanduser(name)  # noqa: PTH111 - pathlib ends where there is no home folder
+    full = os.path.expanduser(name)  # noqa: PTH111 - pathlib raises where there is no home folder
     full = full if storage.is_remote(full) else storage.join(os.path.dirname(path), full)  # noqa: PTH120
     full = full if storage.is_remote(full) else os.path.normpath(full)
     return Photo(full, name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)

@@ -22,14 +22,14 @@ _SUFFIXES = {
     "TIFF": (".tif", ".tiff"),
 }
 IMAGE_SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
-"""How the names of image files end, in lower case."""
+"""The extensions of image files, in lower case."""
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 """How much colour a JPEG keeps: all of it, half of the columns, half of the columns and rows."""
 
-_CONVERTED_QUALITY = 100  # the original's, where it re-encodes what it cannot store
+_CONVERTED_QUALITY = 100  # as the original does for images that it cannot store as they are
 _CHANGED_QUALITY = 95  # for photos turned, made smaller or recompressed: at 100 they would grow
-_SMALL_PX = 128  # below this side, colour at half resolution would show
+_SMALL_PX = 128  # below this side, halved colour resolution would be visible
 
 
 class BadImageError(Exception):
@@ -43,14 +43,14 @@ class BadImageError(Exception):
 class Limits(NamedTuple):
     """How large images may be, and how they are re-encoded."""
 
-    max_side: int | None = None  # pixels that the longer side is brought down to; never up
-    short_side: int | None = None  # the same of the shorter side
+    max_side: int | None = None  # px: a longer side above this is shrunk to it; nothing is enlarged
+    short_side: int | None = None  # the same for the shorter side
     quality: int | None = None  # of re-encoded JPEGs; None: 100 for mere conversions, else 95
     subsampling: Subsampling | None = None  # of re-encoded JPEGs; None: 4:2:0, of small ones 4:4:4
-    recompress: bool = False  # JPEGs that could be kept are re-encoded too, and kept where that saves no bytes
+    recompress: bool = False  # also re-encode JPEGs that could be kept as they are, where that saves bytes
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) that an image of this size is brought to."""
+        """The (width, height) to which an image of this size is scaled."""
         scale = min(
             (self.max_side or max(width, height)) / max(width, height),
             (self.short_side or min(width, height)) / min(width, height),
@@ -69,15 +69,15 @@ class CleanImage(NamedTuple):
 
 
 def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage:  # noqa: B008  # immutable
-    """The image file `data` as a JPEG: its own bytes where it is one, upright, RGB or grey, and small enough.
+    """The image file `data` as a JPEG: unchanged if it is one, upright, RGB or grey, and within the limits.
 
-    With `limits.recompress` they give way to fewer bytes of the same pixels but for the losses of JPEG.
-    Raises BadImageError when it cannot be decoded as a whole.
+    With `limits.recompress`, such a file is encoded again, and replaced if the result is smaller.
+    Raises BadImageError when the image cannot be decoded completely.
     """
     if not data:
         raise BadImageError(Kind.EMPTY_FILE)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of odd metadata and large sizes
+        warnings.simplefilter("ignore")  # Pillow's warnings about odd metadata and large sizes
         try:
             return _clean(data, name, limits)
         except BadImageError:
@@ -86,24 +86,24 @@ def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage
             raise BadImageError(Kind.UNREADABLE, f"not {', '.join(_SUFFIXES)}") from None
         except Image.DecompressionBombError:
             raise BadImageError(Kind.UNSUPPORTED, f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels") from None
-        except Exception as error:  # noqa: BLE001  # decoders raise whatever a damaged file makes them stumble over
+        except Exception as error:  # noqa: BLE001  # decoders raise all kinds of errors on damaged files
             text = str(error) or type(error).__name__
             is_cut = "truncated" in text.lower() or "premature" in text.lower()
             raise BadImageError(Kind.TRUNCATED if is_cut else Kind.UNREADABLE, text) from None
 
 
 def shrink(image: np.ndarray, limits: Limits) -> np.ndarray:
-    """`image` uint8 [h, w, 3] brought within the limits with the filter that stored images are; itself where it is."""
+    """`image` uint8 [h, w, 3] shrunk to the limits with the filter used for stored images; itself if within them."""
     size = limits.size(image.shape[1], image.shape[0])
     if size == image.shape[1::-1]:
         return image
-    # Half of the reduction at most is left to plain averages, as where the decoder does it.
+    # Plain averaging reduces to no less than twice the target size, as the JPEG decoder does; Lanczos does the rest.
     return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS, reducing_gap=2))
 
 
 def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
     image = open_image(data)
-    kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG that previews follow, as phones write
+    kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG followed by previews, as phones write
     notes = [] if name.lower().endswith(_SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
     if kind == "JPEG" and image.mode in ("RGB", "L") and (header := jpeg.read_header(data)):
         if (header.width, header.height) != image.size:
@@ -135,13 +135,13 @@ def _clean_jpeg(
     full = (width, height) if orientation < 5 else (height, width)
     size = limits.size(*full)
     is_fit = orientation == UPRIGHT and size == full
-    if is_fit and not header.is_whole:  # which training refuses, decodable or not
+    if is_fit and not header.is_whole:  # training refuses it, decodable or not
         raise BadImageError(Kind.TRUNCATED, "no end marker")
     if is_fit and not limits.recompress:
         _decode_jpeg(data, notes, 1, 1)  # at 1/8: reads every byte, skips most of the arithmetic
         return CleanImage(data, full[1], full[0], notes)
     width, height = size if orientation < 5 else size[::-1]
-    # Half of the reduction at most is left to the decoder, which averages; Lanczos does the rest.
+    # The decoder, which averages, reduces to no less than twice the target size; Lanczos does the rest.
     pixels = _decode_jpeg(data, notes, 2 * height, 2 * width) if size != full else _decode_jpeg(data, notes, 0, 0)
     if orientation != UPRIGHT:
         notes.append((Kind.TURNED, f"orientation {orientation}"))
@@ -155,7 +155,7 @@ def _clean_jpeg(
 
 
 def _decode_jpeg(data: bytes, notes: list[tuple[Kind, str]], min_height: int, min_width: int) -> np.ndarray:
-    """uint8 [h, w, 3], reduced by a factor of up to 8 to no less than the given sides; 0: not reduced."""
+    """The pixels, uint8 [h, w, 3], reduced by a factor of up to 8 to no less than the given sides (0: not reduced)."""
     try:
         return simplejpeg.decode_jpeg(data, "RGB", min_height=min_height, min_width=min_width)
     except ValueError as error:
@@ -167,7 +167,7 @@ def _decode_jpeg(data: bytes, notes: list[tuple[Kind, str]], min_height: int, mi
 def _encode(
     image: Image.Image, full: tuple[int, int], notes: list[tuple[Kind, str]], limits: Limits, quality: int
 ) -> CleanImage:
-    """`image` within the limits as a JPEG; `full`: the size it was stored with."""
+    """Encodes `image` as a JPEG within the limits. `full`: the (width, height) of the photo itself, upright."""
     size = limits.size(*full)
     if size != full:
         notes.append((Kind.SCALED, ""))

@@ -14,7 +14,7 @@ from resnet_tpu.storage import checked_json
 
 MANIFEST = "manifest.json"
 LABELS = "labels.txt"
-"""Class names alone, one on a line: for people, and for data that has no manifest."""
+"""The class names alone, one per line: for people, and for data that has no manifest."""
 STATE_FOLDER = "_prepare"
 """Where results of finished shards are kept until the manifest is written."""
 
@@ -74,7 +74,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Reads what `to_json` wrote, or would have without its checksum. Raises ValueError."""
+        """Reads what `to_json` wrote, with or without its checksum. Raises ValueError."""
         return checked_json.as_kind(cls, checked_json.loads(text), "manifest")
 
 
@@ -91,7 +91,7 @@ def read_manifest(data_dir: str) -> Manifest | None:
 
 
 def read_class_names(data_dir: str) -> list[str] | None:
-    """The names beside the records, by label from 1: `manifest.json`, or else `labels.txt`; None where neither is."""
+    """The class names kept beside the records, by label from 1: in `manifest.json`, else `labels.txt`; else None."""
     labels = storage.join(data_dir, LABELS)
     if manifest := read_manifest(data_dir):
         return manifest.class_names

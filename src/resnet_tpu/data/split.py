@@ -31,7 +31,7 @@ def split_files(
 
 
 def without(split: Split) -> str:
-    """What there is to do where data have no images in a split, other than to add some."""
+    """Advice for data without images in a split, other than to add some."""
     training = ", or --mode=train, which evaluates nothing" if split == "validation" else ""
     return f"choose another split{training}."
 

@@ -1,10 +1,10 @@
-"""A kernel for a whole bottleneck block, whose products take at once what would else be read twice.
+"""A kernel for a whole bottleneck block, whose products read at once what would otherwise be read twice.
 
-On a TPU a pass over large activations costs more than the arithmetic of a product. The products of the last convolution
-and of a projection of every pixel add up in one operation, and so do those that give the gradient of their inputs. The
-gradients of their kernels are one product over the channels of both inputs side by side, without a copy: what lies in
-memory is padded with channels of zeros as it is read, then normalised and added up. All activations of a block
-lie in memory in one order. A strided projection is a convolution of its own.
+On a TPU, a pass over large activations costs more than the arithmetic of a product. The products of the last
+convolution and of an unstrided projection are added in one operation, and so are those that give the gradients of their
+inputs. The gradients of their kernels are one product over the channels of both inputs side by side, without a copy:
+stored activations are padded with channels of zeros as they are read, then normalised and added. All activations of a
+block have the same memory layout. A strided projection is a convolution of its own.
 """
 
 import functools
@@ -23,14 +23,14 @@ from resnet_tpu.models import layers
 from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.models.layers import POSITIONS, ConvNorm, Statistics, broadcast, group, to_float32
 
-_LANES = 128  # values in a row of a TPU's vector memory: one channel of so many images, where channels are few
+_LANES = 128  # values in a row of a TPU's vector memory: one channel of this many images, where channels are few
 
 Moments = tuple[jax.Array, jax.Array]
 """(mean, variance) of a batch norm, float32 [num_groups, channels] each."""
 
 
 def block_kernels(num_devices: int) -> Kernels:
-    """Whole bottleneck blocks on so many devices, and for the rest `kernels.fused`."""
+    """Kernels for whole bottleneck blocks on `num_devices` devices, and those of `kernels.fused` for the rest."""
     return Kernels("block", fused.conv_norm, fused.add_relu, functools.partial(block, num_devices=num_devices))
 
 
@@ -43,7 +43,7 @@ def block(
     num_groups: int,
     num_devices: int,
 ) -> tuple[jax.Array, list[Statistics]] | None:
-    """See `BlockKernel`: bottlenecks, where a row of vector memory is images of one device."""
+    """See `BlockKernel`: for bottlenecks, if the images of each device fill whole rows of vector memory."""
     if len(branch) != 3 or branch[0].frozen is not None or x.shape[0] % (_LANES * num_devices):
         return None
     found: Any = _bottleneck(x, (*branch, *([projection] if projection else [])), stride, num_groups)
@@ -53,7 +53,7 @@ def block(
 
 
 class _Conv(NamedTuple):
-    """A convolution's result, its batch norm, which is yet to normalise it, and the gradients of both."""
+    """A convolution's result, the batch norm that is yet to be applied to it, and the gradients of both."""
 
     z: jax.Array
     moments: Moments
@@ -69,7 +69,7 @@ class _Conv(NamedTuple):
         return cls(z, found, norm, conv_vjp, norm_vjp)
 
     def gradients(self, dz: jax.Array, d_norm: Norm) -> tuple[jax.Array, ConvNorm]:
-        """Of x and the parameters, by those of the norm and of its argument, dz, like z."""
+        """The gradients of x and the parameters, from those of the norm and of its argument, dz, like z."""
         *d_moments, d_scale, d_bias = self.norm_vjp(d_norm)
         mean, _ = self.moments
         parts = moments_vjp(mean, d_moments, self.z.size // mean.size)
@@ -81,10 +81,10 @@ class _Conv(NamedTuple):
 def _bottleneck(
     x: jax.Array, convs: tuple[ConvNorm, ...], stride: int, num_groups: int
 ) -> tuple[jax.Array, tuple[Moments, ...]]:
-    """x [n, h, w, in] -> ([n, h/stride, w/stride, out] behind the last ReLU, the moments of every batch norm).
+    """x [n, h, w, in] -> ([n, h/stride, w/stride, out] after the last ReLU, the moments of every batch norm).
 
-    The convolutions are of 1x1, 3x3 and 1x1, and the projection, 1x1, of a block that has one; in this order stand the
-    moments, which have no gradient.
+    The convolutions are 1x1, 3x3 and 1x1, then the 1x1 projection of a block that has one; the moments come in this
+    order, and have no gradient.
     """
     return _forward(x, convs, stride, num_groups)[0]
 
@@ -95,7 +95,7 @@ def _forward(x: jax.Array, convs: tuple[ConvNorm, ...], stride: int, num_groups:
     (z2, *moments2), conv2_vjp = jax.vjp(functools.partial(_norm_conv, stride), conv1.z, conv1.norm, layer2.kernel)
     norm2, norm2_vjp = jax.vjp(Norm.of, *moments2, layer2.scale, layer2.bias)
 
-    sources: list[Activations] = [Deferred(z2, norm2)]  # of the last convolution, and of a projection of every pixel
+    sources: list[Activations] = [Deferred(z2, norm2)]  # inputs of the last convolution and of an unstrided projection
     projection = None
     if len(expanding) > 1 and stride == 1:
         sources.append(x)
@@ -149,7 +149,7 @@ _bottleneck.defvjp(_forward, _backward)
 def _expansions_vjp(
     dy: jax.Array, sources: list[Activations], expansions: list[Expansion], num_groups: int
 ) -> tuple[list[jax.Array], list[ConvNorm]]:
-    """The gradients of the sources, grouped and float32, and of the convolutions, by that of their sum."""
+    """The gradients of the sources, grouped and float32, and of the convolutions, from that of their sum."""
     grouped = group(dy, num_groups)
     total = grouped.astype(jnp.float32).sum(POSITIONS)
     products = inner(_side_by_side(num_groups, *sources), grouped)
@@ -166,7 +166,7 @@ def _expansions_vjp(
 def _expand(conv: ConvNorm, source: Activations, num_groups: int) -> Expansion:
     active = _read(source, num_groups)
     before = active.shape[-1]
-    products = inner(_read(source, num_groups, after=8, fill=1.0), active)  # those with ones are the sum
+    products = inner(_read(source, num_groups, after=8, fill=1.0), active)  # products with ones are sums
     products /= active.size // (num_groups * before)
     mean = products[:, before]
     covariance = products[:, :before] - mean[:, :, None] * mean[:, None, :]
@@ -184,7 +184,7 @@ def _side_by_side(num_groups: int, *parts: Activations) -> jax.Array:
 
 
 def _read(source: Activations, num_groups: int, *, before: int = 0, after: int = 0, fill: float = 0.0) -> jax.Array:
-    """The activations, grouped, between channels of `fill`, which is not negative."""
+    """The activations, grouped, padded with channels of `fill`, which is not negative."""
 
     def pad(values: jax.Array, fill: float) -> jax.Array:
         return jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(before, after)], constant_values=fill)
@@ -220,7 +220,7 @@ def _norm_conv_backward(stride: int, residuals: Any, gradients: Normed) -> tuple
     dz, *d_moments = gradients
     parts = moments_vjp(mean, d_moments, z.size // mean.size)
     d_active, _ = vjp(add_gradients(dz, z, *parts))
-    # once more: what both convolutions take, the compiler for a v4 writes to memory first
+    # computed twice: the compiler for a TPU v4 would first write what both convolutions read to memory
     _, d_kernel = vjp(add_gradients(jax.lax.optimization_barrier(dz), z, *parts))
     dx, d_norm = norm.relu_vjp(x, to_float32(d_active, norm.mean.shape[0]))
     return dx.astype(x.dtype).reshape(x.shape), d_norm, d_kernel
@@ -230,7 +230,7 @@ _norm_conv.defvjp(_norm_conv_forward, _norm_conv_backward)
 
 
 def _lay_out(x: jax.Array, narrow: int) -> jax.Array:
-    """Lays x out as activations with `narrow` channels are, which stand beside it: few of them by image."""
+    """Gives x the layout of the block's activations with `narrow` channels: images innermost if these are few."""
     order = (1, 2, 3, 0) if narrow < _LANES else (1, 2, 0, 3)
-    # elsewhere it is of no use, and XLA for CPU (jaxlib 0.10.2) errs where such an x is the result of a program
+    # elsewhere this is of no use, and XLA for CPU (jaxlib 0.10.2) errs where such an x is the result of a program
     return jax.lax.platform_dependent(x, tpu=lambda x: with_layout_constraint(x, Layout(order)), default=lambda x: x)

@@ -1,4 +1,4 @@
-"""Which kernels a training computes by."""
+"""Chooses the kernels that a training uses."""
 
 from collections.abc import Callable
 
@@ -21,11 +21,11 @@ KERNELS: dict[str, Callable[[Mesh], Kernels]] = {
     "fused": lambda _: FUSED,
     "block": lambda mesh: block_kernels(mesh.devices.size),
 }
-"""By name, for the devices of a mesh."""
+"""Kernels by name, for the devices of a mesh."""
 
 
 def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
-    """The kernels that the option `kernels` names, or with `auto` those for such devices where none were timed.
+    """The kernels that the option `kernels` names, or with `auto` the default for these devices if none were timed.
 
     Raises UserError when these devices cannot run what is named.
     """
@@ -45,7 +45,7 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
         return f"kernels {name} are for a {name.upper()}, and this is a {platform}"
     if name == "gpu":
         return ""
-    if mesh.devices.size > 1:  # the partitioner cannot cut the library's layers
+    if mesh.devices.size > 1:  # the partitioner cannot split the library's layers
         return f"kernels {name} are for one device, and there are {mesh.devices.size}"
     types = native.load()
     if not types:
@@ -56,7 +56,7 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
 
 
 def _for_devices(precision: str, mesh: Mesh) -> str:
-    """On TPUs float32 is plain, which is what the original computes to the last bits."""
+    """The default. In float32 on TPUs it is the plain layers, which compute what the original does to the last bits."""
     platform = mesh.devices.flat[0].platform
     if platform == "tpu" and precision == "bfloat16":
         return "fused"

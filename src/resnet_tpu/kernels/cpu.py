@@ -1,7 +1,7 @@
-"""Kernels for a CPU, by the library of `kernels.native`.
+"""Kernels for a CPU, computed by the library of `kernels.native`.
 
 A batch norm has no pass of its own. The result of a convolution is stored as it is, with its mean and variance, and the
-layer that reads it normalises and activates it, a few images at a time, while these are in the cache. The gradient is
+layer that reads it normalises and activates it, a few images at a time, while they are in the cache. The gradient is
 computed the same way. So each convolution's result is written once and read twice in all.
 """
 
@@ -27,7 +27,7 @@ _NORMED, _MEASURED, _FORKED, _NEEDS_INPUT = 1, 2, 4, 8  # as in native/conv.c
 def conv_norm(
     x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
 ) -> tuple[jax.Array, Statistics] | None:
-    """See `ConvNormKernel`: any, where the batch is one group."""
+    """See `ConvNormKernel`: for any layer, where the batch is one group."""
     if num_groups != 1:
         return None
     deferred, statistics, _ = _conv_norm(x, layer, stride)
@@ -41,7 +41,7 @@ def conv_norm(
 def block(
     x: jax.Array, branch: Sequence[ConvNorm], projection: ConvNorm | None, *, stride: int, num_groups: int
 ) -> tuple[jax.Array, list[Statistics]] | None:
-    """See `BlockKernel`: any, where the batch is one group."""
+    """See `BlockKernel`: for any block, where the batch is one group."""
     if num_groups != 1:
         return None
     strides = (stride, 1) if len(branch) == 2 else (1, stride, 1)
@@ -70,8 +70,8 @@ def _nothing() -> Norm:
 def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, ...]:
     """`layers.conv` of x [n, h, w, in], or of relu(norm(x)), with a kernel float32 [k, k, in, out].
 
-    Returns (the result, its mean, its biased variance, x again). A caller that needs x elsewhere too uses this one:
-    its gradient is then added where the convolution's is computed. XLA computes what oneDNN has no convolution for.
+    Returns (the result, its mean, its biased variance, x again). A caller that needs x elsewhere too uses the returned
+    one: its gradient is then added where the convolution's is computed. XLA computes convolutions that oneDNN lacks.
     """
     before = stored(x)
     after = _shape_after(before, kernel, stride)
@@ -110,7 +110,7 @@ def _settings(kernel: jax.Array, stride: int, flags: int) -> list[int]:
 def _convolve_forward(x: Any, kernel: Any, norm: Any, stride: int, is_deferred: bool) -> tuple[Any, Any]:
     plain = Norm(*(leaf.value for leaf in norm))
     results: Any = _convolve(x.value, kernel.value, plain, stride, is_deferred)
-    needs_input = () if x.perturbed else None  # told by the structure: values would be traced
+    needs_input = () if x.perturbed else None  # encoded in the structure, as values would be traced
     return results, (x.value, kernel.value, plain, results[0], results[1], needs_input)
 
 
@@ -147,7 +147,7 @@ _convolve.defvjp(_convolve_forward, _convolve_backward, symbolic_zeros=True)
 
 
 def normalize(deferred: Deferred) -> jax.Array:
-    """norm(x), where nothing takes it that could do that itself."""
+    """norm(x), where no following layer can apply the norm itself."""
     x, norm = deferred
     return ((x.astype(jnp.float32) - norm.mean) * norm.slope + norm.bias).astype(x.dtype)
 

@@ -1,6 +1,6 @@
 """Deferred batch norm: the result of a convolution as it is, together with the norm that is yet to be applied.
 
-Images are NHWC. `num_groups` equal slices of the batch have each its own statistics, float32 [num_groups, channels].
+Images are NHWC. Each of `num_groups` equal slices of the batch has its own statistics, float32 [num_groups, channels].
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Norm(NamedTuple):
 
     @classmethod
     def of(cls, mean: jax.Array, var: jax.Array, scale: jax.Array, bias: jax.Array) -> "Norm":
-        """By mean and variance [num_groups, channels], and scale and bias [channels]."""
+        """From mean and variance [num_groups, channels], and scale and bias [channels]."""
         return cls(mean, jax.lax.rsqrt(var + EPSILON) * scale, jnp.broadcast_to(bias, mean.shape))
 
     def linear(self, x: jax.Array) -> jax.Array:
@@ -33,16 +33,16 @@ class Norm(NamedTuple):
         return self._to_float32(x) * broadcast(self.slope) + broadcast(self.bias - self.mean * self.slope)
 
     def relu(self, x: jax.Array) -> jax.Array:
-        """x [n, h, w, c] -> x normalised and activated, grouped, of its dtype."""
+        """x [n, h, w, c] -> x normalised and activated, grouped, in its dtype."""
         return jnp.maximum(self.linear(x), 0.0).astype(x.dtype)
 
     def linear_vjp(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, "Norm"]:
-        """The gradients of x and of the norm, by that of `linear`; both are grouped and float32."""
+        """The gradients of x and of the norm, from dy, that of `linear`; those of activations are grouped, float32."""
         d_bias, d_slope = dy.sum(POSITIONS), ((self._to_float32(x) - broadcast(self.mean)) * dy).sum(POSITIONS)
         return dy * broadcast(self.slope), Norm(-self.slope * d_bias, d_slope, d_bias)
 
     def relu_vjp(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, "Norm"]:
-        """The gradients of x and of the norm, by that of `relu`; both are grouped and float32."""
+        """The gradients of x and of the norm, from dy, that of `relu`; those of activations are grouped, float32."""
         return self.linear_vjp(x, jnp.where(self.linear(x) > 0, dy, 0.0))
 
     def _to_float32(self, x: jax.Array) -> jax.Array:
@@ -67,7 +67,7 @@ def stored(x: Activations) -> jax.Array:
 
 @jax.custom_vjp
 def materialize(x: jax.Array, norm: Norm) -> jax.Array:
-    """relu(norm(x)), [n, h, w, c] of x's dtype; the gradient keeps x and the norm alone."""
+    """relu(norm(x)), [n, h, w, c] in x's dtype; for the gradient, only x and the norm are kept."""
     return norm.relu(x).reshape(x.shape)
 
 
@@ -88,7 +88,7 @@ def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
 
 
 def moments_vjp(mean: jax.Array, d_moments: Sequence[jax.Array], count: int) -> tuple[jax.Array, jax.Array]:
-    """(slope, offset) of the gradient slope * x + offset that x has by its `moments` over `count` values."""
+    """(slope, offset) of the gradient slope * x + offset that x has through its `moments` over `count` values."""
     d_mean, d_var = d_moments
     slope = 2 * d_var / count
     return slope, d_mean / count - slope * mean

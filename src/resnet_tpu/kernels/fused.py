@@ -21,13 +21,13 @@ from resnet_tpu.models.layers import POSITIONS, ConvNorm, Statistics, broadcast,
 Normed = tuple[jax.Array, jax.Array, jax.Array]
 """(activations, mean, variance)."""
 
-_EXACT = jax.lax.Precision.HIGHEST  # of products of small matrices, which a TPU would round to bfloat16
+_EXACT = jax.lax.Precision.HIGHEST  # for products of small matrices, which a TPU would round to bfloat16
 
 
 def conv_norm(
     x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
 ) -> tuple[jax.Array, Statistics] | None:
-    """See `ConvNormKernel`: the last convolution of the stem, and 1x1 convolutions that add channels."""
+    """See `ConvNormKernel`: for the last convolution of the stem, and 1x1 convolutions that add channels."""
     if layer.frozen is not None:
         return None
     if pool is not None and relu:
@@ -56,7 +56,8 @@ def conv_norm_pool(
 class ExpansionGradients(NamedTuple):
     """The gradients of a kernel [in, out] and a scale [out], and three parts of that of the input x.
 
-    It is x @ again + dy @ back + constant, with again [g, in, in] and back [g, out, in] in x's dtype, constant [g, in].
+    The last is x @ again + dy @ back + constant, with again [g, in, in] and back [g, out, in] in x's dtype, constant
+    [g, in].
     """
 
     kernel: jax.Array
@@ -67,9 +68,9 @@ class ExpansionGradients(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """A 1x1 convolution x @ kernel with its batch norm, by mean and covariance of x, which has fewer channels.
+    """A 1x1 convolution x @ kernel with its batch norm, from mean and covariance of x, which has fewer channels.
 
-    The kernel is rounded as the convolution's is. All are float32; by group are all but kernel [in, out] and scale.
+    The kernel is rounded as the convolution's is. All are float32, and per group but for kernel [in, out] and scale.
     """
 
     kernel: jax.Array
@@ -93,11 +94,11 @@ class Expansion(NamedTuple):
 
     @property
     def slope(self) -> jax.Array:
-        """What the norm multiplies by, [g, out]."""
+        """The factor of the norm, [g, out]."""
         return self.factor * self.scale
 
     def gradients(self, product: jax.Array, total: jax.Array, count: int, dtype: DTypeLike) -> ExpansionGradients:
-        """By the sums over `count` positions of the products of x and dy, [g, in, out], and of dy, [g, out]."""
+        """From the sums over `count` positions of the products of x and dy, [g, in, out], and of dy, [g, out]."""
         product = product - self.mean_in[:, :, None] * total[:, None, :]
         d_scale = self.factor * (self.kernel * product).sum(1)
         # the gradient of the convolution's result is slope * dy + inverse * (x @ kernel) + offset: arXiv:1502.03167
@@ -105,7 +106,7 @@ class Expansion(NamedTuple):
         inverse = -slope * self.factor * d_scale / count
         again = jnp.einsum("io,go,jo->gij", self.kernel, inverse, self.kernel, precision=_EXACT).astype(dtype)
         back = (self.kernel * slope[:, None]).swapaxes(1, 2).astype(dtype)
-        # dx sums to zero, by the matrices as they are rounded: else its mean would be off by their rounding
+        # makes dx sum to zero with the matrices as rounded: else its mean would be off by their rounding
         constant = -jnp.einsum("go,goi->gi", total / count, back.astype(jnp.float32), precision=_EXACT)
         constant -= jnp.einsum("gi,gij->gj", self.mean_in, again.astype(jnp.float32), precision=_EXACT)
         d_kernel = (product * slope[:, None] + count * self.shared * inverse[:, None]).sum(0)
@@ -128,7 +129,7 @@ def _expand_forward(
 ) -> tuple[Normed, Any]:
     grouped = group(x, num_groups)
     count = x.size // x.shape[-1] // num_groups
-    # a product, for as a reduction the sum costs a pass of its own, and with one column it is made one
+    # a product, as a reduction would cost a pass of its own, which is what the compiler makes of a single column
     ones = jnp.ones((*grouped.shape[:-1], 8), x.dtype)
     mean_in = inner(grouped, ones)[..., 0] / count
     covariance = inner(grouped, grouped) / count - mean_in[:, :, None] * mean_in[:, None, :]
@@ -155,7 +156,7 @@ def max_pool_moments(x: jax.Array, num_groups: int, pool: Callable[[jax.Array], 
     """`pool` of x, with mean and variance of x itself: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c].
 
     A norm without negative scales keeps the order of values, so the largest of a window can be taken before it: only a
-    quarter of the values is left to normalise. Mean and variance have gradients.
+    quarter of the values remains to be normalised. Mean and variance have gradients.
     """
     return _max_pool_forward(x, num_groups, pool)[0]
 
@@ -178,13 +179,13 @@ max_pool_moments.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 def add_relu(branch: jax.Array, shortcut: jax.Array) -> jax.Array:
-    """See `AddReluKernel`. The gradient asks where the result was positive: the sum itself is not kept."""
+    """See `AddReluKernel`. The gradient only asks where the result was positive, so the sum itself is not kept."""
     return _relu(branch + shortcut)
 
 
 @jax.custom_vjp
 def _relu(x: jax.Array) -> jax.Array:
-    # else a TPU's compiler takes the maximum wherever it is used, and keeps x beside it for the other uses
+    # else a TPU's compiler recomputes the maximum at each use, and keeps x in memory for that
     return jax.lax.optimization_barrier(jnp.maximum(x, 0))
 
 

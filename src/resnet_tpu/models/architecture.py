@@ -81,7 +81,7 @@ class Architecture:
 
 
 CIFAR_DEPTHS = (8, 20, 32, 44, 56, 110)
-"""Of networks for small images, 6n + 2: arXiv:1512.03385, section 4.2."""
+"""Depths of the networks for small images, 6n + 2: arXiv:1512.03385, section 4.2."""
 
 ARCHITECTURES = {
     **{

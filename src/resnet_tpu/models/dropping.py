@@ -44,7 +44,7 @@ def dropblock(
     seeds = jax.random.bernoulli(key, rate, x.shape)
     kept = 1 - _squares(seeds, block, x.dtype)
     grouped = kept.reshape(num_groups, n // num_groups, width, width, channels)
-    # in two steps, for float32 counts no further than 2**24
+    # in two steps, as float32 cannot count beyond 2**24
     kept_fraction = grouped.mean((2, 3, 4), jnp.float32).mean(1).reshape(-1, 1, 1, 1, 1)
     factor = grouped / jnp.maximum(kept_fraction, jnp.finfo(jnp.float32).tiny)  # nothing kept: 0 everywhere, not 0/0
     return x * factor.reshape(x.shape).astype(x.dtype)

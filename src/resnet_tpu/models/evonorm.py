@@ -14,7 +14,7 @@ from resnet_tpu.models.layers import group
 
 
 class EvoNorm(NamedTuple):
-    """The arrays of one: what the result is scaled and shifted by, and `v` inside the non-linearity."""
+    """The arrays of one EvoNorm: what scales and shifts the result, and `v` inside the non-linearity."""
 
     scale: jax.Array
     bias: jax.Array

@@ -15,7 +15,7 @@ from resnet_tpu.models.layers import ConvNorm, Statistics
 
 
 class ConvNormKernel(Protocol):
-    """A convolution, its batch norm, and the ReLU and the max-pool behind them where there are any."""
+    """A convolution, its batch norm, and the ReLU and the max-pool after them where there are any."""
 
     def __call__(
         self, x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
@@ -52,7 +52,7 @@ def _none(*_: object, **__: object) -> None:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Functions that a step of training calls in place of the plain layers. One that returns None is passed over."""
+    """Functions that a training step calls in place of the plain layers. Where one returns None, those are used."""
 
     name: str = "plain"
     conv_norm: ConvNormKernel = _none

@@ -14,7 +14,7 @@ import numpy as np
 from resnet_tpu.models.architecture import EPSILON, PoolPadding
 
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
-"""Of the images, kernels and results of convolutions."""
+"""Dimension order of the images, kernels and results of convolutions."""
 
 DENSE_DEVIATION = 0.01
 """Standard deviation of the classifier's initial kernel."""
@@ -27,7 +27,7 @@ POSITIONS = (1, 2, 3)
 
 
 class Statistics(NamedTuple):
-    """Mean and biased variance of each channel, float32 [num_groups, channels], over so many positions."""
+    """Mean and biased variance of each channel, float32 [num_groups, channels], over `positions` positions each."""
 
     mean: jax.Array
     var: jax.Array
@@ -35,7 +35,7 @@ class Statistics(NamedTuple):
 
 
 class ConvNorm(NamedTuple):
-    """The arrays of a convolution and of the batch norm behind it, float32.
+    """The arrays of a convolution and of the batch norm after it, float32.
 
     kernel: [k, k, in, out]. scale, bias: [out]. frozen: (mean, variance) [out] to normalise by in place of the batch's.
     """
@@ -63,7 +63,7 @@ def draw_dense_kernel(rng: np.random.Generator, shape: tuple[int, ...]) -> np.nd
 
 
 def zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros, float32: initial biases, running means, and scales of branches that begin as nothing."""
+    """Zeros, float32: initial biases, running means, and scales of branches whose output starts at zero."""
     del rng
     return np.zeros(shape, np.float32)
 
@@ -91,7 +91,7 @@ def batch_statistics(x: jax.Array, num_groups: int) -> Statistics:
     mean = wide.mean(POSITIONS)
     if x.dtype == jnp.float32:
         var = jnp.square(wide - broadcast(mean)).mean(POSITIONS)
-    else:  # one pass less over the activations; what it rounds is below what half-precision activations have lost
+    else:  # one pass fewer over the activations; its rounding is below that of half-precision activations
         var = jnp.maximum(jnp.square(wide).mean(POSITIONS) - jnp.square(mean), 0.0)
     return Statistics(mean, var, x.size // x.shape[-1] // num_groups)
 
@@ -119,14 +119,14 @@ def relu(x: jax.Array) -> jax.Array:
 def max_pool(x: jax.Array, padding: PoolPadding = "same") -> jax.Array:
     """The largest value of 3x3 windows with stride 2: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c].
 
-    Padded as TensorFlow's SAME, where even sizes get it only after, or by 1 on either side, as PyTorch's networks do.
+    Padded as by TensorFlow's SAME, which pads even sizes only at the end, or by 1 on both sides, as in PyTorch.
     """
     pads = "SAME" if padding == "same" else ((0, 0), (1, 1), (1, 1), (0, 0))
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
 
 
 def average_pool(x: jax.Array) -> jax.Array:
-    """The mean of 2x2 windows with stride 2, of what lies on the map: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c]."""
+    """The mean of 2x2 windows, cut at the map's edge, with stride 2: [n, h, w, c] -> [n, ceil(h/2), ceil(w/2), c]."""
     counts = _sum_pool(jnp.ones((1, *x.shape[1:3], 1), x.dtype))
     return _sum_pool(x) / counts
 

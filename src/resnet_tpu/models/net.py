@@ -20,12 +20,12 @@ from resnet_tpu.models.layers import ConvNorm, Statistics
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 """An initialisation: the values of an array of this shape, float32."""
 
-_EVONORM_MOMENTUM = 0.9  # whatever `bn_momentum` is: the original's
+_EVONORM_MOMENTUM = 0.9  # as in the original, whatever `bn_momentum` is
 
 
 @dataclass(frozen=True)
 class Training:
-    """A step of training: its randomness, and how far the training is. In evaluation layers get None instead.
+    """A step of training: its randomness, and how far training has come. In evaluation, layers get None instead.
 
     key: the step's own; None will do for a network that draws nothing. progress: fraction of all steps done,
     float32 [].
@@ -44,9 +44,9 @@ class Training:
 class Net:
     """The layers of one network during one call of it.
 
-    Activations are [n, h, w, c] in `dtype`, arrays float32. `training` is None in evaluation. In training batch norms
+    Activations are [n, h, w, c] in `dtype`, arrays float32. `training` is None in evaluation. In training, batch norms
     normalise by the batch and update the running statistics: `batch_stats` are then those after the step. The given
-    trees stay as they are.
+    trees are not changed.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Net:
         self.params: Arrays = copy_dicts(params)
         self.batch_stats: Arrays = copy_dicts(batch_stats)
         self.outputs: dict[str, jax.Array] = {}
-        """What the parts of the network gave, by name, in order."""
+        """The outputs of the network's parts, by name, in order."""
         self._kernels = kernels
         self._make = make
         self._scope: Path = ()
@@ -137,7 +137,7 @@ class Net:
         return self.conv_norm(name, x, features, size, stride, zero_scale=zero_scale)
 
     def block(self, x: jax.Array, stride: int) -> jax.Array | None:
-        """In training, what a kernel for this whole residual block gives; None where none does."""
+        """In training, the result of a kernel for this whole residual block; None where there is none."""
         if self.training is None or not self.architecture.has_plain_branches:
             return None
         own = node_at(self.params, self._scope)
@@ -235,7 +235,7 @@ class Net:
 
     @property
     def _updates_statistics(self) -> bool:
-        """Whether norms go by the batch, and running statistics are updated."""
+        """Whether norms use the batch's statistics, and running statistics are updated."""
         return self.training is not None and not self.architecture.freeze_batch_norm
 
     def _conv_norm(self, name: str = "") -> ConvNorm:

@@ -20,7 +20,7 @@ from resnet_tpu.options.config import ModelConfig
 
 @dataclass(frozen=True)
 class Network:
-    """The structure of a network; its arrays are apart."""
+    """The structure of a network, without its arrays."""
 
     model: ModelConfig
     architecture: Architecture
@@ -63,7 +63,7 @@ class Network:
         return logits, net.batch_stats
 
     def outputs(self, params: Arrays, batch_stats: Arrays, images: jax.Array) -> dict[str, jax.Array]:
-        """Normalised images [n, h, w, 3] -> what each part of the network gives in evaluation, float32, by `stages`.
+        """Normalised images [n, h, w, 3] -> the output of each part of the network in evaluation, float32, by `stages`.
 
         Those of `stem` and groups are [n, h, w, c], `pooled` is [n, c], `logits` [n, num_classes].
         """

@@ -47,8 +47,8 @@ def stem(net: Net, x: jax.Array) -> jax.Array:
 def residual_block(net: Net, x: jax.Array, group: int, block: int) -> jax.Array:
     """relu(shortcut(x) + branch(x)); groups after the first halve height and width and double the channels.
 
-    Pre-activated (arXiv:1603.05027) it is shortcut + branch(relu(norm(x))): the shortcut is the input as it is, but
-    a projection sees it normalised and activated.
+    When pre-activated (arXiv:1603.05027), it is shortcut + branch(relu(norm(x))): the shortcut is the input as it is,
+    but a projection sees it normalised and activated.
     """
     settings = net.architecture
     stride = 2 if group > 1 and block == 1 else 1
@@ -71,7 +71,7 @@ def residual_block(net: Net, x: jax.Array, group: int, block: int) -> jax.Array:
 
 
 def projection(net: Net, x: jax.Array, group: int, stride: int) -> jax.Array:
-    """The shortcut where the channels change: a 1x1 convolution, in ResNet-D behind an average pool."""
+    """The shortcut where the channels change: a 1x1 convolution, in ResNet-D after an average pool."""
     if net.architecture.resnetd_shortcut and stride == 2:
         x, stride = average_pool(x), 1
     return net.conv_linear("projection", x, net.architecture.features(group), 1, stride)
@@ -102,7 +102,7 @@ def bottleneck_branch(net: Net, x: jax.Array, group: int, block: int, stride: in
 
 
 def squeeze_excite(net: Net, x: jax.Array) -> jax.Array:
-    """A factor from 0 to 1 for each channel, [n, 1, 1, c], by the means of all. Source: arXiv:1709.01507."""
+    """A factor from 0 to 1 for each channel, [n, 1, 1, c], from the means of all channels. Source: arXiv:1709.01507."""
     squeezed = max(1, int(x.shape[-1] * net.architecture.se_ratio))
     means = global_average(x)[:, None, None, :]
     with net.scope("squeeze_excite"):

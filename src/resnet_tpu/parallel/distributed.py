@@ -21,16 +21,16 @@ from resnet_tpu.system.machine import has_accelerator, has_gpu, has_tpu, keep_me
 BATCH_AXIS = "data"
 
 DeviceBatch = dict[str, jax.Array]
-"""image uint8 [n, s, s, 3], label int32 [n], weight float32 [n] (0 for padding), cut over the devices."""
+"""image uint8 [n, s, s, 3], label int32 [n], weight float32 [n] (0 for padding), split over the devices."""
 
 
 def start(*, use_tpu: bool) -> None:
     """Chooses the platform and turns the compilation cache on; call before anything touches a device.
 
-    Where that can be no other than the CPU, memory is kept from now on: XLA's threads, which come with the devices,
-    would each have a heap of their own. Without a TPU on the machine, `use_tpu` changes nothing: GPU or CPU is used,
-    and libtpu, which `plan` needs, is not loaded, for it would complain at length. Raises UserError when
-    JAX_COMPILATION_CACHE_DIR names a bucket that no client is installed for.
+    Where the platform can only be the CPU, freed memory is kept from now on (see `keep_memory`): XLA's threads, which
+    start with the devices, would each have a heap of their own. Without a TPU on the machine, `use_tpu` changes
+    nothing: GPU or CPU is used, and libtpu, which `plan` needs, is not loaded, as it would complain at length. Raises
+    UserError when JAX_COMPILATION_CACHE_DIR names a bucket for which no client is installed.
     """
     without_tpu = not (use_tpu and has_tpu())
     if without_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
@@ -40,24 +40,24 @@ def start(*, use_tpu: bool) -> None:
     if settings.jax_platforms == "cpu" or not has_accelerator():
         keep_memory()
     if settings.jax_compilation_cache_dir is None:
-        with contextlib.suppress(UserError):  # no such place: JAX would warn of each program that it cannot keep
+        with contextlib.suppress(UserError):  # not writable: JAX would warn about each program that it cannot keep
             cache = storage.join(storage.cache_dir(), "xla")
             storage.check_writable(cache)
             jax.config.update("jax_compilation_cache_dir", cache)
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     elif storage.is_remote(settings.jax_compilation_cache_dir):
-        filesystem(settings.jax_compilation_cache_dir)  # JAX reads and writes by the same client, which is set up now
+        filesystem(settings.jax_compilation_cache_dir)  # JAX reads and writes through the same client, set up here
 
 
 def mesh_of(devices: Sequence[Any]) -> Mesh:
-    """These devices in one row, along which the batch is cut."""
+    """These devices in one row, along which the batch is split."""
     return Mesh(np.asarray(devices), (BATCH_AXIS,))
 
 
 def make_mesh(num_cores: int | None = None) -> Mesh:
-    """The devices of all processes in one row, at most `num_cores` of them; the batch is cut along it.
+    """The devices of all processes in one row, at most `num_cores` of them; the batch is split along it.
 
-    Those of a process are neighbours, and each process has the same number. Raises UserError when it cannot.
+    Those of a process are neighbours, and each process has the same number. Raises UserError when that is impossible.
     """
     processes = jax.process_count()
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
@@ -105,7 +105,7 @@ def check_divides(config: Config, devices: int) -> None:
 
 
 def round_up(batch_size: int, devices: int) -> int:
-    """The next batch size of which every device gets the same number of images."""
+    """The next larger batch size, or this one, that gives every device the same number of images."""
     return -(-batch_size // devices) * devices
 
 
@@ -125,7 +125,7 @@ def placed(tree: Any, sharding: Sharding) -> Any:
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> DeviceBatch:
-    """This host's slice of a batch onto its devices; the result is the global batch."""
+    """Puts this host's slice of a batch on its devices; the result is the global batch."""
     sharding = split_batch(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
 
@@ -141,7 +141,7 @@ def prefetch(batches: Iterable[dict[str, np.ndarray]], mesh: Mesh, ahead: int = 
 
 
 def put_replicated(tree: Any, mesh: Mesh) -> Any:
-    """A pytree of arrays onto every device; every process must give the same values."""
+    """Puts a pytree of arrays on every device; every process must give the same values."""
     everywhere = replicated(mesh)
     if jax.process_count() == 1:
         return jax.device_put(tree, everywhere)
@@ -151,7 +151,7 @@ def put_replicated(tree: Any, mesh: Mesh) -> Any:
 
 
 def gather(array: jax.Array) -> np.ndarray:
-    """The whole of an array on this host, whichever processes hold it; every process must call it."""
+    """The whole array on this host, whichever processes hold it; every process must call this."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
@@ -161,6 +161,6 @@ def steps_ahead(mesh: Mesh) -> int:
     """How many steps the host may be ahead of the devices.
 
     Enough that they never wait for Python, not so many that batches fill their memory. Virtual CPU devices deadlock
-    when several collectives are in flight: none there.
+    when several collectives are in flight, so there it is 0.
     """
     return 0 if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu" else 4

@@ -1,14 +1,14 @@
 """Several processes, on one host or many, that train together: how they agree, stop and end.
 
-They meet by `jax.distributed.initialize`, arrays travel by `jax.experimental.multihost_utils`, and one that is killed
-is missed by JAX's heartbeats, or at once where a collective notices. Here is what JAX has no public function for, over
-the key-value store of `jax.distributed`, which Orbax uses as well and which has no public name either:
+They meet through `jax.distributed.initialize`, arrays travel through `jax.experimental.multihost_utils`, and a killed
+process is noticed by JAX's heartbeats, or at once by a collective. This module has what JAX has no public function for,
+built on the key-value store of `jax.distributed`, which Orbax uses as well and which has no public name either:
 
-* Text is exchanged within a time limit, and who is late is named. `multihost_utils` sends arrays by collectives, which
-  wait for as long as it takes, and are compiled for each length; `assert_equal` does not say who has what.
+* Text is exchanged within a time limit, and late processes are named. `multihost_utils` sends arrays by collectives,
+  which wait without limit and are compiled for each length; `assert_equal` does not say who has what.
 * A process that fails tells the others, which stop too, with its message and its exit code. JAX aborts them instead.
-* A signal to one stops all at the same step. `reached_preemption_sync_point` does that for SIGTERM alone, and takes
-  SIGTERM from Python for it, before and after the training too; of Ctrl-C and SIGHUP it knows nothing.
+* A signal to one stops all at the same step. `reached_preemption_sync_point` does that for SIGTERM alone, which it
+  takes away from Python, even before and after the training; it does not handle Ctrl-C and SIGHUP.
 """
 
 import atexit
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _ROOT = "resnet_tpu"
 _POLL_SECS = 0.5
 _GRACE_SECS = 2.0  # for the main thread to end with a message of its own
-_STOP_SECS = 60.0  # in which the others say how far they are
+_STOP_SECS = 60.0  # for the others to say how far they are
 
 
 class ProcessGroup:
@@ -53,16 +53,16 @@ class ProcessGroup:
         self._stop_at: int | None = None
         self._stop_signal: int | None = None
         self._signal: Callable[[], int | None] = lambda: None
-        atexit.register(self.part)  # before JAX's farewell, after which the store is gone
+        atexit.register(self.part)  # before JAX shuts down, after which the store is gone
         threading.Thread(target=self._watch, daemon=True, name="resnet_tpu hosts").start()
 
     @property
     def is_ending(self) -> bool:
-        """Whether this process ends, and need not tell why."""
+        """Whether this process is ending, and need not say why."""
         return self._ending.is_set()
 
     def exchange(self, text: str) -> list[str]:
-        """What each process, in order, gave to the same call. All must make it; waits for the slowest."""
+        """What each process, in order, passed to the same call. All must make it; waits for the slowest."""
         self._calls += 1
         found = self._gather(f"exchange/{self._calls}", text, self._timeout_secs)
         # all are in this call, so none still reads the last one
@@ -70,10 +70,10 @@ class ProcessGroup:
         return found
 
     def stop_signal(self, step: int, signal: Callable[[], int | None]) -> int | None:
-        """The signal for which every process ends before step `step`, or None: the answer is the same in all.
+        """The signal because of which all processes stop before step `step`, or None: the same answer in all of them.
 
-        `signal` says whether this one has received any. Asking costs nothing until one has: then the processes tell
-        each other, beside the training, how far they are, and stop where the furthest is.
+        `signal` returns the one that this process has received, if any. Asking costs nothing until one has: then the
+        processes tell each other, in the background, how far they are, and stop where the furthest is.
         """
         with self._lock:
             self._signal, self._step = signal, step
@@ -92,7 +92,7 @@ class ProcessGroup:
         hurry.start()
 
     def part(self) -> None:
-        """From here on all processes end in the same way: no one needs to tell the others."""
+        """From here on all processes end in the same way: none needs to tell the others."""
         self._ending.set()
 
     def _gather(self, name: str, text: str, timeout_secs: float) -> list[str]:
@@ -143,7 +143,7 @@ class ProcessGroup:
         self._exit(code)
 
     def _exit(self, code: int) -> NoReturn:
-        """Ends without JAX's farewell, which waits for processes that may be gone."""
+        """Ends without JAX's shutdown, which waits for processes that may be gone."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -155,13 +155,13 @@ class ProcessGroup:
         os._exit(code)
 
     def _unaware(self) -> bool:
-        """Whether a process has neither failed itself nor heard of it."""
+        """Whether some process has neither failed itself nor heard of the failure."""
         told = {key.rsplit("/", 1)[-1] for kind in ("failed", "followed") for key, _ in
                 self._client.key_value_dir_get(f"{_ROOT}/{kind}/")}  # fmt: skip
         return len(told) < self.count
 
 
-_group: list[ProcessGroup] = []  # of this process: none, or the one
+_group: list[ProcessGroup] = []  # of this process: none, or one
 
 
 def process_group() -> ProcessGroup | None:
@@ -215,13 +215,13 @@ def agree(what: str, values: Mapping[str, Any], do: str) -> None:
 
 
 def exchange(text: str) -> list[str]:
-    """What each process, in order, gave to the same call; every process must call it."""
+    """What each process, in order, passed to the same call; every process must call it."""
     together = process_group()
     return [text] if together is None else together.exchange(text)
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """What `make` gives in process 0, which alone calls it, as JSON tells it; every process must call this."""
+    """What `make` returns in process 0, which alone calls it, passed on as JSON; every process must call this."""
     return json.loads(exchange(json.dumps(make()) if is_first() else "")[0])
 
 
@@ -232,7 +232,7 @@ def is_first() -> bool:
 
 
 def wait_for_all() -> None:
-    """Returns when every process has come here."""
+    """Returns when every process has called it."""
     exchange("")
 
 
@@ -249,7 +249,7 @@ def _processes(numbers: list[int]) -> str:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether an error of JAX's means that another process ended."""
+    """Whether a JAX error means that another process ended."""
     if process_group() is None or not isinstance(error, ValueError | RuntimeError):
         return False
     if _status(error) == "UNAVAILABLE":
@@ -259,7 +259,7 @@ def is_loss(error: BaseException) -> bool:
 
 
 def _status(error: Exception) -> str | None:
-    """The status of an error of XLA's or of the store's; None for others."""
+    """The status of an error of XLA or of the store; None for others."""
     return getattr(error, "error_code_string", None)
 
 
@@ -293,7 +293,7 @@ def _connect(run: RunConfig) -> None:
 
 
 def _speak_as(index: int) -> None:
-    """Process 0 says everything, the others their warnings, with their number."""
+    """Lets process 0 log everything, and the others only warnings, with their number."""
     if index:
         logger = logging.getLogger("resnet_tpu")
         logger.setLevel(logging.WARNING)

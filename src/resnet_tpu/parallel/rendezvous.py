@@ -12,13 +12,13 @@ import jax
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.options.config import RunConfig
 
-_LONGER_SECS = 60  # JAX would end the program with a stack trace: our own time is over before its
+_LONGER_SECS = 60  # JAX would abort with a stack trace, so our own timeout ends before JAX's
 
 
 def meet(run: RunConfig) -> None:
     """Starts `jax.distributed` when the options or the environment say that there are several processes.
 
-    Waits for all of them, at most `coordinator_timeout` seconds. Raises UserError when they do not come, and for
+    Waits for all of them, at most `coordinator_timeout` seconds. Raises UserError when they do not connect, and for
     options that do not fit.
     """
     given = {name: getattr(run, name) for name in ("coordinator_address", "num_processes", "process_id")}
@@ -49,7 +49,7 @@ def _check(given: Mapping[str, Any]) -> None:
 
 
 def is_in_cluster(run: RunConfig) -> bool:
-    """Whether JAX is to look for other processes: asked of the environment alone, for its own search may wait."""
+    """Whether JAX should look for other processes: by the environment alone, as JAX's own search may wait."""
     env = os.environ
     if _count("SLURM_NTASKS") > 1 and "SLURM_STEP_NODELIST" in env:
         return True
@@ -58,7 +58,7 @@ def is_in_cluster(run: RunConfig) -> bool:
     if not run.use_tpu or "tpu" not in env.get("JAX_PLATFORMS", "tpu"):
         return False
     hosts = env.get("TPU_PROCESS_ADDRESSES") or env.get("TPU_WORKER_HOSTNAMES") or ""
-    # JAX says so on importing it: there are TPU chips, and a metadata server that knows the slice
+    # importing JAX notes this in the environment: there are TPU chips, and a metadata server that knows the slice
     return "," in hosts or ("TPU_ML_PLATFORM" in env and "TPU_SKIP_MDS_QUERY" not in env)
 
 
@@ -72,8 +72,8 @@ def _count(name: str) -> int:
 
 
 def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
-    """`jax.distributed.initialize`, with an end to its waiting that is an error and not an abort."""
-    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and knows no Ctrl-C
+    """`jax.distributed.initialize`, but a wait that is too long ends in an error and not in an abort."""
+    jax.config.update("jax_enable_preemption_service", False)  # it takes over SIGTERM, and ignores Ctrl-C
     outcome: list[BaseException | None] = []
 
     def initialize() -> None:
@@ -84,14 +84,14 @@ def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
                 heartbeat_timeout_seconds=run.heartbeat_timeout,
             )
             outcome.append(None)
-        except Exception as error:  # noqa: BLE001  told below
+        except Exception as error:  # noqa: BLE001  reported below
             outcome.append(error)
 
     meeting = threading.Thread(target=initialize, daemon=True)
     meeting.start()
     meeting.join(run.coordinator_timeout)
     if not outcome:
-        atexit.register(os._exit, UserError.exit_code)  # before JAX says farewell to those who never came
+        atexit.register(os._exit, UserError.exit_code)  # before JAX's shutdown waits for those who never came
         raise UserError(
             "Several processes", _who_is_missing(given, run.coordinator_timeout),
             "all of them to start at about the same time",

@@ -1,1 +1,1 @@
-"""How fast it is, how fast it would be elsewhere, and where the time goes."""
+"""How fast training and serving are, how fast they would be on other hardware, and where the time goes."""

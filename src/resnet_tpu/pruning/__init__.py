@@ -1,1 +1,1 @@
-"""Pruning, and training again what is left."""
+"""Pruning, and re-training what is left."""

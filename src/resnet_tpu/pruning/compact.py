@@ -28,7 +28,7 @@ from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.training.compiler_options import sound_options_for
 
 _IMAGES = 16
-"""Random ones, on which the logits are compared."""
+"""Number of random images on which the logits are compared."""
 
 _DO = "The weights are finite, but too large: take an earlier checkpoint."
 
@@ -82,7 +82,7 @@ def _logits(config: Config, arrays: Arrays) -> np.ndarray:
 
 
 def render(found: Compaction) -> RenderableType:
-    """Before and after as a table, and how equal the logits are."""
+    """Before and after as a table, and how closely the logits agree."""
     table = Table("", "before", "after", "left")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -98,13 +98,13 @@ def render(found: Compaction) -> RenderableType:
 
 
 def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Arrays]:
-    """Options and arrays of the network of a checkpoint without the filters that its masks remove whole, inside blocks.
+    """Options and arrays of a checkpoint's network without the filters inside blocks that its masks remove entirely.
 
-    Such a filter gives 0 everywhere, of which its batch norm and ReLU make a constant. Where that is not 0 it counts in
-    the next convolution, less at the borders: all such channels of a layer together become one, whose batch norm has
-    scale 0 and bias 1, and whose weights in the next layer are theirs times their constants. So evaluation gives the
-    same logits, up to rounding. Momentum and moving averages are narrowed too. Masks stay when they remove more.
-    Widths are rounded up to a `multiple_of`, as far as they were as large, by channels that are 0 and stay 0.
+    Such a filter outputs 0 everywhere, which its batch norm and ReLU turn into a constant. If that is not 0, it enters
+    the next convolution, less at the borders: all such channels of a layer are merged into one, whose batch norm has
+    scale 0 and bias 1, and whose weights in the next layer sum theirs times their constants. So evaluation gives the
+    same logits, up to rounding. Momentum and moving averages are narrowed too. Masks stay if they remove more.
+    Widths are rounded up to a `multiple_of`, but not beyond what they were, with channels that are 0 and stay 0.
     Raises UserError where no whole filter is masked, and for normalisations other than batch norm.
     """
     config = config_of(checkpoint.meta)
@@ -131,7 +131,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
 
 
 def _blocks(architecture: Architecture) -> Iterator[tuple[int, int]]:
-    """(group, block) from 1 on, of every block."""
+    """(group, block) of every block, counted from 1."""
     for group, blocks in enumerate(architecture.blocks_per_group, 1):
         for block in range(1, blocks + 1):
             yield group, block

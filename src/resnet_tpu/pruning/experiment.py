@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 def prune_run(
     model_dir: GivenPath, output_dir: GivenPath, asked: Experiment, *, computing: Mapping[str, Any] | None = None
 ) -> list[Outcome]:
-    """Prunes the training in `model_dir` and trains it again, level by level, each way and seed; goes on if stopped.
+    """Prunes the training in `model_dir` and re-trains it, for each seed, re-training and level; resumes if stopped.
 
-    `output_dir/seed_<n>/<retrain>/<level>/` are the phases. Trainings with other seeds than that of `model_dir` begin
-    anew, in `output_dir/seed_<n>/unpruned/`. computing: options in place of the training's own that change how it is
-    computed, not what: `precision`, `kernels`, `num_cores`, and those of several processes, which all make the same
-    call. Returns every phase. Raises UserError for options that do not fit, and when
-    the rewind step has no checkpoint.
+    The phases are in `output_dir/seed_<n>/<retrain>/<level>/`. For a seed other than that of `model_dir`, the unpruned
+    network is trained first, in `output_dir/seed_<n>/unpruned/`. computing: overrides of the training's options that
+    change how it is computed, not what: `precision`, `kernels`, `num_cores`, and those for several processes, all of
+    which must make the same call. Returns the outcome of every phase. Raises UserError for options that do not fit, and
+    when the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     retrains, seeds = asked.retrains(), asked.seed_numbers()
@@ -44,7 +44,7 @@ def prune_run(
     if unfit := [name for name in computing or {} if name not in COMPUTING]:
         raise UserError("computing", unfit[0], f"one of {', '.join(COMPUTING)}", "Leave it out: the training sets it.")
     folders.check_model_dir(model_dir)
-    written = read_run(model_dir)  # for what its checkpoints say JAX must have begun
+    written = read_run(model_dir)  # not from its checkpoints: to read these, JAX must have been started
     changed = Layer("computing", computing or {})
     where = merge(Config(), [*([written] if written else []), changed])[0].run
     outcomes: list[Outcome] = []
@@ -70,13 +70,13 @@ def _run_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, aske
         phase.begin()
         log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
         train(phase.config())
-        hosts.wait_for_all()  # for what the first has written at the end
+        hosts.wait_for_all()  # until the first process has written everything
     return read_outcome(model_dir, seed, retrain, level.name, level.method)
 
 
 def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
     """The training of `seed` that is pruned: the one in `model_dir`, of these options, or one like it in `own_dir`."""
-    # its accuracy is half of the result; and it may have been moved
+    # evaluated, as its accuracy is half of the result; and in this model_dir, as it may have been moved
     config = config.replace(mode="train_and_eval", model_dir=model_dir)
     last_step = lengths_of(config).total
     rewind_step = _rewind_step(config, last_step, asked)

@@ -1,7 +1,7 @@
-"""Structured pruning: whole output filters go, those of the smallest L1 norm (arXiv:1608.08710).
+"""Structured pruning: removes whole output filters, those with the smallest L1 norm (arXiv:1608.08710).
 
-Only the filter's own kernel is masked: the inputs of the next layer that it fed stay in the mask, so a mask's density
-overstates the work that is left.
+Only the filter's own kernel is masked: the weights of the next layer that read its output are not, so the density of
+the masks overstates the work that is left.
 """
 
 import random
@@ -9,17 +9,18 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from resnet_tpu.pruning.masks import Kernels, Masks
+from resnet_tpu.pruning.masks import LayerKernels, Masks
 
 Fractions = Mapping[int, float]
 """Fraction of the filters to remove from convolution J, by J."""
 
 
-def remove_filters(kernels: Kernels, masks: Masks, fractions: Fractions, rounds: int) -> Masks:
+def remove_filters(kernels: LayerKernels, masks: Masks, fractions: Fractions, rounds: int) -> Masks:
     """Removes 1 - (1 - fraction)^rounds of the live filters of each convolution in `fractions`.
 
-    A fraction of a filter is rounded up with that probability. The generator is seeded anew in every call, and draws
-    once for each convolution in the order of the layers: so the masks are the same each time, and the original's.
+    A fractional number of filters is rounded up with the probability of its fraction. Every call seeds its generator
+    again and draws once for each convolution, in the order of the layers, so the masks are the same each time, and the
+    same as the original's.
     """
     rng = random.Random(0)
     found = dict(masks)

@@ -14,9 +14,9 @@ _EVENTS = "events.out.tfevents."
 
 
 def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
-    """Moves what a training wrote into `former.<n>` in its `model_dir`, which is a `model_dir` itself, and says so.
+    """Moves what a training wrote in `model_dir` into `former.<n>` there, itself a valid `model_dir`, and logs that.
 
-    Nothing happens where there is no checkpoint. also: names of files that belong to it too.
+    Does nothing if there is no checkpoint. also: names of further files that belong to the training.
     """
     if not folders.steps_of_run(model_dir):
         return
@@ -24,6 +24,6 @@ def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
     folder = next(folder for folder in places if not folders.steps_of_run(folder))
     storage.make_dir(folder)
     written = {name for name in storage.list_dir(model_dir) if name in {*_WRITTEN, *also} or name.startswith(_EVENTS)}
-    for name in [*sorted(written), store.FOLDER]:  # the checkpoints last: where they are, there is more to move
+    for name in [*sorted(written), store.FOLDER]:  # checkpoints last: while they are here, the move is incomplete
         storage.move(storage.join(model_dir, name), storage.join(folder, name))
     log.warning("The training that was in %s was moved to %s.", model_dir, folder)

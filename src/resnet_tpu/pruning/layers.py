@@ -3,14 +3,14 @@
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import Arrays, Path, node_at
 from resnet_tpu.models.network import Network
-from resnet_tpu.pruning.masks import Kernels
+from resnet_tpu.pruning.masks import LayerKernels
 
 
 def maskable(network: Network) -> dict[str, Path]:
     """The kernels that can be pruned, by the fork's names, in the order in which the original makes them.
 
-    Convolutions are `conv_J`, projections of shortcuts `proj_J_P`: J is the number of the next convolution that is no
-    projection, P that among all, both from 1. The classifier is `dense`. Squeeze-and-excite stays whole.
+    Convolutions are `conv_J`, projections of shortcuts `proj_J_P`: J is the number of the next convolution that is not
+    a projection, P the number among all, both from 1. The classifier is `dense`. Squeeze-and-excite is never pruned.
     """
     kernels = [path for name, (_, path) in tf_names(network).items() if name.endswith("/kernel")]
     found: dict[str, Path] = {}
@@ -26,6 +26,6 @@ def maskable(network: Network) -> dict[str, Path]:
     return found
 
 
-def kernels_of(params: Arrays, layers: dict[str, Path]) -> Kernels:
+def kernels_of(params: Arrays, layers: dict[str, Path]) -> LayerKernels:
     """The kernels of these layers."""
     return {name: node_at(params, path) for name, path in layers.items()}

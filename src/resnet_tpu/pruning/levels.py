@@ -12,14 +12,14 @@ _BY_SHARE = ("prune_global", "zprune_global")
 _TABLES = re.compile(r"prune_\w+_[AB]")
 DEFAULT_LEVELS = 1
 ITERATIVE = "level_"
-"""How the names of levels begin that follow each other, or are the levels of a table."""
+"""Prefix of the names of levels that follow each other or belong to a table of filters."""
 
 
 @dataclass(frozen=True)
 class Level:
     """One pruning: `name` for folders, the full name of its `method`, and what is pruned.
 
-    `follows`: the level before, re-trained; None: the network that was never pruned.
+    `follows`: the previous level, after its re-training; None: the unpruned network.
     """
 
     name: str
@@ -30,10 +30,10 @@ class Level:
 def plan_levels(method: str, *, density: str, levels: int | None, rate: float) -> list[Level]:
     """What `prune` does, from the densest level on.
 
-    method: a whole name such as `prune_all_to_global_20` is one level. Without its number it is completed:
-    by `density`, percentages such as `80,64`, each of the whole network (one-shot); or by `levels`, each of which
+    method: a full name such as `prune_all_to_global_20` is one level. A name without its number is completed: by
+    `density`, percentages such as `80,64`, each cut from the unpruned network (one-shot); or by `levels`, each of which
     removes the fraction `rate` of what the one before left (iterative). A table of filters (`prune_resnet56_A`) has
-    `levels` of its own, each of the whole network.
+    `levels` of its own, each cut from the unpruned network.
     Raises UserError for an unknown method, a density outside (0, 100], a rate outside (0, 1), or numbers given twice.
     """
     if density and levels:
@@ -45,7 +45,7 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float) -
         return [_level(f"{ITERATIVE}{number:02d}", f"{method}_{number}", None) for number in numbers]
     if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
         if density or levels:
-            find_method(method)  # an unknown one is to be called that
+            find_method(method)  # an unknown method gets the error that says so
             do = f"Leave density and levels out, or choose one of {', '.join(_BY_DENSITY)}."
             raise UserError("method", method, "one that takes a density", do)
         return [_level(method, method, None)]
@@ -65,7 +65,7 @@ def _level(name: str, method: str, follows: Level | None) -> Level:
 
 
 def _complete(method: str, density: float, rate: float | None) -> str:
-    """The method with the number that brings a network of the density before to `density`."""
+    """The method with the number that takes a network from the density of the level before to `density`."""
     if method in _BY_SHARE:
         return f"{method}_{_number(100 * (rate if rate is not None else 1 - density))}"
     return f"{method}_{_number(100 * (1 - density if method in _BY_SPARSITY else density))}"

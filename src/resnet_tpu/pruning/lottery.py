@@ -70,10 +70,10 @@ class _Origin:
 
 
 def train_lottery(config: Config) -> None:
-    """Trains, after pruning where the flags ask for it, and names the checkpoints kept in `lottery_results_dir`.
+    """Trains, after pruning if the flags ask for it, and names the kept checkpoints in `lottery_results_dir`.
 
-    A training that was stopped goes on. Another one that is in `model_dir` is set aside there. Raises UserError for
-    flags that do not fit together, for a checkpoint that is not there, and what `train` raises.
+    Resumes a training that was stopped. A different training in `model_dir` is set aside there. Raises UserError for
+    flags that do not fit together and for a missing checkpoint, and what `train` raises.
     """
     flags = config.lottery
     asked = [flags.lottery_prune_at, flags.lottery_reset_to]
@@ -110,11 +110,11 @@ def find_named(path: str) -> str:
 
 
 def _named_start(model_dir: str) -> str | None:
-    """The checkpoint to begin with that the file `checkpoint` in `model_dir` names, as the fork's procedures write it.
+    """The checkpoint to begin with, as named by the file `checkpoint` that the fork's procedures write in `model_dir`.
 
-    None where it names none of `checkpoint_iter_<step>`: what TensorFlow itself writes there says how far that training
-    was. None for the newest checkpoint of `model_dir` too, which is gone on with anyway. Raises UserError when the
-    checkpoint is not there.
+    None if it names anything but a `checkpoint_iter_<step>`: what TensorFlow itself writes there only says how far that
+    training got. None also for the newest checkpoint of `model_dir`, from which training resumes anyway. Raises
+    UserError when the checkpoint is missing.
     """
     state = storage.join(model_dir, tf1.STATE)
     path = tf1.read_state(state)
@@ -133,8 +133,8 @@ def _named_start(model_dir: str) -> str | None:
 def _begin(config: Config, named: str | None) -> None:
     """Writes the checkpoint that the training begins with into `model_dir`, unless it was begun there already.
 
-    named: the checkpoint that `model_dir` is said to be at. As in the fork, what was pruned already goes on from there;
-    anything else is pruned and reset.
+    named: what `_named_start` found for `model_dir`. As in the fork, a network that is pruned already trains on from
+    there; any other is pruned and reset.
     """
     flags, model_dir = config.lottery, config.run.model_dir
     asked = _description(config)
@@ -150,13 +150,13 @@ def _begin(config: Config, named: str | None) -> None:
     is_there = not flags.lottery_force_reprune and _is_begun(model_dir, asked, anywhere=named is None)
     if is_there and (masks is None or _has_masks(model_dir, network, masks)):
         log.info("%s is this training already: going on with it.", model_dir)
-        hosts.wait_for_all()  # nobody still reads what says where to begin
+        hosts.wait_for_all()  # until no process reads the file that says where to begin
     else:
         start = present or _reset(config, network)
         arrays = start_with(
             start.arrays, masks or start.masks, maskable(network), step=start.step, rewind_optimizer="restore"
         )
-        hosts.wait_for_all()  # nobody still reads what is in the way
+        hosts.wait_for_all()  # until no process reads what is set aside below
         if hosts.is_first():
             set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
             _forget_names(flags.lottery_results_dir, model_dir)
@@ -167,7 +167,7 @@ def _begin(config: Config, named: str | None) -> None:
         with CheckpointStore(storage.join(model_dir, store.FOLDER), keep=1) as checkpoints:
             checkpoints.save(start.step, arrays, meta)
     if hosts.is_first():
-        if named:  # heeded once: TensorFlow would now write into this file how far the training is
+        if named:  # used only once: TensorFlow would now write into this file how far the training is
             storage.remove(storage.join(model_dir, tf1.STATE))
         if masks and flags.lottery_results_dir:
             storage.make_dir(flags.lottery_results_dir)
@@ -187,7 +187,7 @@ def _prune(config: Config, network: Network) -> Masks:
 
 
 def _reset(config: Config, network: Network) -> _Origin:
-    """What the flags say to train on from."""
+    """The arrays, masks and step that the flags say to train from."""
     flags = config.lottery
     start = _open(flags.lottery_reset_to, network, config)
     if flags.lottery_reset_global_step_to:
@@ -196,7 +196,7 @@ def _reset(config: Config, network: Network) -> _Origin:
 
 
 def _description(config: Config) -> dict[str, Any]:
-    """What decides the training that the flags ask for. Raises UserError for a checkpoint that would be set aside."""
+    """What defines the training that the flags ask for. Raises UserError for a checkpoint that would be set aside."""
     flags = config.lottery
     own = storage.absolute(storage.join(config.run.model_dir, store.FOLDER)) + "/"
     description: dict[str, Any] = {
@@ -215,9 +215,9 @@ def _description(config: Config) -> dict[str, Any]:
 
 
 def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bool:
-    """Whether the training in `model_dir` was begun as asked; `anywhere`: from whatever checkpoint.
+    """Whether the training in `model_dir` was begun as asked; `anywhere`: no matter from which checkpoint.
 
-    Logs what is not as it was.
+    Logs the differences.
     """
     if not folders.steps_of_run(model_dir):
         return False
@@ -245,7 +245,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
     variables = tf1.read_checkpoint(found)
     restored = tf1.from_tf1(network, variables)
-    # copies, for what was read may still be the pages of the file
+    # copied, because what was read may still be the pages of the file
     arrays = fresh_arrays(network, config) | jax.tree.map(np.array, restored)
     theirs = masks_by_layer(variables)
     names = {key: name.removesuffix("/kernel") for name, (_, key) in tf_names(network).items()}
@@ -264,11 +264,11 @@ def _equal(found: Masks, masks: Masks) -> bool:
 
 
 def _forget_names(results_dir: str, model_dir: str) -> None:
-    """Deletes the names of checkpoints that were in `model_dir`: they would mean those of the training to come."""
+    """Deletes the names of checkpoints that were in `model_dir`: they would now refer to those of the new training."""
     own = storage.absolute(storage.join(model_dir, store.FOLDER)) + "/"
     for name in storage.list_dir(results_dir) if results_dir else []:
         path = storage.join(results_dir, name)
-        is_name = name.startswith(_NAME) and "." not in name  # the files of the fork's own go on after a dot
+        is_name = name.startswith(_NAME) and "." not in name  # files of the fork's own checkpoints go on after a dot
         if is_name and storage.read_text(path).startswith(own):
             storage.remove(path)
 

@@ -1,4 +1,4 @@
-"""Methods that score single weights: what lies below a threshold goes.
+"""Methods that score single weights and remove those below a threshold.
 
 The threshold is a percentile, interpolated between neighbouring scores, and a weight that equals it stays: of n
 distinct scores, percentile q removes ceil(q / 100 * (n - 1)).
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
-from resnet_tpu.pruning.masks import Kernels, Masks
+from resnet_tpu.pruning.masks import LayerKernels, Masks
 
 Score = Callable[[np.ndarray], np.ndarray]
 
@@ -19,9 +19,9 @@ def absolute(kernel: np.ndarray) -> np.ndarray:
 
 
 def standardised(kernel: np.ndarray) -> np.ndarray:
-    """The distance of |w| from its mean, in standard deviations: over the outputs of each tap and input channel.
+    """The distance of |w| from its mean in standard deviations, both over the outputs of each tap and input channel.
 
-    Of a matrix, over all of it. Where |w| is constant the result is NaN, as the original's is.
+    For a matrix, over all of it. Where |w| is constant the result is NaN, as in the original.
     """
     values = np.abs(kernel)
     axis = -1 if kernel.ndim == 4 else None
@@ -29,24 +29,24 @@ def standardised(kernel: np.ndarray) -> np.ndarray:
         return np.abs((values - values.mean(axis, keepdims=True)) / values.std(axis, keepdims=True))
 
 
-def remove_of_kept(kernels: Kernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
+def remove_of_kept(kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
     """Removes `percent` of the weights that are left in the layers whose names contain one of `parts`."""
     scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
     threshold = _percentile((scores[name][masks[name]] for name in scores), percent)
     return _cut(masks, scores, threshold)
 
 
-def remove_of_all(kernels: Kernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
+def remove_of_all(kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
     """Brings the layers whose names contain one of `parts` to a sparsity of `percent` together.
 
-    What is masked counts as 0.
+    Masked weights count as 0.
     """
     scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
     threshold = _percentile((scores[name] * masks[name] for name in scores), percent)
     return _cut(masks, scores, threshold)
 
 
-def keep_of_each(kernels: Kernels, masks: Masks, fractions: Mapping[str, float]) -> Masks:
+def keep_of_each(kernels: LayerKernels, masks: Masks, fractions: Mapping[str, float]) -> Masks:
     """Keeps the given fraction of each layer, of the largest weights."""
     return {
         name: mask & (scores >= np.percentile(scores, (1 - fractions[name]) * 100))
@@ -55,7 +55,7 @@ def keep_of_each(kernels: Kernels, masks: Masks, fractions: Mapping[str, float])
     }
 
 
-def _named(kernels: Kernels, parts: Collection[str]) -> list[str]:
+def _named(kernels: LayerKernels, parts: Collection[str]) -> list[str]:
     return [name for name in kernels if any(part in name for part in parts)]
 
 

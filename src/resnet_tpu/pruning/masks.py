@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-Kernels = Mapping[str, np.ndarray]
-"""Kernels float32 by layer, HWIO or [in, out]."""
+LayerKernels = Mapping[str, np.ndarray]
+"""LayerKernels float32 by layer, HWIO or [in, out]."""
 
 Masks = dict[str, np.ndarray]
 """Masks bool by layer."""
 
 
-def all_kept(kernels: Kernels) -> Masks:
+def all_kept(kernels: LayerKernels) -> Masks:
     """The masks of a network that was never pruned."""
     return {name: np.ones(kernel.shape, bool) for name, kernel in kernels.items()}
 

@@ -17,10 +17,10 @@ from resnet_tpu.pruning.magnitude import (
     remove_of_kept,
     standardised,
 )
-from resnet_tpu.pruning.masks import Kernels, Masks
+from resnet_tpu.pruning.masks import LayerKernels, Masks
 
-Method = Callable[[Kernels, Masks], Masks]
-"""(kernels, present masks) -> masks that keep nothing that was gone. Pure: nothing given is changed."""
+Method = Callable[[LayerKernels, Masks], Masks]
+"""(kernels, current masks) -> masks that restore no removed weight. Pure: the arguments are not modified."""
 
 _AMC = ("first", "second", "third", "fourth")
 _PERCENT = r"(?P<percent>\d+(?:\.\d*)?)"
@@ -77,16 +77,16 @@ def _percent(name: str, found: re.Match[str]) -> float:
     return percent
 
 
-def _layerwise(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+def _layerwise(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
     return keep_of_each(kernels, masks, dict.fromkeys(kernels, percent / 100))
 
 
-def _uniform(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+def _uniform(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
     del kernels
     return {name: _keep_drawn(mask, percent) for name, mask in masks.items()}
 
 
-def _random(kernels: Kernels, masks: Masks, percent: float) -> Masks:
+def _random(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
     del kernels
     drawn = _keep_drawn(np.concatenate([mask.ravel() for mask in masks.values()]), percent)
     ends = np.cumsum([mask.size for mask in masks.values()])[:-1]
@@ -95,9 +95,9 @@ def _random(kernels: Kernels, masks: Masks, percent: float) -> Masks:
 
 
 def _keep_drawn(mask: np.ndarray, percent: float) -> np.ndarray:
-    """`mask` with exactly `percent` of its places, rounded, left; fewer when no more were there.
+    """`mask` with exactly `percent` of its positions, rounded, kept; fewer if fewer were left before.
 
-    The places are drawn by a generator that starts anew each time: what a higher percentage removes, a lower one does.
+    They are drawn by a generator with a fixed seed: what a higher percentage removes, a lower one removes too.
     """
     order = np.random.default_rng(0).permutation(mask.size)
     live = order[mask.ravel()[order]]
@@ -106,27 +106,27 @@ def _keep_drawn(mask: np.ndarray, percent: float) -> np.ndarray:
     return kept.reshape(mask.shape)
 
 
-_BASELINES: Mapping[str, Callable[[Kernels, Masks, float], Masks]] = {
+_BASELINES: Mapping[str, Callable[[LayerKernels, Masks, float], Masks]] = {
     "layerwise": _layerwise,
     "uniform": _uniform,
     "random": _random,
 }
 
 
-def _amc(kernels: Kernels, masks: Masks, table: str) -> Masks:
-    """Densities by layer of ResNet-50 that the agent of AMC found (arXiv:1802.03494)."""
+def _amc(kernels: LayerKernels, masks: Masks, table: str) -> Masks:
+    """Prunes to the densities by layer that AMC's agent found for ResNet-50 (arXiv:1802.03494)."""
     with (resources.files("resnet_tpu.pruning") / "amc_densities.csv").open() as file:
         fractions = {row["layer"]: float(row[table]) for row in csv.DictReader(file)}
     _check_layers(f"prune_amc_{table}", fractions, kernels)
     return keep_of_each(kernels, masks, fractions)
 
 
-def _structured(kernels: Kernels, masks: Masks, name: str, table: str, rounds: int) -> Masks:
+def _structured(kernels: LayerKernels, masks: Masks, name: str, table: str, rounds: int) -> Masks:
     _check_layers(name, [f"conv_{number}" for number in TABLES[table]], kernels)
     return remove_filters(kernels, masks, TABLES[table], rounds)
 
 
-def _check_layers(method: str, listed: Collection[str], kernels: Kernels) -> None:
+def _check_layers(method: str, listed: Collection[str], kernels: LayerKernels) -> None:
     """Raises UserError unless the network has the layers that a table lists."""
     if missing := [name for name in listed if name not in kernels]:
         got = f"a network without {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")

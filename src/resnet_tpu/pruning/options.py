@@ -13,7 +13,7 @@ COMPUTING = {
     for name, found in OPTIONS.items()
     if name in ("precision", "kernels") or (found.group == "run" and name not in ("model_dir", "mode"))
 }
-"""Options that say how a training is computed, not what: a re-training may have others than the training had."""
+"""Options that say how a training is computed, not what: a re-training may use other values than the training did."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Experiment:
         return names
 
     def seed_numbers(self) -> list[int]:
-        """The numbers in `seeds`, none for no text. Raises UserError for anything else."""
+        """The numbers in `seeds`; none if it is empty. Raises UserError for anything else."""
         numbers = numbers_in(self.seeds, int)
         if numbers is None:
             raise UserError("seeds", repr(self.seeds), "whole numbers such as 0,1,2", "Change the value.")

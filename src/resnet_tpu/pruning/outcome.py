@@ -1,4 +1,4 @@
-"""What a phase of an experiment came to, read from its `model_dir`."""
+"""The outcome of a phase of an experiment, read from its `model_dir`."""
 
 import csv
 import io
@@ -16,15 +16,15 @@ UNPRUNED = "none"
 """Stands for the method, the re-training and the level of a network that was not pruned."""
 
 PHASES = "phases.csv"
-"""The outcomes of an experiment in its `output_dir`, a row for each."""
+"""File in the `output_dir` of an experiment that has a row for each outcome."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """A phase that is done: its density, from 0 to 1, and top-1 accuracy on the validation images at its last step.
 
-    `parameters` and `multiply_adds` (of one image) are those left, see `sizes.Size`. `checkpoint_bytes` is what the
-    arrays of its last checkpoint take as they are stored: weights and momentum, statistics, averages if any, masks.
+    `parameters` and `multiply_adds` (of one image) are those left, see `sizes.Size`. `checkpoint_bytes` is the
+    stored size of the arrays of its last checkpoint: weights and momentum, statistics, averages if any, masks.
     """
 
     model_dir: str
@@ -58,7 +58,7 @@ def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: st
 def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
     """The outcomes of several experiments; a training that several of them have counts once.
 
-    Each is measured anew, in the `model_dir` that PHASES names, or below `output_dir`, which may have been copied.
+    Each is read again from its checkpoint, below `output_dir`, which may have been copied, or where PHASES says it is.
     Raises UserError where there is no such file or folder.
     """
     found: dict[str, Outcome] = {}
@@ -79,13 +79,13 @@ def earlier_phases(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:
     own = {storage.absolute(outcome.model_dir) for outcome in outcomes}
     try:
         rows = _read_rows(storage.join(output_dir, PHASES))
-    except (OSError, UserError):  # it is written anew
+    except (OSError, UserError):  # it is about to be rewritten
         return []
     return [model_dir for model_dir, *_ in rows if storage.absolute(model_dir) not in own]
 
 
 def _find(model_dir: str, output_dir: str) -> str:
-    """Where a training is that PHASES of `output_dir` names."""
+    """The present path of a training that PHASES of `output_dir` names."""
     _, seed, below = model_dir.rpartition("/seed_")
     copied = storage.join(output_dir, f"seed_{below}") if seed else model_dir
     for path in (copied, model_dir):

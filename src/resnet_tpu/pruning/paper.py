@@ -1,4 +1,4 @@
-"""What the rewinding paper reached: arXiv:2003.02389, from the result data that its authors published.
+"""The results of the rewinding paper, arXiv:2003.02389, from the data that its authors published.
 
 By its protocol: for each density the re-training time with the best median on validation images, and of those runs the
 median, lowest and highest accuracy on test images. Unpruned networks have the mean of all trainings as `median`.
@@ -22,7 +22,7 @@ class Point:
 
 
 def paper_network(config: Config) -> str | None:
-    """The paper's name of a network trained with these resolved options; None for one that it has not."""
+    """The paper's name of a network trained with these resolved options; None if the paper has no such network."""
     depth, size, classes = config.model.resnet_depth, config.data.image_size, config.data.num_label_classes
     if config.model.resnet_width is None and (depth, size, classes) in (
         *((cifar, 32, 10) for cifar in (20, 56, 110)),

@@ -32,7 +32,7 @@ from resnet_tpu.training.state import create_state
 
 _DESCRIPTION = "pruning.json"
 _FRESH = 1_000_003
-"""What is added to a training's seed for the weights of `reinit`: other ones, and the same each time."""
+"""Added to a training's seed to draw the weights of `reinit`: different ones, but the same each time."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Unpruned:
 
 
 def _read_description(path: str) -> dict[str, Any]:
-    """What `Phase.begin` wrote; nothing of it where it is damaged."""
+    """What `Phase.begin` wrote; empty if the file is damaged."""
     with contextlib.suppress(ValueError):
         return checked_json.loads(storage.read_text(path))
     return {}
@@ -68,7 +68,7 @@ class Phase:
     unpruned: Unpruned
 
     def config(self) -> Config:
-        """The options of the training: of the unpruned one, with another end and learning rate where it says so."""
+        """The options of the re-training: the unpruned training's, with another last step and rate where needed."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         last_step = unpruned.last_step
         if retraining.step == "last":
@@ -98,7 +98,7 @@ class Phase:
         folder = storage.join(self.model_dir, store.FOLDER)
         if hosts.from_first(lambda: store.steps_in(folder)):
             return
-        arrays, meta = self._start()  # or nothing is written where that is refused
+        arrays, meta = self._start()  # before anything is written, as this may be refused
         if hosts.is_first():
             storage.make_dir(self.model_dir)
             text = json.dumps(self._description(), indent=2)
@@ -113,7 +113,7 @@ class Phase:
         }  # fmt: skip
 
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
-        """The arrays and the description of the checkpoint that training goes on from."""
+        """The arrays and the description of the checkpoint that the re-training starts from."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         pruned = store.load_all(store.find(self.previous))
         require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
@@ -156,6 +156,6 @@ def is_done(model_dir: str, last_step: int) -> bool:
 
 
 def fresh_arrays(network: Network, config: Config) -> Arrays:
-    """The arrays of a training before its first step, of weights other than those it began with."""
+    """The arrays of a training before its first step, with other initial weights than its own."""
     state = create_state(network, config.optimizer, config.train.seed + _FRESH)
     return jax.tree.map(np.asarray, state.to_arrays())

@@ -99,9 +99,9 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     """Prints the table and writes it with its details and pictures into `output_dir`.
 
     `results.csv` is the table, `phases.csv` has a row for each outcome and `layers.csv` for each of its layers;
-    `curve.png` shows the accuracies, `layers.png` the densities. network: that of the paper whose curves are drawn
-    beside; `same` is the one that was pruned, where the paper has it. Raises UserError for outcomes that make no one
-    curve.
+    `curve.png` shows the accuracies, `layers.png` the densities. network: the paper's network whose curves are
+    drawn for comparison; `same`: the one that was pruned, if the paper has it. Raises UserError for outcomes that do
+    not form a single curve.
     """
     from resnet_tpu.pruning.picture import draw_curve, draw_layers  # matplotlib takes a while to load
     from resnet_tpu.reports.style import write_png

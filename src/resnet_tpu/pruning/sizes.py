@@ -58,6 +58,6 @@ def size_of(config: Config, masks: Arrays | None) -> Size:
 def _describe(
     model: ModelConfig, num_classes: int, image_size: int
 ) -> tuple[dict[str, Path], dict[Path, tuple[int, ...]], dict[Path, int]]:
-    """Of a network without masks: where its layers are, the shape of each parameter, multiply-adds of each kernel."""
+    """For a network without masks: paths of its layers, shape of each parameter, multiply-adds of each kernel."""
     network = create_network(model, num_classes=num_classes, image_size=image_size)
     return maskable(network), parameter_shapes(network), multiply_adds(network)

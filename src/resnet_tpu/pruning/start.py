@@ -21,9 +21,9 @@ def start_with(
 ) -> Arrays:
     """The arrays of the checkpoint that re-training starts from: `arrays` masked, at `step`.
 
-    The masks become part of them, and what they mask is exactly 0, its momentum and average too. The other momentum is
-    the one that belongs to `arrays`, as in the paper, or 0 with `reset`. Raises UserError for the masks of another
-    network.
+    The masks become part of them, and the weights that they mask are exactly 0, as are their momentum and average. The
+    rest of the momentum is that of `arrays`, as in the paper, or 0 with `reset`. Raises UserError for the masks of
+    another network.
     """
     nested: Arrays = {}
     for name, path in layers.items():

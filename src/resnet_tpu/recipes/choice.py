@@ -1,4 +1,4 @@
-"""Which recipe a training follows that names none, and which options are then those of the weights it starts from."""
+"""The recipe of a training that names none, and the options that then come from the weights it starts from."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -8,16 +8,16 @@ from resnet_tpu.options.config import OPTIONS, PREPROCESSING, VARIANT, Config
 from resnet_tpu.recipes import find_recipe
 
 FEW_IMAGES = 100_000
-"""Up to so many training images a data set is one of photos, beyond it one like ImageNet."""
+"""With up to this many training images a data set is treated as photos, with more like ImageNet."""
 
 OF_WEIGHTS = ("resnet_depth", "resnet_width", *VARIANT, "se_ratio", *PREPROCESSING)
-"""Options that follow from the weights where nobody says otherwise: which network it is, and what it sees of a photo.
+"""Options that follow from the weights unless set otherwise: which network it is, and what it sees of a photo.
 
-Those that nobody may say otherwise are `weights.TRAVELLING`."""
+Those that cannot be set otherwise are `weights.TRAVELLING`."""
 
 
-class Choice(NamedTuple):
-    """A recipe by name, and options of it that are others for the sake of the data."""
+class ChosenRecipe(NamedTuple):
+    """A recipe by name, and the options of it that are changed to suit the data."""
 
     recipe: str
     changes: Mapping[str, Any]
@@ -28,23 +28,23 @@ class Choice(NamedTuple):
         return {**find_recipe(self.recipe).flat(), **self.changes}
 
 
-def choose(num_train_images: int, *, device: str, has_weights: bool) -> Choice:
-    """The recipe for so many images on a device, a platform of JAX's, where none is named.
+def choose(num_train_images: int, *, device: str, has_weights: bool) -> ChosenRecipe:
+    """The recipe, if none is named, for this many images on `device`, one of JAX's platforms.
 
     A batch is at most as large as the data, so that an epoch has a step.
     """
     if num_train_images > FEW_IMAGES:
-        return Choice("imagenet", {})
+        return ChosenRecipe("imagenet", {})
     name = "finetune" if has_weights else "flowers_cpu" if device == "cpu" else "flowers"
     batch = find_recipe(name).train.train_batch_size
     most = 1 << max(num_train_images.bit_length() - 1, 0)
-    return Choice(name, {"train_batch_size": most} if most < batch else {})
+    return ChosenRecipe(name, {"train_batch_size": most} if most < batch else {})
 
 
 def follow(config: Config, told: Mapping[str, Any], *, said: Collection[str]) -> dict[str, Any]:
-    """The options in `OF_WEIGHTS` that change when `config` follows what weights or a run tell, `told`.
+    """The options in `OF_WEIGHTS` that change when `config` follows those of weights or a run, `told`.
 
-    said: names of options that are to stay. So do those that a recipe has made other than the default.
+    said: names of options that stay as they are. So do those that a recipe has set to other than the default.
     """
     now = config.flat()
     return {
@@ -57,7 +57,7 @@ def follow(config: Config, told: Mapping[str, Any], *, said: Collection[str]) ->
 def follow_weights(config: Config) -> Config:
     """`config` with the network and the preprocessing of the weights that it starts from, `resnet_checkpoint`.
 
-    What it has that is not the default stays. Weights with a name are fetched once. Raises UserError when there are
-    none.
+    Options that differ from their defaults stay. Named weights are fetched once. Raises UserError when there are no
+    weights.
     """
     return config.replace(**follow(config, told_options(config.train.resnet_checkpoint), said=()))

@@ -8,7 +8,7 @@ from resnet_tpu.recipes.tables import look_up
 
 
 class Row(NamedTuple):
-    """What one ResNet-RS has of its own."""
+    """The options that differ between the ResNet-RS networks."""
 
     resnet_depth: int
     image_size: int

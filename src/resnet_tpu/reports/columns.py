@@ -14,7 +14,7 @@ Columns = Mapping[str, Sequence[Any] | np.ndarray]
 """Values by the name of the column, all columns of the same length."""
 
 MOST_ROWS = 60
-"""Of more rows, the first and the last are shown."""
+"""If there are more rows, only the first and the last are shown."""
 
 
 def to_dataframe(columns: Columns) -> Any:

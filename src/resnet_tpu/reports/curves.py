@@ -13,7 +13,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.reports.results import Result, best_results
 from resnet_tpu.reports.style import COLOURS, STYLE, Picture, add_title, count_axis, shorten
 
-_MAX_POINTS = 1500  # of a curve; more are averaged, for they would be fewer than a pixel apart
+_MAX_POINTS = 1500  # of a curve; more are averaged, as they would be less than a pixel apart
 
 
 @mpl.rc_context(STYLE)

@@ -68,7 +68,7 @@ class EventFile:
         self._file = EventsWriter(storage.join(folder, "events"), f".{os.getpid()}.{next(_FILE_NUMBER):06d}")
         if purge_step is not None:
             start = _events.SessionLog(status=_events.SessionLog.START)
-            for _ in range(2):  # TensorBoard takes the first start in a folder for no restart
+            for _ in range(2):  # TensorBoard does not count the first start in a folder as a restart
                 self._file.write_event(_events.Event(wall_time=time.time(), step=purge_step, session_log=start))
 
     def write(self, rows: Mapping[int, Mapping[str, float]], *, now: float) -> None:
@@ -121,7 +121,7 @@ def read_events(path: str) -> list[Scalar]:
     paths = _event_files(path) if storage.is_dir(path) else [path]
     scalars = [found for path in paths for event in _read_file(path) for found in _scalars(event)]
     kept: list[Scalar] = []
-    first_dropped = math.inf  # by the starts that come after, hence from the end
+    first_dropped = math.inf  # set by the starts that come after, hence read from the end
     for found in reversed(scalars):
         if isinstance(found, int):
             first_dropped = min(first_dropped, found)
@@ -184,7 +184,7 @@ def _tensor_number(tensor: Any) -> float | None:
     if tensor.dtype not in _TENSOR_FORMS:
         return None
     form, field = _TENSOR_FORMS[tensor.dtype]
-    if tensor.tensor_content:  # of one number, and no more is looked at than it takes
+    if tensor.tensor_content:  # of one number: only its bytes are looked at
         content = tensor.tensor_content[: np.dtype(form).itemsize]
         array = np.frombuffer(content.ljust(np.dtype(form).itemsize, b"\0"), form)
     elif field == "half_val":  # 16-bit floats are stored as their bits

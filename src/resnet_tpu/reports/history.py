@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class History:
     """The measurements of a run: `history["loss"]` is a column, `len(history)` the number of rows.
 
-    Columns are `split` ("train" or "eval"), `step`, and the numbers by name; nan where a row lacks one. A training row
-    belongs to the number of updates made before it, an evaluation row to those in its checkpoint.
+    Columns are `split` ("train" or "eval"), `step`, and the numbers by name; nan where a row lacks one. The step of a
+    training row is the number of updates made before it, that of an evaluation row the number in its checkpoint.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:

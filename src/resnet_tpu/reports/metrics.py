@@ -38,10 +38,10 @@ def mean_metrics(sums: Iterable[Mapping[str, Any]], *, l2_loss: float = 0.0) -> 
 class MetricsWriter:
     """Adds measurements to `metrics.jsonl`, and to TensorBoard's files in `model_dir` (train) and its `eval/`.
 
-    A training row belongs to the number of updates made before it (0, 1, ...), an evaluation row to the updates in its
-    checkpoint. What a call wrote outlives the process. With `resume_step`, the updates in the checkpoint that training
-    goes on from, rows that will be measured again are dropped from both: training rows from that step on, evaluation
-    rows after it. A last line that a killed process left half-written is dropped too.
+    The step of a training row is the number of updates made before it (0, 1, ...), that of an evaluation row the number
+    in its checkpoint. What a call wrote outlives the process. With `resume_step`, the updates in the checkpoint that
+    training resumes from, rows that will be measured again are dropped from both: training rows from that step on,
+    evaluation rows after it. A last line that a killed process left half-written is dropped too.
     """
 
     def __init__(self, model_dir: str, *, resume_step: int | None = None) -> None:
@@ -81,10 +81,10 @@ class MetricsWriter:
         self.close()
 
     def _repeat_last_evaluation(self) -> None:
-        """Writes the last evaluation that still holds once more into TensorBoard's file, in its own place.
+        """Writes the last evaluation that is still valid to TensorBoard's file again, at its own step.
 
-        Its fast reader forgets later points of a tag only when one for an earlier step follows, and until the next
-        evaluation none would.
+        TensorBoard's fast reader drops later points of a tag only when one for an earlier step follows, and none would
+        until the next evaluation.
         """
         rows = [row for row in read_metrics(self.model_dir) if row["split"] == "eval"]
         if rows:
@@ -109,8 +109,8 @@ def read_metrics(model_dir: str) -> list[dict[str, Any]]:
     """The rows of `metrics.jsonl`: `step`, `split`, `time` in unix seconds, and the numbers by name, null as nan.
 
     Of rows for the same split and step the last one counts. A half-written last line is left out, and so is an
-    evaluation whose loss was not finite, for it measured nothing; a run that has measured nothing yet gives no rows.
-    Raises UserError, naming the line, for anything else that is no such row.
+    evaluation whose loss was not finite, as it measured nothing; a run that has measured nothing yet gives no rows.
+    Raises UserError, naming the line, for any other line that is not such a row.
     """
     path = metrics_path(model_dir)
     rows: dict[tuple[str, int], dict[str, Any]] = {}
@@ -145,7 +145,7 @@ def _line(step: int, split: str, numbers: Mapping[str, float], now: float) -> st
 
 
 def _parse(text: str, path: str) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Each line with its row; a last line without its end counts only when it is a row all the same."""
+    """Each line with its row; a last line without a line end counts only if it is a complete row."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
@@ -170,7 +170,7 @@ def _is_row(row: Any) -> bool:
 
 
 def _mend(path: str, first_dropped: Mapping[str, int]) -> set[str]:
-    """Drops the rows from these steps on, and a half-written last line; the splits that lost rows."""
+    """Drops the rows from these steps on, and a half-written last line; returns the splits that lost rows."""
     text = _read(path)
     lines, losing = [], set()
     for line, row in _parse(text, path):

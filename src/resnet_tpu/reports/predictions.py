@@ -85,7 +85,7 @@ class Predictions:
         return columns.to_dataframe({**self._columns(), **every})
 
     def draw_confusion(self) -> "Picture":
-        """How many labelled images of each class were taken for which."""
+        """Draws how many labelled images of each class were predicted as which class."""
         from resnet_tpu.reports.pictures import draw_confusion  # matplotlib takes a while to load
 
         return draw_confusion(confusion_matrix(self), self.class_names)
@@ -112,9 +112,10 @@ class Accuracy(NamedTuple):
 
 
 class ClassScore(NamedTuple):
-    """How one class fared. support: images that are of it; predicted: images called it; nan where it has none of them.
+    """The scores of one class. support: images of the class; predicted: images that were predicted as it.
 
-    precision: fraction right of those called it; recall: fraction found of those of it; f1: their harmonic mean.
+    precision: the fraction of those predicted that are right; recall: the fraction of those of the class that were
+    found; f1: their harmonic mean. nan where there are no images to take a fraction of.
     """
 
     name: str

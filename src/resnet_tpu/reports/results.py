@@ -25,7 +25,7 @@ class Result(NamedTuple):
     value: float
 
 
-_SET = ("learning_rate", "current_epoch")  # by the options: neither good nor bad
+_SET = ("learning_rate", "current_epoch")  # set by the options: neither good nor bad
 
 
 def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: MetricsSplit = "eval") -> list[Result]:

@@ -5,7 +5,7 @@ from resnet_tpu.reports.metrics import read_metrics
 
 
 def draw_curves(model_dir: str) -> None:
-    """Draws the curves of a run, if it has measured anything: one may have begun at its end."""
+    """Draws the curves of a run, if it has measured anything: a run that began at its last step has not."""
     from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
 
     if rows := read_metrics(model_dir):

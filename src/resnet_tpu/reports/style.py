@@ -43,7 +43,7 @@ STYLE: dict[Any, Any] = {
 
 
 class Picture(Figure):
-    """A figure that a notebook shows, also one that has not imported pyplot."""
+    """A figure that a notebook shows even if it has not imported pyplot."""
 
     def _repr_png_(self) -> bytes:
         return to_png(self)
@@ -73,7 +73,7 @@ def add_title(figure: Figure, title: str) -> None:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` on one line, cut in the middle to `width` characters, its dollar signs no mathematics."""
+    """`text` on one line, cut in the middle to `width` characters, with its dollar signs escaped."""
     text = " ".join(text.split())
     if len(text) > width:  # names of classes and files differ at both ends
         text = text[: width // 2] + "…" + text[len(text) - (width - width // 2 - 1) :]

@@ -1,8 +1,8 @@
-"""Google Cloud Storage: its clients set up in one place, and what they answer in words that help.
+"""Google Cloud Storage: sets its clients up in one place, and turns their errors into helpful ones.
 
 Two clients read and write `gs://` paths: gcsfs, for files, and TensorStore, for the arrays of Orbax's checkpoints.
-Both take the standard credentials: the file that GOOGLE_APPLICATION_CREDENTIALS names, those of `gcloud`, or those of
-the machine in the cloud. STORAGE_EMULATOR_HOST sends both to another server.
+Both use the standard credentials: the file that GOOGLE_APPLICATION_CREDENTIALS names, those of `gcloud`, or those of
+the cloud machine. STORAGE_EMULATOR_HOST sends both to another server.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from resnet_tpu.errors import UserError, first_line, missing_extra
 if TYPE_CHECKING:
     import fsspec
 
-# Orbax would go by TensorFlow's client where that is installed, and decides before it sees the first path in a bucket.
+# Orbax would use TensorFlow's client where that is installed, and decides before it sees the first path in a bucket.
 os.environ.setdefault("EPATH_USE_TF", "false")
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ READER = "Storage Object Viewer (roles/storage.objectViewer)"
 WRITER = "Storage Object User (roles/storage.objectUser)"
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_CONNECT_SECS, _SILENT_SECS = 20, 60  # then a request has failed, and is made again
-_CLIENTS = ("gcsfs.", "aiohttp.", "google.auth.", "requests.")  # whose errors are of the network or the permissions
+_CONNECT_SECS, _SILENT_SECS = 20, 60  # after that, a request has failed and is repeated
+_CLIENTS = ("gcsfs.", "aiohttp.", "google.auth.", "requests.")  # their errors concern the network or permissions
 
 
 def is_bucket(path: str) -> bool:
@@ -36,7 +36,7 @@ def is_bucket(path: str) -> bool:
 
 
 def filesystem(path: str) -> "fsspec.AbstractFileSystem":
-    """The client for `path`, which retries what may pass, waiting longer each time. Raises UserError without gcsfs."""
+    """The client for `path`, which retries transient errors with growing delays. Raises UserError without gcsfs."""
     import fsspec
 
     set_up()
@@ -56,19 +56,19 @@ def set_up() -> None:
     if server:
         os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", server if "://" in server else f"http://{server}")
         if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-            os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")  # or it looks for a machine in the cloud
+            os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")  # else it looks for those of a cloud machine
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs what it raises, with a traceback
     with contextlib.suppress(ImportError):
         import aiohttp
         import fsspec.config
         import gcsfs.core
 
-        for protocol in ("gs", "gcs"):  # gcsfs's own choice asks by gRPC first, and waits a minute where none answers
+        for protocol in ("gs", "gcs"):  # gcsfs's own choice tries gRPC first, and waits a minute if none answers
             fsspec.register_implementation(protocol, gcsfs.core.GCSFileSystem, clobber=True)
 
         fsspec.config.conf["gs"] = {
             "token": _credentials() or "anon",
-            "consistency": "md5",  # of what was sent
+            "consistency": "md5",  # checks what was sent
             "use_listings_cache": False,  # others write there too
             "requests_timeout": aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECS, sock_read=_SILENT_SECS),
         }
@@ -76,7 +76,7 @@ def set_up() -> None:
 
 @functools.cache
 def _credentials() -> Any:
-    """By the standard chain; None where there are none: public buckets need none."""
+    """Credentials by the standard chain; None where there are none, as public buckets need none."""
     import google.auth
     from google.auth.exceptions import DefaultCredentialsError
 
@@ -95,7 +95,7 @@ def _credentials() -> Any:
 
 
 def write_unless_changed(path: str, data: bytes, generation: int) -> bool:
-    """Writes an object whole if it is still of this generation (0: not there). False when others have written it."""
+    """Writes a whole object if it still has this generation (0: does not exist). False when others have written it."""
     client: Any = filesystem(path)
     bucket, _, name = path.split("://", 1)[1].partition("/")
     place = f"{client._location}/upload/storage/v1/b/{{}}/o"
@@ -109,9 +109,9 @@ def write_unless_changed(path: str, data: bytes, generation: int) -> bool:
 
 @contextlib.contextmanager
 def naming(path: str, *, is_write: bool = False) -> Iterator[None]:
-    """Turns what the client raises for `path` into a UserError that names bucket, trouble and role.
+    """Turns what the client raises for `path` into a UserError that names the bucket, the problem and the role needed.
 
-    FileNotFoundError passes through where the bucket is there.
+    FileNotFoundError passes through where the bucket exists.
     """
     try:
         with _translated(path, is_write=is_write):

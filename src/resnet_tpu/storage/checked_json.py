@@ -1,7 +1,7 @@
-"""JSON that others may have written: bounded, of the kinds that are expected, and with a checksum of its own or none.
+"""JSON that others may have written: bounded, of the expected types, with or without a checksum of its own.
 
-What carries a checksum is noticed to be changed, not believed. Whatever else a text is, reading it ends soon: in plain
-values whose numbers have 64 bits and whose depth a program can follow, or in ValueError.
+Where there is a checksum, changed content is detected. Whatever the text is, reading it ends soon: with plain values,
+whose numbers fit in 64 bits and whose depth a program can handle, or with ValueError.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ def dumps(values: Mapping[str, Any], *, indent: int | None = None, ensure_ascii:
 
 
 def loads(text: str) -> dict[str, Any]:
-    """The object in what `dumps` wrote, or in JSON without a checksum, which is believed.
+    """The object in what `dumps` wrote, or in JSON without a checksum, which is trusted.
 
-    Raises ValueError when it is no object, or not the one that was written.
+    Raises ValueError when it is not an object, or not the one that was written.
     """
     values = parse(text)
     if not isinstance(values, dict):
@@ -38,15 +38,15 @@ def loads(text: str) -> dict[str, Any]:
 
 
 def _checksum(values: Mapping[str, Any]) -> str:
-    # of what is read, not of the text, which anyone may lay out anew
+    # of what is read, not of the text, which anyone may reformat
     return f"{google_crc32c.value(json.dumps(values, sort_keys=True).encode()):08x}"
 
 
 def parse(text: str | bytes) -> Any:
-    """The value that `text` is as JSON; bytes are UTF-8.
+    """The value of `text`, which is JSON; bytes are UTF-8.
 
-    Raises ValueError for anything else, for numbers that are not finite or whole beyond 64 bits, and for what is nested
-    more than 64 levels deep.
+    Raises ValueError for anything else, for numbers that are not finite, for whole numbers beyond 64 bits, and for
+    nesting of more than 64 levels.
     """
     try:
         value = _DECODER.decode(text if isinstance(text, str) else text.decode())
@@ -64,7 +64,7 @@ _TOO_DEEP = f"JSON nested more than {_MAX_DEPTH} levels deep"
 
 
 def _inside(value: Any) -> typing.Iterable[Any]:
-    """The lists and objects right in a value."""
+    """The lists and objects directly inside a value."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (inner for inner in values if isinstance(inner, dict | list))
 
@@ -85,7 +85,7 @@ _DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constan
 
 
 def as_kind(kind: Any, value: Any, where: str) -> Any:
-    """A parsed value as `kind`: a plain type, a list, a dict by text, one of these or None, a dataclass of such fields.
+    """A parsed value as `kind`: a plain type, a list, a dict with text keys, one of these or None, a dataclass of such.
 
     Raises ValueError, which begins with `where`, when the value is of another kind, or has a key too many or too few.
     """

@@ -1,4 +1,4 @@
-"""Files and folders, of this machine or in a bucket: what is there, what it holds, moved and removed."""
+"""Files and folders, local or in a bucket: listing, reading, moving and removing them."""
 
 import contextlib
 import hashlib
@@ -15,11 +15,11 @@ from resnet_tpu.storage import buckets
 from resnet_tpu.storage.paths import filesystem, is_remote, join
 
 BLOCK = 8 << 20
-"""Bytes of a file in a bucket that are asked for at a time, where more than a few are needed."""
+"""Bytes of a file in a bucket that are requested at a time, where more than a few are needed."""
 
 
 def _info(path: str) -> dict[str, Any] | None:
-    """What a store says of a file or folder; None when there is none. Raises UserError when its bucket is not there."""
+    """What a store says about a file or folder; None when there is none. Raises UserError when there is no bucket."""
     with contextlib.suppress(FileNotFoundError), buckets.naming(path):
         return cast("dict[str, Any]", filesystem(path).info(path))
     return None
@@ -28,7 +28,7 @@ def _info(path: str) -> dict[str, Any] | None:
 def exists(path: str) -> bool:
     """Whether there is a file or folder at `path`."""
     if not is_remote(path):
-        return os.path.exists(path)  # noqa: PTH110 - of text that is no name at all, too long for one, it says no
+        return os.path.exists(path)  # noqa: PTH110 - it says no to text that is too long for a name
     return _info(path) is not None
 
 
@@ -48,7 +48,7 @@ def list_dir(path: str) -> list[str]:
 
 
 def states_in(path: str) -> dict[str, tuple[int, int]]:
-    """The names in a folder of a bucket with the `file_state` of each, at one request per thousand; empty as above."""
+    """The names in a folder of a bucket with the `file_state` of each, at one request per thousand; empty if none."""
     return {entry.name: entry.state for entry in entries_in(path)}
 
 
@@ -67,7 +67,7 @@ class Entry:
 
 
 def entries_in(path: str) -> list[Entry]:
-    """What is in a folder of a bucket, as `states_in`."""
+    """The entries of a folder in a bucket; empty when it does not exist."""
     found: list[dict[str, Any]] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), buckets.naming(path):
         found = filesystem(path).ls(path, detail=True)
@@ -83,7 +83,7 @@ def entries_in(path: str) -> list[Entry]:
 def files_below(path: str) -> list[str]:
     """The sorted paths of the files in the folder `path` and in the folders below it, beginning as `path` does.
 
-    Links to folders are followed, each folder once. What is hidden is left out.
+    Links to folders are followed, each folder once. Hidden files and folders are left out.
     """
     names = _names_below(path) if is_remote(path) else _local_names_below(path)
     return sorted(join(path, name) for name in names if not any(part.startswith(".") for part in name.split("/")))
@@ -116,7 +116,7 @@ def open_read(path: str) -> IO[bytes]:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file in a bucket, read where it is asked for."""
+    """A file in a bucket, of which only the parts asked for are read."""
 
     def __init__(self, path: str) -> None:
         self._path, (self._size, _), self._position = path, file_state(path), 0
@@ -146,7 +146,7 @@ class _RemoteFile(io.RawIOBase):
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:
-    """The bytes [start, stop) of a file; fewer where it ends before. Many of a bucket come in parallel."""
+    """The bytes [start, stop) of a file; fewer where it ends earlier. Many from a bucket are read in parallel."""
     if not is_remote(path):
         with Path(path).open("rb") as file:
             file.seek(start)
@@ -167,9 +167,9 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
 
 
 def file_state(path: str) -> tuple[int, int]:
-    """(size in bytes, version) of a file: whoever changes its content changes one of them.
+    """(size in bytes, version) of a file: any change of its content changes one of them.
 
-    The version is the local modification time in ns, or a digest of what the bucket says of the object.
+    The version is the local modification time in ns, or a digest of what the bucket says about the object.
     """
     if not is_remote(path):
         stat = os.stat(path)  # noqa: PTH116  # a million Path objects take seconds
@@ -179,7 +179,7 @@ def file_state(path: str) -> tuple[int, int]:
 
 
 def generation_of(path: str) -> int:
-    """What Google Cloud Storage counts up with each writing of an object; 0 where there is none."""
+    """The generation of an object, which Google Cloud Storage increases with each write; 0 where there is none."""
     info = _info(path)
     return int(info.get("generation") or 0) if info else 0
 
@@ -215,7 +215,7 @@ def read_text(path: str) -> str:
 
 
 def read_names(path: str) -> list[str]:
-    """The names in a text file, one on a line. Raises UserError when it is no UTF-8."""
+    """The names in a text file, one per line. Raises UserError when it is not UTF-8."""
     try:
         return [line.strip() for line in read_bytes(path).decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What Google's libraries and services say when they refuse, as errors that tell what to do."""
+"""Turns refusals by Google's libraries and services into errors that say what to do."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _LOGIN = (
 def explained(what: str, *, role: str, do: str = "Check the names and the project.") -> Iterator[None]:
     """Turns errors of Google's libraries in the block into UserErrors about `what`, with the words of the service.
 
-    role: what the account must be allowed, for when it is not; do: the advice for everything else.
+    role: what the account needs, named when permission is denied; do: the advice for everything else.
     """
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
@@ -29,10 +29,10 @@ def explained(what: str, *, role: str, do: str = "Check the names and the projec
 
 
 def refusal(what: str, error: Exception, *, role: str, do: str) -> UserError:
-    """The UserError for what a service answered: of google.api_core."""
+    """The UserError for an error of google.api_core, which a service answered."""
     from google.api_core import exceptions as api
 
-    if isinstance(error, api.Unauthorized):  # of gRPC and of HTTP, as the next
+    if isinstance(error, api.Unauthorized):  # by gRPC or by HTTP, as the next
         return UserError(what, _words(error), "credentials that the service accepts", _LOGIN)
     if isinstance(error, api.Forbidden):
         give = f"Give the account the role {role}, or use another account."
@@ -46,7 +46,7 @@ def refusal(what: str, error: Exception, *, role: str, do: str) -> UserError:
 
 
 def _words(error: BaseException) -> str:
-    """What the error says on its first line, and what lies behind it where it only says that time was up."""
+    """What the error says, on one line, and what lies behind it where it only says that time was up."""
     text = str(error).strip() or type(error).__name__
     cause = error.__cause__
     for deeper in getattr(cause, "exceptions", ())[-1:]:

@@ -1,4 +1,4 @@
-"""What a path means: of this machine, or `gs://...` in a bucket."""
+"""What a path means: local, or `gs://...` in a bucket."""
 
 import os
 import posixpath
@@ -9,11 +9,11 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.storage import buckets
 
 if TYPE_CHECKING:
-    import fsspec  # a third of the time of `--help`
+    import fsspec  # its import takes a third of the time of `--help`
 
 
 def cache_dir() -> str:
-    """The folder of this user for what can be made or fetched again. Raises UserError where no home is known."""
+    """The user's folder for what can be made or fetched again. Raises UserError when there is no home folder."""
     if not (caches := os.environ.get("XDG_CACHE_HOME")):
         try:
             caches = str(Path.home() / ".cache")
@@ -29,13 +29,13 @@ def is_remote(path: str) -> bool:
 
 
 def filesystem(path: str) -> "fsspec.AbstractFileSystem":
-    """The file system of `path`. Raises UserError for a scheme that there is none of."""
+    """The file system of `path`. Raises UserError for an unknown scheme."""
     if buckets.is_bucket(path):
         return buckets.filesystem(path)
 
     import fsspec
 
-    if not is_remote(path):  # where fsspec would take `a:b` and `a::b` for more than names
+    if not is_remote(path):  # fsspec would take `a:b` and `a::b` for more than names
         return fsspec.filesystem("file")
     try:
         return fsspec.core.url_to_fs(path)[0]

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, of this machine or in a bucket."""
+"""Files and folders that appear whole or not at all, local or in a bucket."""
 
 import contextlib
 import errno
@@ -22,20 +22,20 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, for th
 
 
 def make_dir(path: str) -> None:
-    """Makes the folder `path` and its parents where they do not exist. In a bucket every folder is there."""
+    """Makes the folder `path` and its parents where they do not exist. In a bucket every folder exists."""
     if buckets.is_bucket(path):
         return
     try:
         filesystem(path).makedirs(path, exist_ok=True)
     except FileExistsError:
-        check_writable(path)  # which says that it is a file
+        check_writable(path)  # says that it is a file
         raise
 
 
 def check_writable(path: str) -> None:
-    """Raises UserError where the folder `path` cannot be written to or, where there is none, be made.
+    """Raises UserError when the folder `path` cannot be written to or, if it does not exist, be made.
 
-    Because it is a file or below one, because we must not, or because there is no such bucket.
+    The reason is a file at or above `path`, missing permission, or a bucket that does not exist.
     """
     if not is_remote(path):
         absolute = Path(path).absolute()
@@ -59,9 +59,9 @@ def check_writable(path: str) -> None:
 
 
 def check_file(path: str) -> None:
-    """Raises UserError where the file `path` cannot be written: where a folder is, or where `check_writable` says so.
+    """Raises UserError when the file `path` cannot be written: it is a folder, or `check_writable` says so.
 
-    For what is written at the end of long work. An empty path is no file at all.
+    For files that are written at the end of long work. An empty path means no file.
     """
     if not path:
         return
@@ -71,7 +71,7 @@ def check_file(path: str) -> None:
 
 
 def check_room(folder: str, num_bytes: int) -> None:
-    """Raises UserError when the local disk of `folder`, which exists, has less free space than that."""
+    """Raises UserError when the local disk of `folder`, which must exist, has less free space than `num_bytes`."""
     if not is_remote(folder) and (free := shutil.disk_usage(folder).free) < num_bytes:
         raise UserError(
             f"Disk of {folder}", f"{free / 1e6:.3f} MB of free space", f"at least {num_bytes / 1e6:.3f} MB",
@@ -81,7 +81,7 @@ def check_room(folder: str, num_bytes: int) -> None:
 
 @contextlib.contextmanager
 def naming_full(path: str) -> Iterator[None]:
-    """Names `path` in the OSError of a disk that is full, which the system does not."""
+    """Names `path` in the OSError of a full disk, in which the system names no file."""
     try:
         yield
     except OSError as error:
@@ -94,9 +94,9 @@ def naming_full(path: str) -> Iterator[None]:
 def write_whole(path: str) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name only when whole: written aside, synced, renamed.
 
-    When the block raises, nothing is left at `path` that was not there before.
+    When the block raises, `path` stays as it was.
     """
-    if is_remote(path):  # uploaded when whole: not every store keeps back what was sent of an upload that broke off
+    if is_remote(path):  # uploaded when whole: not every store discards what was sent of an upload that broke off
         with tempfile.NamedTemporaryFile() as whole:
             yield cast("IO[bytes]", whole)
             whole.flush()
@@ -119,14 +119,14 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def folder_aside(parent: str, name: str) -> Iterator[str]:
-    """A new local folder `parent/.<name>.<random>.partial`, to be renamed when whole; gone when the block raises.
+    """A new local folder `parent/.<name>.<random>.partial`, to be renamed when whole; deleted when the block raises.
 
-    Also deletes those of this name that were left by programs that were killed. The parent is made where it is missing,
-    and gone too then.
+    Also deletes those of this name that killed programs left. A missing parent is made, and deleted as well when the
+    block raises.
     """
     prefix, suffix = f".{name}.", ".partial"
     with _made(parent), contextlib.ExitStack() as stack:
-        with _lock(parent, fcntl.LOCK_EX):  # nobody takes a new folder for one that was left
+        with _lock(parent, fcntl.LOCK_EX):  # so that nobody takes a new folder for a leftover
             for left in list_dir(parent):
                 if left.startswith(prefix) and left.endswith(suffix):
                     _delete_unless_locked(join(parent, left))
@@ -142,9 +142,9 @@ def folder_aside(parent: str, name: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def reserved(folder: str) -> Iterator[None]:
-    """A local folder, made where it is missing, for this process alone until the block ends, or the process.
+    """Reserves a local folder, made if missing, for this process alone, until the block or the process ends.
 
-    Raises UserError while another has it. A bucket has no locks, nor have some file systems: there it does nothing.
+    Raises UserError while another process has it. Buckets and some file systems have no locks: there it does nothing.
     """
     if is_remote(folder):
         yield
@@ -159,7 +159,7 @@ def reserved(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _made(folder: str) -> Iterator[None]:
-    """Makes a local folder and its parents; when the block raises, those that were missing and are empty go again."""
+    """Makes a local folder and its parents; when the block raises, those that it made are deleted if empty."""
     absolute = Path(folder).absolute()
     missing = [path for path in (absolute, *absolute.parents) if not path.exists()]
     make_dir(folder)
@@ -181,7 +181,7 @@ def _open_to_others(path: str, mode: int) -> None:
 
 @contextlib.contextmanager
 def _lock(folder: str, operation: int) -> Iterator[bool | None]:
-    """Whether a folder could be locked, till the end of the block or of the process. None where no folder can be."""
+    """Whether a folder could be locked, until the block or the process ends. None where folders have no locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, operation)
@@ -203,15 +203,15 @@ def _delete_unless_locked(folder: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a UTF-8 text file whole or not at all; what is no text, as in names of files, by its numbers."""
+    """Writes a UTF-8 text file whole or not at all; bytes that are not text, as in file names, are escaped."""
     with write_whole(path) as file:
         file.write(text.encode(errors="backslashreplace"))
 
 
 def append_text(path: str, text: str) -> None:
-    """Adds text to the end of a file, which is made where it is missing. What others add meanwhile stays as well.
+    """Adds text to the end of a file, which is made if missing. What others add meanwhile is kept.
 
-    Objects in a bucket cannot grow: there the file is written anew, unless somebody else has just done so.
+    Objects in a bucket cannot grow: there the whole file is written again, from its newest content.
     """
     data = text.encode()
     if not is_remote(path):

@@ -1,6 +1,6 @@
-"""The optional libraries in C: how they are compiled, and what turns them off.
+"""The optional C libraries: how they are compiled, and what turns them off.
 
-The build hook (hatch_build.py) compiles them before the package and what it needs are installed: no imports of those.
+The build hook (hatch_build.py) compiles them before the package and its dependencies are installed: none is imported.
 """
 
 import ctypes
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SWITCH = "RESNET_TPU_NATIVE"
-"""Of the environment: 0 leaves all of them alone."""
+"""Environment variable: 0 turns all of them off."""
 
 
 def are_off() -> bool:
-    """Whether the user wants none of them."""
+    """Whether the user has turned them off."""
     return os.environ.get(SWITCH) == "0"
 
 
@@ -29,7 +29,7 @@ def compile_library(
 ) -> Path:
     """Compiles the sources in `folder` to `output`, replacing what is there. Raises BuildError.
 
-    With `loads` also when the result cannot be loaded, because a library lacks what is needed.
+    With `loads`, also raises it when the result cannot be loaded, because a library lacks what is needed.
     """
     try:
         compiler = shlex.split(os.environ.get("CC", "cc"))
@@ -47,5 +47,5 @@ def compile_library(
             raise BuildError(error.stderr) from None
         except OSError as error:
             raise BuildError(str(error)) from None
-        made.replace(output)  # at once: other processes may be using the present one
+        made.replace(output)  # atomic: other processes may be using the present one
     return output

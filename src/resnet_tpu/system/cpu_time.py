@@ -1,4 +1,4 @@
-"""CPU seconds that processes took so far, as Linux counts them in /proc: in steps of about 10 ms."""
+"""CPU seconds that processes have used so far, as Linux counts them in /proc: in steps of about 10 ms."""
 
 import os
 import time
@@ -8,12 +8,12 @@ _PROC = Path("/proc")
 
 
 def cpu_secs_of_process(pid: int) -> float:
-    """Of one process that runs; 0 where there is no /proc (not Linux)."""
+    """CPU seconds of one running process; 0 where there is no /proc (not Linux)."""
     return _secs(_fields(_PROC / f"{pid}/stat")[11:13])
 
 
 def cpu_secs_of_family() -> float:
-    """Of this process and of those that it started, those that they started included, and those that have ended.
+    """CPU seconds of this process and all of its descendants, including those that have ended.
 
     Where there is no /proc (not Linux), of this process alone.
     """
@@ -27,7 +27,7 @@ def cpu_secs_of_family() -> float:
 
 
 def cpu_secs_of_machine() -> float:
-    """Of all programs on this machine since it started; 0 where there is no /proc (not Linux)."""
+    """CPU seconds of all programs on this machine since it started; 0 where there is no /proc (not Linux)."""
     try:
         user, nice, system, _, _, irq, soft_irq, steal = (_PROC / "stat").read_text().split()[1:9]
     except OSError:
@@ -36,7 +36,7 @@ def cpu_secs_of_machine() -> float:
 
 
 def _fields(stat: Path) -> list[str]:
-    """What follows the name of a program, which may hold spaces; nothing when the process has just ended."""
+    """The fields after the program's name, which may hold spaces; none when the process has just ended."""
     try:
         return stat.read_text().rpartition(")")[2].split()
     except OSError:

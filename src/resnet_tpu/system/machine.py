@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-# Of glibc's mallopt, and of Linux's madvise
+# Constants of glibc's mallopt and of Linux's madvise
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _NEVER, _HUGE_PAGES, _HUGE_PAGE = -1, 14, 1 << 21
 
@@ -28,17 +28,17 @@ def installed_version(package: str) -> str | None:
 
 
 def has_accelerator() -> bool:
-    """Whether there are devices of GPUs or TPUs under Linux; elsewhere True, for that is not known."""
+    """Whether there are GPU or TPU devices, on Linux; elsewhere True, as that is unknown."""
     return has_tpu() or has_gpu()
 
 
 def has_gpu() -> bool:
-    """Whether there are devices of GPUs under Linux; elsewhere True, for that is not known."""
+    """Whether there are GPU devices, on Linux; elsewhere True, as that is unknown."""
     return sys.platform != "linux" or _has_devices("nvidia[0-9]*", "dxg", "kfd")
 
 
 def has_tpu() -> bool:
-    """Whether there are devices that may be a TPU under Linux; elsewhere True, for that is not known."""
+    """Whether there are devices that may be a TPU, on Linux; elsewhere True, as that is unknown."""
     return sys.platform != "linux" or _has_devices("accel[0-9]*", "vfio/[0-9]*")
 
 
@@ -48,12 +48,12 @@ def _has_devices(*patterns: str) -> bool:
 
 @functools.cache
 def keep_memory() -> bool:
-    """Keeps memory that is given back for the next that asks, in huge pages, from now on: whether it does.
+    """From now on, keeps freed memory in the process for reuse, in huge pages. Returns whether it does.
 
-    XLA takes the memory of a step anew in each, on a CPU from the C library, which would give gigabytes back to the
-    system and get them again as pages of 4 kB, one by one. Half of the machine's memory is to lie in huge pages;
-    none of it is taken before it is used. Linux with glibc alone: elsewhere nothing is changed, nor where the
-    environment has settings of the user's own for that (GLIBC_TUNABLES).
+    XLA allocates the memory of each step again, on a CPU from the C library, which would return gigabytes to the system
+    and get them back as pages of 4 kB, one by one. Half of the machine's memory may lie in huge pages; none of it is
+    taken before it is used. Only for Linux with glibc: elsewhere nothing is changed, nor where the user has malloc
+    settings in the environment (GLIBC_TUNABLES).
     """
     if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
@@ -68,7 +68,7 @@ def keep_memory() -> bool:
         return False
     length = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     begin = libc.malloc(length)
-    if begin:  # there may be a limit on addresses
+    if begin:  # address space may be limited
         first = -(-begin // _HUGE_PAGE) * _HUGE_PAGE
         libc.madvise(first, (begin + length - first) // _HUGE_PAGE * _HUGE_PAGE, _HUGE_PAGES)
         libc.free(begin)

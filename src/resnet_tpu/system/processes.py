@@ -1,7 +1,7 @@
-"""Processes that work for this one, each over a pipe of its own, and end with it however it ends.
+"""Worker processes, each with a pipe of its own, which end with this process however it ends.
 
 Not a `ProcessPoolExecutor`: a worker killed while others are being started leaves it waiting for ever. Here nothing but
-a pipe is shared with each worker, and its end tells that the worker died.
+a pipe is shared with each worker, and a pipe that closes tells that its worker died.
 """
 
 import atexit
@@ -28,7 +28,7 @@ class Crew:
     """Processes at the other ends of `connections`.
 
     Each runs `work(connection, *arguments)` until that returns or meets the end of the connection. `work` must be
-    importable, `arguments` are copied. A process that dies ends its connection: EOFError or OSError for who uses it.
+    importable, `arguments` are copied. A process that dies closes its connection: using it raises EOFError or OSError.
     """
 
     def __init__(self, count: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -43,7 +43,7 @@ class Crew:
                     process = CONTEXT.Process(target=_run, args=(work, theirs, *arguments), daemon=True)
                     process.start()
                     self._processes.append(process)
-                    theirs.close()  # theirs alone: when it dies, ours ends
+                    theirs.close()  # only the worker holds it: when that dies, our end closes
         except BaseException:
             self.close()
             raise
@@ -64,11 +64,11 @@ class Crew:
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """What is started meanwhile never sees what asks the whole group to end, not even while it loads: the parent does.
+    """Processes started in the block never see signals to the whole group, not even while they load; the parent does.
 
-    It may need its workers to end well, as training does, which saves first.
+    The parent may need its workers to end well, as training does, which saves first.
     """
-    resource_tracker.ensure_running()  # where it is not, starting the first process would let them in again
+    resource_tracker.ensure_running()  # else starting the first process would start it, and unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
     try:
         yield
@@ -78,7 +78,7 @@ def _signals_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _program_left_out() -> Iterator[None]:
-    """What is started meanwhile does not run the program's own file, as Python would have it: that may do anything."""
+    """Processes started in the block do not run the program's own file, as Python would do: it may do anything."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -99,6 +99,6 @@ def outcome_of(work: Callable[[], Any]) -> Any:
     """The result of `work()`, or the error it raised, with its traceback as a note, to be raised by the parent."""
     try:
         return work()
-    except Exception as error:  # noqa: BLE001  # whatever it is, the parent is who can tell
+    except Exception as error:  # noqa: BLE001  # whatever it is, the parent has to report it
         error.add_note(traceback.format_exc())
         return error

@@ -25,7 +25,7 @@ _LAST_WORDS = {
     signals.exit_code_after(signal.SIGTERM): "Terminated.",
     signals.exit_code_after(signal.SIGHUP): "Hung up.",
 }
-"""By exit code."""
+"""What to print at the end, by exit code."""
 _SOON_SECS = 0.05
 
 
@@ -34,13 +34,13 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] 
     after SIGTERM and 129 after SIGHUP, which leave as little behind as Ctrl-C does.
 
     3 when another of several processes was lost. Our own bugs pass through: Python shows the traceback and exits
-    with 1. Without arguments those of the process are meant, which is to exit with the code that is returned: signals
-    no longer change it.
+    with 1. Without arguments, those of the process are used, which must then exit with the returned code: signals no
+    longer change it.
     """
     is_process = arguments is None
     if is_process and isinstance(sys.stdout, io.TextIOWrapper):
-        with contextlib.suppress(OSError):  # where it has become another kind of file since Python began
-            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is no error
+        with contextlib.suppress(OSError):  # fails where stdout has changed its kind since Python began
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is not an error
     code = 0
     try:
         with _log_to_stderr(), _terminating():
@@ -72,7 +72,7 @@ def _explain(error: BaseException) -> int | None:
     if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough: `resnet-tpu results ... | head`
         _drop_output()
         return _EXIT_BROKEN_PIPE
-    # A client of a bucket raises OSErrors too. All are of what was asked for far from where it is known.
+    # A bucket's client raises OSErrors too. All these errors come from far below the code that knows what was asked.
     if isinstance(error, Exception) and (named := buckets.named(error) or _of_files(error) or _out_of_memory(error)):
         _say(named)
         _drop_output()
@@ -81,7 +81,7 @@ def _explain(error: BaseException) -> int | None:
 
 
 def _end_at_once(code: int) -> None:
-    """From now on a signal ends the process at once, as Python would after a second more, with `code`."""
+    """From now on a signal ends the process with `code` at once, as Python itself would a second later."""
     for number in signals.ending():
         signal.signal(number, lambda *_: os._exit(code))
         # Python drops handlers before it frees its modules, which takes most of that second
@@ -89,12 +89,12 @@ def _end_at_once(code: int) -> None:
 
 
 def _say(what: object) -> None:
-    with contextlib.suppress(OSError):  # of a full disk under it: the exit code tells too
+    with contextlib.suppress(OSError):  # stderr may be on a full disk: the exit code tells too
         print(what, file=sys.stderr)
 
 
 def _of_files(error: Exception) -> UserError | None:
-    """The error for a file or a disk that allows no more, or a folder that is gone; None for others."""
+    """The error for a file or a disk that refuses, or a current folder that was deleted; None for others."""
     if isinstance(error, FileNotFoundError) and _is_nowhere():
         return UserError("Current folder", "none: it was deleted", "an existing folder", "Change to another.")
     if not isinstance(error, OSError) or error.errno not in _NOT_OUR_BUG:
@@ -121,7 +121,7 @@ def _out_of_memory(error: Exception) -> UserError | None:
 
 
 def _drop_output() -> None:
-    """What cannot be written to stdout is not tried again, with an error of Python's, when the program ends."""
+    """Drops what cannot be written to stdout, which Python would try again, with an error, when the program ends."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -130,7 +130,7 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def _terminating() -> Iterator[None]:
-    """Meanwhile a signal raises, where it would end the program at once, with half-written files left behind."""
+    """In the block, a signal raises, where it would end the program at once and leave half-written files behind."""
 
     def leave(number: int, _: object) -> None:
         if number == signal.SIGHUP:
@@ -151,9 +151,9 @@ def _terminating() -> Iterator[None]:
 
 
 class _SignalAgain:
-    """A `sys.unraisablehook` that sends a signal again whose exception was raised where Python only prints what is.
+    """A `sys.unraisablehook` that resends a signal whose exception was raised where Python only prints exceptions.
 
-    Such are callbacks of the garbage collector, of which JAX has one: the signal would be lost.
+    That is so in callbacks of the garbage collector, of which JAX has one: the signal would be lost.
     """
 
     def __init__(self, otherwise: "Callable[[sys.UnraisableHookArgs], object]") -> None:
@@ -168,7 +168,7 @@ class _SignalAgain:
         else:
             self._otherwise(found)
             return
-        delay = _SOON_SECS  # now it would be raised in here
+        delay = _SOON_SECS  # at once, it would be raised in here
         while True:
             try:
                 threading.Timer(delay, os.kill, (os.getpid(), number)).start()
@@ -178,14 +178,14 @@ class _SignalAgain:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to what sys.stderr is at the time: a progress bar puts itself there, to keep below the lines."""
+    """Writes to whatever sys.stderr is at the time: a progress bar replaces it, to stay below the log lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(self.format(record), file=sys.stderr, flush=True)
         except BrokenPipeError:
             raise
-        except OSError:  # a terminal that was closed; or a disk that is full, which costs lines and not the work
+        except OSError:  # a closed terminal; or a full disk, which costs log lines but not the work
             signals.drop_lost_terminal()
 
 
@@ -193,7 +193,7 @@ class _StderrHandler(logging.Handler):
 def _log_to_stderr() -> Iterator[None]:
     """Shows this package's own log lines, and of other packages only warnings, as Python does.
 
-    Nothing of Orbax's: it logs every error with its traceback, and raises it as well.
+    Shows nothing from Orbax, which logs every error with its traceback, and raises it as well.
     """
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logger, handler = logging.getLogger("resnet_tpu"), _StderrHandler()

@@ -9,19 +9,19 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ending() -> list[signal.Signals]:
-    """Those of ENDING that this process was not started to ignore, as `nohup` and a shell's `&` have it."""
+    """Those of ENDING that this process was not started to ignore, as under `nohup` or a shell's `&`."""
     return [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def exit_code_after(number: int) -> int:
-    """The exit code of a program that a signal ended, as shells have it."""
+    """The exit code of a program that a signal ended, by the convention of shells."""
     return 128 + number
 
 
 def drop_lost_terminal() -> bool:
-    """Whether stdout or stderr was a terminal that is closed; what is written there goes nowhere from then on.
+    """Whether stdout or stderr was a terminal that is now closed; from then on, what is written there is discarded.
 
-    Each line would be an OSError otherwise, in a program that has still to save its work.
+    Otherwise each line would raise OSError, in a program that still has to save its work.
     """
     lost = [descriptor for descriptor in (1, 2) if _is_lost(descriptor)]
     for descriptor in lost:

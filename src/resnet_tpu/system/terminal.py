@@ -5,10 +5,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 
 
 def live_line(*more: ProgressColumn, console: Console, is_shown: bool = True) -> Progress:
-    """A line that is gone when the work has ended, on a terminal: what, how far, how long still, and `more`.
+    """A progress line on a terminal, gone when the work has ended: what, how far, the time left, and `more`.
 
-    Elsewhere nothing: not in a notebook, where it needs a widget, nor in a file, whose readers do not want every state
-    of it. There rich asks the environment too: CI and the shell cells of notebooks set FORCE_COLOR.
+    Nothing is shown elsewhere: not in a notebook, where it needs a widget, nor in a file, whose readers do not want
+    every state of it. rich alone would show it there if the environment said so: CI and shell cells set FORCE_COLOR.
     """
     is_terminal = console.is_terminal and console.file.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), *more)

@@ -18,8 +18,8 @@ _MOST_LOOKED_AT = 10_000
 def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **splits: Source | None) -> None:
     """Raises UserError in every process unless all have the same options, data and model_dir.
 
-    Data are the same if they have the same number of examples, the same names at the same places, and the same classes.
-    `trains`: the processes resume from checkpoints, so the newest must be the same for all; other work may run beside a
+    Data count as the same if the number of examples, the names at the same indices and the classes are the same.
+    `trains`: the processes resume from a checkpoint, so all must see the same newest one; other work may run beside a
     training that adds checkpoints. `writes`: False for work that leaves nothing in model_dir.
     """
     if hosts.process_group() is None:

@@ -15,9 +15,9 @@ from jax.sharding import SingleDeviceSharding
 log = logging.getLogger(__name__)
 
 _WITHOUT_YNNPACK = {"xla_cpu_experimental_ynn_fusion_type": ""}
-"""On a CPU XLA computes everything itself. By default, from jaxlib 0.10.2 to 0.12.0.1 at least, it hands groups of
-operations to YNNPACK, and where a constant is broadcast over an array in one, that may be read as whatever lies in
-memory (benchmarks/faults.md, "The compiler")."""
+"""Makes XLA compute everything itself on a CPU. By default, from jaxlib 0.10.2 to 0.12.0.1 at least, it hands groups of
+operations to YNNPACK, and a constant that such a group broadcasts over an array may be read as arbitrary memory
+(benchmarks/faults.md, "The compiler")."""
 
 _ADD_UP_PRODUCTS = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true"}
 """Fuses two convolutions whose results are added, such as the gradients through a block's first convolution and
@@ -25,15 +25,15 @@ through its projection. Otherwise one result is written to memory and read again
 itself; on a v5e the step gains 10 %."""
 
 _FETCH_WHOLE = {"xla_tpu_sliced_prefetch_max_slices": "0"}
-"""Prefetches values into a chip's fast memory as a whole, not in slices. A v4's step gains 0.7 % by it, and a v6e's
-loses 1 %."""
+"""Prefetches values into a chip's fast memory as a whole, not in slices. On a v4 the step gains 0.7 % from
+this, on a v6e it loses 1 %."""
 
 
 def _vector_memory(mib: int) -> dict[str, str]:
     """How much of a core's vector memory one operation may hold.
 
-    The compiler's own choice leaves most of it to values that stay there between operations. Those of a convolution
-    network are too large for that, and the step gains 3 to 9 % by larger windows (benchmarks/tpu_step.md).
+    By default, the compiler leaves most of it to values that stay there between operations. In a convolutional network
+    these are too large for that, and the step gains 3 to 9 % from larger windows (benchmarks/tpu_step.md).
     """
     return {"xla_tpu_scoped_vmem_limit_kib": str(mib * 1024)}
 
@@ -51,7 +51,7 @@ _BY_KIND = {
 
 
 def compiler_options_for(device: Any) -> dict[str, str] | None:
-    """The compiler's options for a step of training on such a device; None: its own choices."""
+    """The compiler options for a training step on such a device; None for the compiler's defaults."""
     if device.platform != "tpu":
         return sound_options_for(device)
     return accepted_options(device, _ADD_UP_PRODUCTS | _BY_KIND.get(device.device_kind, {}))
@@ -72,19 +72,19 @@ def sound_options_for(device: Any) -> dict[str, str] | None:
 def accepted_options(device: Any, options: Mapping[str, str]) -> dict[str, str]:
     """The options that the device's compiler accepts.
 
-    None of them is guaranteed: another version of the compiler may lack them and would refuse the step. A refused
-    option is logged and left out.
+    No option is guaranteed to exist: another version of the compiler may lack it and would then refuse the step. A
+    refused option is logged and left out.
     """
-    # all hosts hold the same options against a device of their own, for none can compile for another's alone
+    # each host tests the options on a device of its own, because none can compile for another host's device alone
     own = device if device.process_index == jax.process_index() else jax.local_devices()[0]
     return {name: value for name, value in options.items() if _is_accepted(own, name, value)}
 
 
 @contextlib.contextmanager
 def uncached() -> Iterator[None]:
-    """JAX's cache keeps nothing of what is compiled in this block.
+    """Keeps what is compiled in this block out of JAX's compilation cache.
 
-    What was compiled for devices that are not here cannot be read back: JAX would warn of it, and compile again.
+    Programs compiled for devices that are not attached cannot be read back: JAX would warn, and compile again.
     """
     name = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(jax.config, name)

@@ -53,7 +53,7 @@ def evaluate(
     *,
     step: int,
 ) -> dict[str, float]:
-    """`loss` (with the L2 term, as training's), `top_1_accuracy`, `top_5_accuracy` over the whole of `source`.
+    """Returns `loss` (with the L2 term, as in training), `top_1_accuracy` and `top_5_accuracy` over all of `source`.
 
     Raises NonFiniteError, naming the step of these weights and the batch, when a loss is not finite: the accuracies
     mean nothing then, because no logit compares as larger than NaN.
@@ -77,7 +77,7 @@ def batches_of(
 ) -> Iterator[DeviceBatch]:
     """The first `num_images` of `source` in order, in batches on the devices, with a progress bar called `title`.
 
-    batch_size: over all devices; at most the number of images, rounded up so that all devices get the same number.
+    batch_size: over all devices; capped at the number of images, then rounded up so that all devices get equally many.
     Padding in the last batch has weight 0.
     """
     batch_size = distributed.round_up(min(batch_size, num_images), mesh.devices.size)
@@ -95,14 +95,14 @@ def batches_of(
 def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str | None = None) -> dict[str, float]:
     """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
 
-    That of a `model_dir` which is itself a checkpoint is not recorded. With `watch` goes on with every checkpoint that
-    appears, until the one of the last step, or until none came for `eval_timeout` seconds. Returns the last result.
-    train_steps: the last step of a watch, or epochs; None: that of the training itself. Raises UserError when there is
-    no checkpoint, with `watch` none within `eval_timeout` seconds.
+    If `model_dir` is itself a checkpoint, the result is not recorded. With `watch`, evaluates every new checkpoint,
+    until that of the last step, or until none has appeared for `eval_timeout` seconds. Returns the last result.
+    train_steps: the last step to watch for, or a length in epochs; None: that of the training itself. Raises UserError
+    when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
     """
     is_alone = is_checkpoint(config.run.model_dir)
     if not (is_alone or watch):
-        store.find(config.run.model_dir)  # which says what is there instead
+        store.find(config.run.model_dir)  # raises an error that says what is there instead
     if not is_alone:
         storage.check_writable(config.run.model_dir)
     with hosts.connected(config.run):
@@ -117,7 +117,7 @@ def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[s
     model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
     done, awaited = -1, lambda: f"a checkpoint in {model_dir}, which is {_contents(model_dir)}"
     while True:
-        # every process goes by what the first one sees
+        # every process acts on what the first one sees
         path, is_late = hosts.from_first(lambda: (_newest(model_dir), patience.is_over))
         if path is not None and store.step_of(path) > done:
             trained = load_trained(model_dir, mesh)
@@ -146,7 +146,7 @@ def _newest(model_dir: str) -> str | None:
 
 
 def _contents(model_dir: str) -> str:
-    """What a `model_dir` without a checkpoint is, for messages."""
+    """Describes a `model_dir` without a checkpoint, for messages."""
     names = storage.list_dir(model_dir)
     if names:
         return f"a folder of {listed(names, _MOST_NAMES)}"
@@ -176,7 +176,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
 
 
 def log_metrics(step: int, metrics: dict[str, float], seconds: float) -> None:
-    """One line for the result of an evaluation."""
+    """Logs the result of an evaluation on one line."""
     log.info(
         "Evaluation at step %d: top-1 %.2f %%, top-5 %.2f %%, loss %.4f (%.1f s)",
         step, 100 * metrics["top_1_accuracy"], 100 * metrics["top_5_accuracy"], metrics["loss"], seconds,

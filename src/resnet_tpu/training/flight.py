@@ -1,4 +1,4 @@
-"""The metrics of steps that the devices are still at, fetched without stopping them."""
+"""Metrics of steps that are still running on the devices, fetched without stalling them."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ class StepsInFlight:
         return len(self._steps)
 
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
-        """Notes a step just handed over; its metrics start for the host as soon as they are there."""
+        """Records a step just dispatched; its metrics are copied to the host as soon as they are computed."""
         for value in metrics.values():
             value.copy_to_host_async()
         self._steps.append((step, metrics))
 
     def land(self, keep: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Each step but the newest `keep`, with its metrics; waits for its end."""
+        """Yields every step but the newest `keep`, with its metrics, once it has ended."""
         while len(self._steps) > keep:
             step, metrics = self._steps.popleft()
             yield step, jax.device_get(dict(metrics))

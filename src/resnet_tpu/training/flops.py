@@ -8,7 +8,7 @@ from resnet_tpu.models.arrays import Path, leaves
 from resnet_tpu.models.network import Network
 
 PASSES_PER_STEP = 3
-"""Forward passes that a training step is worth: its backward pass computes two products for each of the forward's."""
+"""Cost of a training step in forward passes: the backward pass computes two products for each one of the forward."""
 
 
 def forward_flops(network: Network) -> int:
@@ -20,7 +20,7 @@ def forward_flops(network: Network) -> int:
 
 
 def multiply_adds(network: Network) -> dict[Path, int]:
-    """Multiply-adds of each kernel for one image: its weights, times the places of the result.
+    """Multiply-adds of each kernel for one image: its number of weights times the number of output positions.
 
     Taps that fall on the padding count too, as usual.
     """
@@ -34,12 +34,12 @@ def multiply_adds(network: Network) -> dict[Path, int]:
 
 
 def parameter_shapes(network: Network) -> dict[Path, tuple[int, ...]]:
-    """The shape of each parameter by where it is."""
+    """The shape of each parameter, by its path in the network."""
     return {tuple(name.split("/")): leaf.shape for name, leaf in leaves(network.shapes()[0])}
 
 
 def _sides(architecture: Architecture, image_size: int) -> Iterator[int]:
-    """Sides in pixels of what comes out of the stem before its pool, and of each group."""
+    """Sides in pixels of the outputs of the stem, before its pooling, and of each group."""
     halvings = 0 if architecture.small_stem else 1
     yield -(-image_size // 2**halvings)
     for number in range(len(architecture.blocks_per_group)):
@@ -47,7 +47,7 @@ def _sides(architecture: Architecture, image_size: int) -> Iterator[int]:
 
 
 def _side(path: Path, architecture: Architecture, stem: int, groups: list[int]) -> int:
-    """Side in pixels of what the convolution of the kernel at `path` gives; 1 for layers that see the whole image."""
+    """Side in pixels of the output of the convolution at `path`; 1 for layers that see the whole image."""
     if path[0] == "dense" or "squeeze_excite" in path:
         return 1
     if not path[0].startswith("group"):

@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM and SIGHUP while training: the step in work is finished and saved before the program ends.
+"""Ctrl-C, SIGTERM and SIGHUP while training: the current step is finished and saved before the program ends.
 
-Of several processes one needs to be told: all end at the same step.
+With several processes, a signal to one is enough: all end at the same step.
 """
 
 import signal

@@ -42,18 +42,19 @@ from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, log_metrics
 from resnet_tpu.training.flight import StepsInFlight
 from resnet_tpu.training.interrupt import Interruption
+from resnet_tpu.training.kernel_setting import step_of, stored_form
+from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, resolve_order
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of, weight_check_on
-from resnet_tpu.training.tune import describe, resolve_kernels, step_of
 from resnet_tpu.training.waiting import InputWait
 
 log = logging.getLogger(__name__)
 
 BEST_METRIC = "top_1_accuracy"
-"""The best checkpoint, which is always kept, is the one with the highest."""
+"""The checkpoint with the highest value of this metric is the best one, which is always kept."""
 
 
 OnStep = Callable[[int, dict[str, float]], object]
@@ -77,12 +78,12 @@ def train(
 ) -> Summary:
     """Trains to `train_steps` and, in mode train_and_eval, evaluates every `steps_per_eval` steps and at the end.
 
-    Goes on from the newest checkpoint in `model_dir`. Ctrl-C, SIGTERM and SIGHUP save first. Raises UserError for
-    options, data or checkpoints that do not fit, before anything is computed; NonFiniteError when a loss or a weight is
-    not finite.
+    Resumes from the newest checkpoint in `model_dir`. Ctrl-C, SIGTERM and SIGHUP save one before the program ends.
+    Raises UserError for options, data or checkpoints that do not fit, before anything is computed; NonFiniteError when
+    a loss or a weight is not finite.
     on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
     every step, in order, once it has ended on the devices; what it raises ends the training.
-    train_step, train_image: take the places of the network's and the decoder's own, to measure what is around them.
+    train_step, train_image: replacements for the network's step and the decoder, to measure what is around them.
     """
     check_start(config)
     with hosts.connected(config.run):
@@ -180,7 +181,7 @@ class Trainer:
         self.eval_step: EvalStep = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
         self.evaluation: dict[str, float] | None = None
         self._is_cold = True
-        self._is_basic = config.data.input_pipeline == "basic"  # nothing at the same time
+        self._is_basic = config.data.input_pipeline == "basic"  # nothing overlaps
         self.input_wait = InputWait()
         self._flight = StepsInFlight()
         self._on_step = on_step
@@ -189,9 +190,9 @@ class Trainer:
         self.position, self.class_names = start.position, start.class_names
         self._kernels = start.kernels
         if train_step is None:
-            choice = resolve_kernels(config, mesh, start.kernels)
-            self._kernels = describe(choice, mesh)
-            train_step = step_of(choice, network, config, mesh)
+            setting = resolve_kernels(config, mesh, start.kernels)
+            self._kernels = stored_form(setting, mesh)
+            train_step = step_of(setting, network, config, mesh)
         self.train_step: TrainStep = train_step
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
@@ -311,7 +312,7 @@ class Trainer:
                 self.position += self.config.train.train_batch_size
                 with jax.profiler.TraceAnnotation("device_wait"):
                     self._land(0 if self._is_cold or self._is_basic else distributed.steps_ahead(self.mesh), reports)
-            if self._is_cold:  # the first step compiles: it says nothing of the speed
+            if self._is_cold:  # the first step includes compilation: it says nothing about the speed
                 self._is_cold = False
                 log.info("First step after %.1f s", reports.start_clock(self.step))
             profiler.after_step(self.step, may_begin=not self._is_eval_due())
@@ -320,7 +321,7 @@ class Trainer:
             self._land(len(self._flight), reports)
 
     def _land(self, keep: int, reports: LoopReports) -> None:
-        """Waits for all steps but the newest `keep`, reports the loops that have ended. Raises NonFiniteError."""
+        """Waits for all steps but the newest `keep`, and reports the loops that have ended. Raises NonFiniteError."""
         for step, row in self._flight.land(keep):
             self._check_finite("Loss", step, row["loss"])
             reports.add(step, row)
@@ -329,7 +330,7 @@ class Trainer:
         reports.report(self.step - len(self._flight))
 
     def _check_weights(self) -> None:
-        """Raises NonFiniteError if a weight or a running statistic is not finite; the last loss does not show it."""
+        """Raises NonFiniteError if a weight or a running statistic is not finite, which the last loss does not show."""
         squares = weight_check_on(self.mesh.devices.flat[0])(self.state.params, self.state.batch_stats)
         self._check_finite("Sum of the squared weights", self.step, float(squares))
 

@@ -1,4 +1,4 @@
-"""What training makes small."""
+"""The loss that training minimises: cross-entropy, and the L2 penalty on the weights."""
 
 import jax
 import jax.numpy as jnp
@@ -14,18 +14,18 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float =
     Source: arXiv:1512.00567, section 7.
     """
     target = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), label_smoothing)
-    return optax.softmax_cross_entropy(logits, target)  # whose form for whole labels is no number for -1, the padding's
+    return optax.softmax_cross_entropy(logits, target)  # its form for integer labels gives NaN for -1, the padding's
 
 
 def l2(params: Arrays, *, norms: bool = False) -> jax.Array:
-    """Half the sum of squares of all parameters that decay, those of norms among them with `norms`: float32 []."""
+    """Half the sum of squares of all parameters that decay; with `norms`, those of norm layers too: float32 []."""
     decays = jax.tree.map(lambda decays: decays or norms, decaying(params))
     decayed = jax.tree.map(lambda leaf, decays: jnp.square(leaf).sum() if decays else 0.0, params, decays)
     return 0.5 * jnp.asarray(sum(jax.tree.leaves(decayed)), jnp.float32)
 
 
 def decaying(params: Arrays) -> Arrays:
-    """For each leaf whether weight decay acts on it: all but those of norms (other layers' biases decay too)."""
+    """For each leaf, whether it decays: all but those of norm layers (other layers' biases decay too)."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: not any(str(getattr(key, "key", "")).startswith("norm") for key in path), params
     )

@@ -1,6 +1,6 @@
-"""Pruned weights in training: a mask beside each kernel that was pruned, and what it masks is 0.
+"""Pruned weights in training: each pruned kernel has a mask, and the weights that it masks are 0.
 
-Masks are nested as the parameters are, but hold only the leaves that are masked: bool, of the shape of their kernel.
+Masks are nested like the parameters, but hold only the masked leaves: bool, each of the shape of its kernel.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from resnet_tpu.models.arrays import Arrays
 
 
 def apply_masks(params: Arrays, masks: Arrays) -> Arrays:
-    """`params` with 0 in each leaf wherever its mask, if it has one, is False; inside jit too.
+    """`params` with 0 wherever a leaf's mask, if it has one, is False; also works inside jit.
 
     Applied to gradients, it keeps a masked weight that is 0 at 0: neither weight decay nor a momentum of 0 moves it.
     Masking the weights themselves in each step would cost more, because convolutions would get another operand.

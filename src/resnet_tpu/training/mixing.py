@@ -8,11 +8,11 @@ from resnet_tpu.parallel.distributed import DeviceBatch
 
 
 def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBatch:
-    """The batch with every image mixed with the one as far from the end as it is from the start.
+    """The batch with image i mixed with image n - 1 - i.
 
     batch: `image` [n, s, s, 3], `label` int32 [n]. Adds `partner` int32 [n], the label of the other image, and
-    `fraction` float32 [n], how much of the target is the image's own label. One fraction is drawn for the batch, from
-    Beta(alpha, alpha); with both mixup_alpha and cutmix_alpha a coin decides which of the two.
+    `fraction` float32 [n], the share of the image's own label in the target. One fraction is drawn for the batch, from
+    Beta(alpha, alpha); if both mixup_alpha and cutmix_alpha are set, a coin flip decides between the two.
     Sources: mixup arXiv:1710.09412, equation 1; cutmix arXiv:1905.04899, equations 1 and 2.
     """
     coin, draw, centre = jax.random.split(key, 3)
@@ -34,7 +34,7 @@ def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBa
 
 
 def _paste(image: jax.Array, other: jax.Array, fraction: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(`image` with a rectangle of `other` of 1 - `fraction` of the area, the fraction of `image` that is left).
+    """(`image` with a rectangle of `other` pasted over 1 - `fraction` of its area, the fraction of `image` left).
 
     The rectangle's centre is anywhere; what sticks out of the image is cut off, which raises the fraction.
     """

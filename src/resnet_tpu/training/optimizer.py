@@ -12,7 +12,7 @@ from resnet_tpu.options.config import OptimizerConfig
 LARS_COEFFICIENT = 0.001
 
 Optimizer = Callable[[jax.Array | float], optax.GradientTransformation]
-"""The optimizer of a step by its learning rate. Its state is of the same kind for all rates."""
+"""Learning rate -> the optimizer of a step. Its state has the same structure for all rates."""
 
 
 def make_optimizer(config: OptimizerConfig) -> Optimizer:
@@ -22,7 +22,7 @@ def make_optimizer(config: OptimizerConfig) -> Optimizer:
         return optax.chain(_scale_by_lars(rate, config.weight_decay), optax.trace(config.momentum), optax.scale(-1.0))
 
     def momentum(rate: jax.Array | float) -> optax.GradientTransformation:
-        # the rate after the momentum, which so does not remember old rates: the original's order
+        # the rate is applied after the momentum, which thus holds no past rates: the original's order
         return optax.chain(optax.trace(config.momentum, config.nesterov), optax.scale_by_learning_rate(rate))
 
     return lars if config.enable_lars else momentum
@@ -33,7 +33,7 @@ def _scale_by_lars(rate: jax.Array | float, weight_decay: float) -> optax.Gradie
 
     With weights w and gradient g of one kernel, weight decay d and the learning rate r:
     trust = 0.001 |w| / (|g| + d |w|), or 1 where either norm is 0; momentum a <- mu a + r trust (g + d w); w <- w - a.
-    TensorFlow 1.13 left d w out, for the loss still held it, and the rate outside: a <- mu a + g; w <- w - r trust a.
+    TensorFlow 1.13 left d w in the loss, and applied the rate outside: a <- mu a + g; w <- w - r trust a.
     Source: arXiv:1708.03888, equation 6 and algorithm 1.
     """
 

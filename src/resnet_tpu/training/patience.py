@@ -1,4 +1,4 @@
-"""Waiting for what another program is to write."""
+"""Waiting for files that another program writes."""
 
 import logging
 import time
@@ -11,16 +11,16 @@ _SAY_AGAIN_SECS = 60.0
 
 
 class Patience:
-    """Waits for one thing after the other, each for at most `timeout` seconds (None: for ever), and says for what."""
+    """Waits for one thing after another, each for at most `timeout` seconds (None: for ever), and logs what for."""
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
         self.begin()
 
     def begin(self) -> None:
-        """From here on something new is waited for."""
+        """Starts the wait for the next thing."""
         self._begun = time.monotonic()
-        self._pause = 0.0  # from the beginning till it is said again what for: ever longer
+        self._pause = 0.0  # seconds from the beginning until the next message: ever longer
 
     @property
     def is_over(self) -> bool:
@@ -28,7 +28,7 @@ class Patience:
         return self._timeout is not None and time.monotonic() - self._begun >= self._timeout
 
     def wait(self, what: Callable[[], str]) -> None:
-        """Waits a moment. Says at once, then less and less often, `what` for."""
+        """Waits a moment. Logs `what` it waits for, at once and then less and less often."""
         if time.monotonic() - self._begun >= self._pause:
             self._pause = max(2 * self._pause, _SAY_AGAIN_SECS)
             limit = "--eval_timeout=SECONDS sets a limit" if self._timeout is None else f"at most {self._timeout:g} s"

@@ -46,8 +46,8 @@ def predict(
 ) -> Predictions:
     """Predicts image files and folders, or a split of the data, and prints the result to stdout.
 
-    The network is the newest checkpoint of `model_dir`, which may also be a checkpoint. Tables, CSV, JSON and, with
-    labels, pictures go to `output_dir`; for a split of the data the default is `report/<split>` in `model_dir`.
+    The network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
+    and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`.
     Raises UserError.
     """
     if output_format not in (known := get_args(Format)):
@@ -83,7 +83,7 @@ def _predict(
 
 
 def open_images(data: DataConfig, images: Sequence[str], split: Split, class_names: list[str]) -> tuple[Source, int]:
-    """The images named, or without any those of a split of the data, and how many of them were asked for.
+    """The named images or, if there are none, those of a split of the data; and how many of them were asked for.
 
     Raises UserError when there are none, or they are of other classes.
     """
@@ -98,7 +98,7 @@ def open_images(data: DataConfig, images: Sequence[str], split: Split, class_nam
 def predict_source(
     trained: Trained, source: Source, data: DataConfig, *, num_images: int, batch_size: int
 ) -> tuple[Predictions, np.ndarray]:
-    """Predictions for the first `num_images` of `source`, and the index in it of each; damaged ones are left out.
+    """Predictions for the first `num_images` of `source`, and the index of each in it; damaged images are left out.
 
     Raises NonFiniteError, naming the step of these weights and the batch, when a probability is not finite, and
     UserError when all are damaged.
@@ -122,14 +122,14 @@ def predict_source(
 def predictions_of(
     source: Source, kept: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, class_names: list[str]
 ) -> Predictions:
-    """Predictions for the images of `source` that are `kept`. Raises UserError where none is."""
+    """Predictions for the images of `source` that are `kept`. Raises UserError if there are none."""
     if not kept.size:
         raise UserError("Images", "only damaged ones", "at least one that can be read", "Replace them, or name others.")
     return Predictions([source[int(i)].name for i in kept], probabilities, labels, class_names)
 
 
 def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, num_named: int) -> None:
-    """Prints predictions to stdout: only the classes of a single named image, and no list of a large split.
+    """Prints predictions to stdout: for a single named image only its classes; a large split is not listed.
 
     num_named: number of images that were named, including damaged ones; 0 for a split.
     """

@@ -17,7 +17,7 @@ FOLDER = "plugins/profile"
 
 
 def can_trace() -> bool:
-    """Whether traces can be captured: with libtpu loaded where there is no TPU, the attempt would kill the process."""
+    """Whether traces can be captured: with libtpu loaded but no TPU, the attempt would kill the process."""
     has_tpu = jax.default_backend() == "tpu"  # asking loads libtpu where it is installed
     loaded = Path("/proc/self/maps")
     return has_tpu or not loaded.exists() or "libtpu.so" not in loaded.read_text()
@@ -26,8 +26,9 @@ def can_trace() -> bool:
 class Profiler:
     """Captures `duration_ms` of trace under `model_dir/plugins/profile` every `every_n_steps` steps; 0 turns it off.
 
-    A capture begins after a step: never the first from `step` on, which compiles, nor the last of the run, `total`. It
-    ends with the step in which its time is over, or before that with `stop`. A context manager: leaving it stops too.
+    A capture begins after a step, but never after the first one from `step` on, which compiles, nor after the last one
+    of the run, `total`. It ends with the step in which its time is over, or earlier with `stop`, which leaving this
+    context manager also calls.
     """
 
     def __init__(self, model_dir: str, *, every_n_steps: int, duration_ms: int, step: int, total: int) -> None:
@@ -48,7 +49,7 @@ class Profiler:
             self._scratch.cleanup()
 
     def after_step(self, step: int, *, may_begin: bool = True) -> None:
-        """Ends the capture when its time is over; starts one when one is due and none runs. step: updates made.
+        """Ends the capture when its time is over; starts one when it is due and none is running. step: updates made.
 
         may_begin: False if something other than a step comes next, which would end the capture at once; it then begins
         after the next step.
@@ -63,7 +64,7 @@ class Profiler:
                 log.warning("No profile: libtpu is installed, but there is no TPU. Pass --use_tpu=False.")
 
     def stop(self) -> None:
-        """Ends the capture that runs, if any: before an evaluation, for example, which is no part of a step.
+        """Ends the running capture, if any; for example before an evaluation, which is not part of a step.
 
         Raises UserError when it cannot be written.
         """
@@ -72,7 +73,7 @@ class Profiler:
         started_at, self._started_at = self._started_at, None
         try:
             jax.profiler.stop_trace()
-        except jax.errors.JaxRuntimeError as error:  # whose words for a full disk are those for a full device
+        except jax.errors.JaxRuntimeError as error:  # its message for a full disk is the one for a full device
             do = "Check the permissions and the free space, or set profile_every_n_steps=0."
             raise UserError("Profile", first_line(error), f"a file written below {self._model_dir}", do) from None
         seconds = time.monotonic() - started_at

@@ -1,4 +1,4 @@
-"""One step computed by the plain layers: every other way to compute it must agree, except for rounding."""
+"""One step computed by the plain layers: every other way to compute it must agree with this, up to rounding."""
 
 import statistics
 
@@ -15,7 +15,7 @@ from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.state import TrainState, start_state
 from resnet_tpu.training.step import TrainStep, train_step_of
 
-_LIMIT = 3.0  # times the noise of the plain layers that others may differ from them
+_LIMIT = 3.0  # by how many times the plain layers' noise other kernels may differ from them
 
 
 class Reference:
@@ -37,18 +37,18 @@ class Reference:
     def distances(self, step: TrainStep, mesh: Mesh) -> list[float]:
         """How far the loss, then each gradient, of a step on these devices is from the reference.
 
-        In fractions of the norm of each; infinite where one is not finite.
+        As fractions of the reference's norm; infinite where a value is not finite.
         """
         return _norms(self._gradients(step, mesh), self._plain)
 
     def why_not(self, distances: list[float]) -> str:
-        """Why a step at these distances computes something else; empty if rounding alone explains them."""
+        """Why a step with these distances does not match the reference; empty if rounding alone explains them."""
         if max(distances) <= _LIMIT * self.noise and statistics.median(distances) <= _LIMIT * self._median_noise:
             return ""
         return f"differs from plain by {max(distances):.1g}, where rounding alone makes {self.noise:.1g}"
 
     def _gradients(self, step: TrainStep, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> list[np.ndarray]:
-        """The loss and the gradients, which are the momentum after one step."""
+        """The loss and the gradients; the latter are read as the momentum after one step."""
         state = random_state(self._config, mesh, last_bit, seed)
         state, metrics = step(state, random_batch(self._config, mesh))
         return [np.asarray(leaf) for leaf in jax.tree.leaves((metrics["loss"], state.to_arrays()["momentum"]))]
@@ -60,9 +60,9 @@ def _norms(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
 
 
 def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> TrainState:
-    """A state whose scales and biases are random, for those that begin at zero hide what is behind them.
+    """A state whose scales and biases are random, because those that begin at zero hide the layers behind them.
 
-    last_bit: a fraction by which every weight is larger or smaller, as `seed` says.
+    last_bit: the fraction by which every weight is raised or lowered, drawn from `seed`.
     """
     params, batch_stats = network_of(config, mesh).init(0)
     leaves, structure = jax.tree.flatten(params)
@@ -79,7 +79,7 @@ def random_batch(config: Config, mesh: Mesh) -> DeviceBatch:
 
 
 def random_rows(config: Config) -> dict[str, np.ndarray]:
-    """What this process has of `random_batch`, as the loader makes it."""
+    """This process's share of `random_batch`, in the form that the loader gives."""
     rng = np.random.default_rng(jax.process_index())
     count, side = config.train.train_batch_size // jax.process_count(), config.data.image_size
     labels = rng.integers(0, config.data.num_label_classes or 1, count, np.int32)

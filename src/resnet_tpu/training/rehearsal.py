@@ -1,4 +1,4 @@
-"""A training without its steps: everything is checked that shows before the first, and nothing is written."""
+"""A training without its steps: checks everything that can be checked before the first, and writes nothing."""
 
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.transfer import take_over
@@ -12,7 +12,7 @@ from resnet_tpu.training.step import train_step_of
 
 
 def rehearse(config: Config) -> str:
-    """What `train` would do, in words; raises what it would before its first step. Nothing is written."""
+    """Describes what `train` would do; raises what `train` would raise before its first step. Writes nothing."""
     check_start(config)
     with hosts.connected(config.run):
         config, _, validation, mesh = open_run(config)

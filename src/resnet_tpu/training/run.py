@@ -23,7 +23,7 @@ class Lengths:
     per_loop: int
     per_save: int
     kept: tuple[int, ...]
-    """Steps whose checkpoints stay."""
+    """Steps whose checkpoints are never deleted."""
 
 
 def resolve(config: Config, source: Source) -> Config:
@@ -44,21 +44,21 @@ def resolve_order(config: Config, source: Source) -> Config:
 
 def _order_of_run(config: Config, source: Source) -> str:
     if config.data.data_order == "auto" and (own := read_run(config.run.model_dir)):
-        config = config.replace(data_order=own.values.get("data_order", "records"))  # of before there was a choice
+        config = config.replace(data_order=own.values.get("data_order", "records"))  # older than the option
     return choose_order(source, config.data, rows=config.train.train_batch_size // jax.process_count())
 
 
 def steps_of(config: Config, name: str, length: Length) -> int:
     """`length`, of the option `name`, in optimizer steps of a run whose options are resolved.
 
-    Raises UserError when it is no length.
+    Raises UserError when it is not a length.
     """
     images, batch = config.data.num_train_images or 1, config.train.train_batch_size
     return steps(name, length, num_train_images=images, train_batch_size=batch)
 
 
 def lengths_of(config: Config) -> Lengths:
-    """The lengths of a run whose options are resolved. Raises UserError for one that comes to no step at all."""
+    """The lengths of a run whose options are resolved. Raises UserError for a length of less than one step."""
     train = config.train
 
     def count(name: str, length: Length) -> int:
@@ -92,7 +92,7 @@ def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
 
 
 def kept_steps(text: str) -> tuple[int, ...]:
-    """The steps in `lottery_checkpoint_iters`, ascending. Raises UserError for text that is none."""
+    """The steps in `lottery_checkpoint_iters`, ascending. Raises UserError for any other text."""
     try:
         return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:
@@ -101,7 +101,7 @@ def kept_steps(text: str) -> tuple[int, ...]:
 
 
 def check_classes(where: str, found: list[str] | None, expected: list[str] | None) -> None:
-    """Raises UserError when the classes of the data in `where` are known and not those expected."""
+    """Raises UserError when the classes of the data in `where` are known but differ from those expected."""
     if found is not None and expected is not None and found != expected:
         raise UserError(
             f"Classes of {where}", ", ".join(found[:10]), ", ".join(expected[:10]) + ", in this order",

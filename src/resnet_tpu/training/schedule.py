@@ -11,7 +11,7 @@ from resnet_tpu.training.run import lengths_of, steps_of
 Schedule = Callable[[jax.Array], jax.Array]
 
 BASE_BATCH_SIZE = 256
-"""`base_learning_rate` is for this batch; others scale linearly. Source: arXiv:1706.02677, section 2.1."""
+"""Batch size that `base_learning_rate` refers to; it scales linearly. Source: arXiv:1706.02677, section 2.1."""
 
 
 def make_schedule(config: Config) -> Schedule:
@@ -46,10 +46,11 @@ def standard_boundaries(epochs: float) -> list[int]:
 
 
 def step_decay(peak: float, boundaries: Sequence[float], *, steps_per_epoch: float) -> Schedule:
-    """Linear warm-up to `peak` at the first boundary, then it until the next, a tenth of it, a hundredth, ...
+    """Linear warm-up to `peak` at the first boundary, `peak` until the next, then a tenth of it, a hundredth, ...
 
-    boundaries: in epochs, ascending; the last rate lasts for ever. With the boundaries of a short run, which are 0,
-    there is no warm-up, and with all four 0 the rate is a thousandth of the peak from the start, as the original.
+    boundaries: in epochs, ascending; the last rate applies after the last of them. In a short run they may be 0: if the
+    first is, there is no warm-up, and if all four are, the rate is a thousandth of the peak from the start, as in the
+    original.
     Source: arXiv:1706.02677, section 5.1.
     """
 
@@ -68,7 +69,7 @@ def polynomial_decay(
 ) -> Schedule:
     """Linear warm-up, then a parabola down to 0.0001: the schedule of LARS.
 
-    The peak and the warm-up epochs go by the batch; `poly_rate` > 0 replaces the peak alone. After the warm-up, of w
+    The peak and the warm-up epochs depend on the batch; `poly_rate` > 0 replaces only the peak. After a warm-up of w
     whole steps: (peak - 0.0001) (1 - s / (train_steps - w + 1))^2 + 0.0001 with s = max(1, step - w).
     Source: arXiv:1708.03888, section 4; the numbers and the end value are the original's.
     """
@@ -104,5 +105,5 @@ def constant(peak: float, *, warmup: int = 0) -> Schedule:
 
 
 def _warm_up(step: jax.Array, warmup: int, after: jax.Array, peak: float) -> jax.Array:
-    """From peak/warmup at the first step: unlike step_decay's, no update is wasted on a rate of 0."""
+    """A warm-up that starts at peak/warmup: unlike in `step_decay`, no update is wasted on a rate of 0."""
     return jnp.where(step < warmup, peak * (step + 1) / max(warmup, 1), after).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Where a training begins: at its newest checkpoint, the original's, the weights of another, or random ones."""
+"""Where a training begins: its newest checkpoint, one of the original, another training's weights, or random ones."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ class Start:
     position: int
     class_names: list[str] | None
     kernels: dict[str, Any] | None = None
-    """What the checkpoint says of the kernels that computed it, see `tune.describe`."""
+    """What the checkpoint says of the kernels that computed it, see `kernel_setting.stored_form`."""
 
 
 def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
@@ -76,7 +76,7 @@ def find_start(
     checkpoint = checkpoints.restore(distributed.placed(shapes.to_arrays(), distributed.replicated(mesh)))
     if checkpoint is not None:
         names = checkpoint.meta["class_names"]
-        if names != numbered(len(names)):  # else the data of that time did not say
+        if names != numbered(len(names)):  # numbered names mean that the data of that time had none
             check_classes(config.data.location, class_names, names)
         if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
             log.warning("Going on with options that differ from before: %s", ", ".join(changed))
@@ -102,7 +102,7 @@ def _continue_original(network: Network, config: OptimizerConfig, prefix: str) -
     log.info("Going on from step %d of the original's checkpoint %s", restored["step"], prefix)
     if not config.keeps_average:
         restored.pop("ema", None)
-    # copies, for what was read may still be the pages of the file
+    # copied, because what was read may still be the pages of the file
     arrays = jax.tree.map(jnp.array, restored | {"step": np.int32(restored["step"])})
     state = start_state(config, arrays["params"], arrays["batch_stats"])
     return state.with_arrays(state.to_arrays() | arrays)

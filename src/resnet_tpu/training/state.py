@@ -31,7 +31,7 @@ class TrainState:
             "step": self.step,
             "params": self.params,
             "batch_stats": self.batch_stats,
-            "momentum": optax.tree.get(self.opt_state, "trace"),  # no types of the optimizer's on disk
+            "momentum": optax.tree.get(self.opt_state, "trace"),  # so that no types of the optimizer end up on disk
         }
         kept = {"ema": self.ema, "masks": self.masks}
         return arrays | {name: values for name, values in kept.items() if values is not None}
@@ -54,14 +54,14 @@ def create_state(network: Network, config: OptimizerConfig, seed: int) -> TrainS
 
 def start_state(config: OptimizerConfig, params: Arrays, batch_stats: Arrays) -> TrainState:
     """The state before the first step of a training that starts from these arrays."""
-    # copies, for the step reuses the memory of both
+    # copied, because the step reuses the memory of both
     ema = jax.tree.map(jnp.copy, {"params": params, "batch_stats": batch_stats}) if config.keeps_average else None
     opt_state = make_optimizer(config)(0.0).init(params)
     return TrainState(jnp.zeros((), jnp.int32), params, batch_stats, opt_state, ema)
 
 
 def update_average(average: Arrays, values: Arrays, decay: float, updates: jax.Array) -> Arrays:
-    """`average` a step closer to `values`: a <- a - (1 - d) (a - v), d = min(decay, (1 + updates)/(10 + updates)).
+    """`average` moved a step towards `values`: a <- a - (1 - d) (a - v), d = min(decay, (1 + updates)/(10 + updates)).
 
     updates: optimizer steps made, int32 []. The ramp keeps the initial weights from weighing on a young average;
     it is TensorFlow's ExponentialMovingAverage with `num_updates`.

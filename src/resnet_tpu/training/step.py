@@ -33,7 +33,7 @@ EvalStep = Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]
 
 
 def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
-    """Pixels 0..255 of any type -> float32, less `mean_rgb` and divided by `stddev_rgb`."""
+    """Pixels 0..255 of any type -> float32, minus `mean_rgb`, divided by `stddev_rgb`."""
     mean, std = (jnp.asarray([255 * value for value in colours]) for colours in (model.mean_rgb, model.stddev_rgb))
     return (images.astype(jnp.float32) - mean) / std
 
@@ -68,13 +68,13 @@ def make_train_step(
     device: Any = None,
     tuned_compiler: bool = True,
 ) -> TrainStep:
-    """(state, batch) -> (next state, metrics), jitted; the given state's memory is reused.
+    """(state, batch) -> (next state, metrics), jitted; the memory of the given state is donated.
 
     Metrics, float32 []: `loss` (cross-entropy and L2 of the whole batch, before the update), `learning_rate` of this
     update, `top_1_accuracy` on the batch. Random numbers (mixup, dropout ...) come from `seed` and the step alone.
     With `gradient_accumulation_steps` the batch, sharded over `num_devices`, is processed in that many parts: the
     update is that of the whole batch, but each part has its own batch-norm statistics. `total_steps`: the length of the
-    training, for what grows in the course of it. `device`: one of those that it runs on; default: the first one.
+    training, for whatever grows over its course. `device`: one of those that the step runs on; default: the first one.
     `tuned_compiler`: whether to set the compiler options that make such devices faster, by the compiler's estimate.
     """
     optimizer, factors = make_optimizer(config), learning_rate_factors(network, config)
@@ -170,7 +170,7 @@ def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = N
     """(params, batch_stats, batch) -> sums over the examples of weight 1, float32 [], jitted.
 
     `examples`, `cross_entropy`, `top_1`, `top_5`; a label that ties with the fifth largest logit counts as a hit. If a
-    logit is NaN, so is `cross_entropy`, and the others mean nothing. `device`: as of `make_train_step`.
+    logit is NaN, so is `cross_entropy`, and the others mean nothing. `device`: as in `make_train_step`.
     """
 
     def eval_step(params: Arrays, batch_stats: Arrays, batch: DeviceBatch) -> dict[str, jax.Array]:
@@ -201,9 +201,9 @@ def weight_check_on(device: Any) -> Callable[[Arrays, Arrays], jax.Array]:
 def make_output_step(
     network: Network, stage: str, *, device: Any = None
 ) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
-    """(params, batch_stats, images uint8 [n, s, s, 3]) -> what a part of the network gives, float32 [n, ...], jitted.
+    """(params, batch_stats, images uint8 [n, s, s, 3]) -> the output of a stage, float32 [n, ...], jitted.
 
-    `stage`: one of `network.stages`, or "probabilities". `device`: as of `make_train_step`.
+    `stage`: one of `network.stages`, or "probabilities". `device`: as in `make_train_step`.
     """
 
     def output_step(params: Arrays, batch_stats: Arrays, images: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Which parameters learn, and how fast beside the others."""
+"""Which parameters are trained, and at which relative learning rates."""
 
 import fnmatch
 
@@ -14,9 +14,9 @@ HEAD = "dense"
 
 
 def learning_rate_factors(network: Network, config: OptimizerConfig) -> Arrays:
-    """For each parameter the factor of its learning rate, a float: 0 where `freeze` or `freeze_batch_norm` hold it.
+    """For each parameter, the factor on its learning rate, a float: 0 where `freeze` or `freeze_batch_norm` holds it.
 
-    A pattern of `freeze` means the parameters that it matches, and all below a module of that name.
+    A pattern in `freeze` selects the parameters that it matches, and all parameters below a module that it matches.
     Raises UserError for a pattern that matches nothing.
     """
     params, _ = network.shapes()

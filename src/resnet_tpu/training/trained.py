@@ -34,7 +34,7 @@ class Trained:
         return advice_on({"params": self.params, "batch_stats": self.batch_stats}, self.config.model.precision)
 
     def belongs_to(self, model_dir: str) -> bool:
-        """Whether it lies in the run `model_dir`. False for the checkpoint itself, to which nothing may be added."""
+        """Whether it lies in the run `model_dir`. False for the checkpoint itself: nothing may be added to it."""
         return self.path.startswith(storage.absolute(model_dir) + "/")
 
 

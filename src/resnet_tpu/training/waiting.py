@@ -20,21 +20,21 @@ class InputWait:
     def __init__(self) -> None:
         self._watcher = ThreadPoolExecutor(1, thread_name_prefix="step_end")
         self._waits: list[tuple[float, float]] = []
-        self._ends: list[Future[float]] = []  # of the same steps
-        self._end_before: float | None = None  # of the step before these
+        self._ends: list[Future[float]] = []  # when the same steps ended
+        self._end_before: float | None = None  # when the step before these ended
 
     def add(self, asked: float, given: float) -> None:
         """Notes that the host was blocked for a batch from `asked` to `given`, by `time.perf_counter`."""
         self._waits.append((asked, given))
 
     def watch(self, results: Any) -> None:
-        """Notes the end of the step on that batch, whose `results`, a pytree of arrays, were just asked for."""
+        """Records when the step on that batch ends; its `results`, a pytree of arrays, have just been dispatched."""
         self._ends.append(self._watcher.submit(_end_of, results))
 
     def take(self, count: int | None = None) -> tuple[float, float | None]:
         """The sum in seconds over the oldest `count` steps not yet taken, or all; and when the last of them ended.
 
-        Waits for their end. No time is counted twice, nor any outside the time from the end of the step before.
+        Waits for their end. Waiting counts only from the end of the step before, so no time is counted twice.
         """
         waited, count = 0.0, len(self._waits) if count is None else count
         for (asked, given), end in zip(self._waits[:count], self._ends[:count], strict=True):

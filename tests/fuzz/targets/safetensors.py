@@ -33,7 +33,7 @@ def _read() -> None:
         ]
     if outline is not None:
         with contextlib.suppress(UserError):
-            torch.describe(outline, str(_FILE))
+            torch.options_of(outline, str(_FILE))
 
 
 def _arrays_of(read) -> dict[str, np.ndarray] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from resnet_tpu.checkpoints import tf1_describe
 from resnet_tpu.checkpoints.tf1 import find_checkpoint
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle, read_index
-from resnet_tpu.checkpoints.tf1_lottery import apply_masks
+from resnet_tpu.checkpoints.tf1_lottery import masked_variables
 from resnet_tpu.checkpoints.tf1_table import decompress_snappy, make_table
 from resnet_tpu.data.records.tfrecord import masked_crc
 from resnet_tpu.errors import UserError
@@ -27,9 +27,9 @@ def one_input(data: bytes) -> None:
     for index in (data, _table(data, 0), _table(data, 1), make_table({b"": _HEADER, b"conv2d/kernel": data})):
         Path(f"{_PREFIX}.index").write_bytes(index)
         with contextlib.suppress(UserError):
-            tf1_describe.describe(read_index(str(_PREFIX)))
+            tf1_describe.options_of(read_index(str(_PREFIX)))
         with contextlib.suppress(UserError):
-            tf1_describe.describe(apply_masks(read_bundle(str(_PREFIX))))
+            tf1_describe.options_of(masked_variables(read_bundle(str(_PREFIX))))
     (_PREFIX.parent / "checkpoint").write_bytes(data)
     find_checkpoint(str(_PREFIX.parent))
 

@@ -6,7 +6,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from resnet_tpu.checkpoints.torch import describe, read_state_dict
+from resnet_tpu.checkpoints.torch import options_of, read_state_dict
 from resnet_tpu.errors import UserError
 
 _FOLDER = tempfile.TemporaryDirectory()
@@ -33,4 +33,4 @@ def _read() -> None:
     with contextlib.suppress(UserError):
         arrays = read_state_dict(str(_FILE))
         assert all(array.nbytes <= _FILE.stat().st_size for array in arrays.values())
-        describe(arrays, str(_FILE))
+        options_of(arrays, str(_FILE))

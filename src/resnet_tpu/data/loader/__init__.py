@@ -1,1 +1,1 @@
-"""Batches in exact order, made ahead of their use."""
+"""Batches in a deterministic order, prepared ahead of use."""

@@ -15,62 +15,63 @@ from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import DistantSource, Sample, Source
 
 THREADS = 16  # requests under way at a time
-CHUNKS_PER_REQUEST = 4  # a request costs what a few images do
+CHUNKS_PER_REQUEST = 4  # a request costs about as much as a few images
 _RUNS_PER_REQUEST = 4
 MOST_BYTES = 256_000_000
-"""About how many bytes of examples to hold before any chunk needs them."""
+"""About how many bytes of examples to hold ahead of the chunks that need them."""
 
 Fetched = Mapping[int, Sample | RecordError]
-"""Examples, or what is wrong with them, by number."""
+"""Examples by number, or the errors in their place."""
 
 _Found = dict[int, Sample | RecordError]  # by position, until they are taken
 
 
 class Request(NamedTuple):
-    """Examples that are asked for together."""
+    """Examples that are requested together."""
 
     chunk: int  # the first one that needs any of them
     records: Mapping[int, int]  # by position in the stream
 
 
 def by_chunks(num_chunks: int, records: Callable[[int], Mapping[int, int]]) -> Iterator[Request]:
-    """The examples of a few chunks at a time. `records`: those of a chunk, by position."""
+    """Requests for the examples of a few chunks at a time. `records` gives those of a chunk, by position."""
     for first in range(0, num_chunks, CHUNKS_PER_REQUEST):
         chunks = range(first, min(first + CHUNKS_PER_REQUEST, num_chunks))
         yield Request(first, {position: number for chunk in chunks for position, number in records(chunk).items()})
 
 
 def by_runs(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
-    """Whole runs, a few at a time, in the order in which chunks need them. `positions`: those of a chunk."""
+    """Requests for a few whole runs at a time, in the order chunks need them. `positions` gives those of a chunk."""
     runs = _runs(num_chunks, positions, order)
     while some := list(itertools.islice(runs, _RUNS_PER_REQUEST)):
         yield Request(some[0].chunk, {position: number for run in some for position, number in run.records.items()})
 
 
 def _runs(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
-    under_way: dict[int, range] = {}  # what is left of runs, by its first position
+    under_way: dict[int, range] = {}  # the rest of each run in progress, by its first position
     for chunk in range(num_chunks):
         for position in positions(chunk):
             rest = under_way.pop(position, None)
             if rest is None:
                 run = order.run_at(position)
-                rest = run.positions[run.positions.index(position) :]  # a training may go on in the middle of a run
+                rest = run.positions[run.positions.index(position) :]  # training may resume in mid-run
                 yield Request(chunk, dict(zip(rest, run.records[-len(rest) :], strict=True)))
             if after := rest[1:]:
                 under_way[after[0]] = after
 
 
 class ReadAhead:
-    """The examples of chunks, fetched in the background some way ahead of the chunk that is asked for.
+    """Fetches the examples of chunks in the background, some way ahead of the chunk that is asked for.
 
-    Threads of this process fetch, whatever decodes; they end with `close`, and never keep the program from ending.
+    The threads run in this process even where others decode. `close` ends them; they never keep the program from
+    exiting.
     """
 
     def __init__(self, source: DistantSource, cache: ImageCache | None, requests: Iterator[Request]) -> None:
         """`requests`: in the order of their chunks."""
         self._source, self._cache, self._requests = source, cache, requests
-        self._next = next(requests, None)  # to be asked for
-        self._early: deque[int] = deque()  # chunks of the requests that none yet needs
+        self._next = next(requests, None)  # to be sent
+        self._early: deque[int] = deque()  # the first chunk of each request sent before it is needed
         self._num_bytes, self._num_requests = 0, 0  # so far
         self._lock = threading.Lock()
         self._is_closed = False
@@ -83,7 +84,7 @@ class ReadAhead:
     def take(self, chunk: int, records: Mapping[int, int]) -> Fetched:
         """The examples of a chunk, except those in the cache. `records`: the chunk's, by position. Call once per chunk.
 
-        Raises as `fetch`, and CancelledError when closed.
+        Raises what `fetch` raises, and CancelledError when closed.
         """
         with self._lock:
             while self._early and self._early[0] <= chunk:
@@ -97,7 +98,7 @@ class ReadAhead:
         return {number: example for number, example in found.items() if example is not None}
 
     def close(self) -> None:
-        """Ends the threads after their current requests. Callers that wait in `take` get CancelledError."""
+        """Ends the threads after their current requests. Callers waiting in `take` get CancelledError."""
         with self._lock:
             self._is_closed = True
             for future in self._unfinished:
@@ -106,7 +107,7 @@ class ReadAhead:
             self._work_left.put(None)
 
     def _has_room(self) -> bool:
-        """Whether to ask for more than is needed: for all threads to have work, unless images are too large."""
+        """Whether to send a request early: enough of them to keep all threads busy, but about MOST_BYTES at most."""
         if not self._num_bytes:
             return len(self._early) < 2
         return len(self._early) < max(1, min(THREADS, MOST_BYTES * self._num_requests // self._num_bytes))
@@ -126,11 +127,11 @@ class ReadAhead:
             with contextlib.suppress(InvalidStateError):  # closed meanwhile
                 try:
                     future.set_result({} if future.cancelled() else self._fetch(request.records))
-                except Exception as error:  # noqa: BLE001  # for the one who waits
+                except Exception as error:  # noqa: BLE001  # raised for whoever waits
                     future.set_exception(error)
             with self._lock:
                 self._unfinished.discard(future)
-            del work, request, future  # with all the images, until there is more to do
+            del work, request, future  # frees their images while waiting for more work
 
     def _fetch(self, records: Mapping[int, int]) -> _Found:
         missing = [n for n in dict.fromkeys(records.values()) if self._cache is None or n not in self._cache]

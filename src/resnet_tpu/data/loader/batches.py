@@ -1,6 +1,6 @@
-"""Batches of decoded images in exact order, made ahead of their use.
+"""Batches of decoded images in a deterministic order, prepared ahead of use.
 
-Threads write chunks of a few images straight into the rows of the batch, or have processes do it.
+Threads write chunks of a few images straight into the rows of the batch, or have worker processes do it.
 """
 
 import contextlib
@@ -36,17 +36,17 @@ Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
 CHUNKS = {"threads": 16, "processes": 128}
-"""Images in a chunk, at most, by kind of worker: handing a chunk to a thread costs a fraction of an image's time, to a
-process some 300 us of this process's time."""
+"""The most images in a chunk, by kind of worker: handing a chunk to a thread costs a fraction of an image's time,
+handing one to a process costs about 300 us of this process's time."""
 
-MOST_THREADS = 8  # each image holds Python's lock for about 45 of its 700 us: with more threads, over half of the time
+MOST_THREADS = 8  # an image holds the GIL for about 45 of its 700 us: with more threads, it is held over half the time
 _ENDLESS = 1 << 62
 _MOST_NAMED = 5  # damaged examples, in the log
 
 
 @dataclass(frozen=True)
 class _Chunking:
-    """Which positions of the stream a chunk of this host's batches holds."""
+    """Maps the chunks of this host's batches to positions of the stream."""
 
     batch_size: int
     start: int
@@ -70,7 +70,7 @@ class _Chunking:
         return self.num_batches * self.parts
 
     def locate(self, chunk: int) -> tuple[int, int, range]:
-        """Of chunk number `chunk`: its batch, its first row there, and the positions it holds."""
+        """The batch of a chunk, its first row in that batch, and the positions that it holds."""
         batch, part = divmod(chunk, self.parts)
         first = self.start + batch * self.batch_size + self.host_index * self.per_host
         low, high = (self.per_host * edge // self.parts for edge in (part, part + 1))
@@ -78,7 +78,7 @@ class _Chunking:
 
 
 class _Maker:
-    """Makes chunks, from any number of threads, in the memory of the batches they belong to."""
+    """Makes chunks in the memory of the batches they belong to; callable from any number of threads."""
 
     def __init__(self, chunking: _Chunking, filling: Filling, slots: Slots, fill: Fill) -> None:
         self._chunking, self._filling, self._slots, self._fill = chunking, filling, slots, fill
@@ -87,7 +87,7 @@ class _Maker:
         self._lock = threading.Lock()
 
     def make(self, chunk: int) -> list[str]:
-        """Fills the rows of number `chunk`; the messages of skipped examples."""
+        """Fills the rows of a chunk; returns the messages of skipped examples."""
         batch, first_row, positions = self._chunking.locate(chunk)
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
@@ -95,7 +95,7 @@ class _Maker:
         return self._fill(Chunk(first_row, positions, fetched), slot)
 
     def records_in(self, chunk: int) -> dict[int, int]:
-        """The records of a chunk's rows by position, where there are any."""
+        """The records of a chunk's rows by position; positions without a record are left out."""
         found = ((position, self._filling.record_at(position)) for position in self._chunking.locate(chunk)[2])
         return {position: record for position, record in found if record is not None}
 
@@ -113,14 +113,14 @@ class Batches(Iterator[Batch]):
     """
 
     def __init__(self, filling: Filling, chunking: _Chunking, kind: Literal["threads", "processes"]) -> None:
-        """kind: of workers."""
+        """kind: whether the workers are threads or processes."""
         self.skipped: Counter[str] = Counter()
-        """Damaged examples met in the batches given out so far: message of each, and how often. `.total()` counts."""
+        """Damaged examples in the batches returned so far: how often each message occurred. `.total()` sums them."""
         self._is_closed = False
         self._numbers = iter(range(chunking.num_batches))
         self._parts = chunking.parts
         self._cache_report = CacheReport(filling.cache)
-        cv2.setNumThreads(1)  # each of ours works on an image of its own; more of OpenCV's would wait for each other
+        cv2.setNumThreads(1)  # each worker has an image of its own; more OpenCV threads would wait for each other
         slots, workers = Slots(Layout(chunking.per_host, filling.data.image_size)), num_workers(filling.data)
         self._closing = contextlib.ExitStack()
         if kind == "threads":
@@ -144,7 +144,7 @@ class Batches(Iterator[Batch]):
             self._chunks = Prefetch(self._maker.make, chunking.num_chunks, threads=workers, ahead=num_ahead)
             self._closing.callback(self._chunks.close)
             if ahead:
-                self._closing.callback(ahead.close)  # before the threads, which wait for it
+                self._closing.callback(ahead.close)  # runs first, as the threads above wait for it
         weakref.finalize(self, self._closing.close)
 
     def __next__(self) -> Batch:
@@ -189,14 +189,14 @@ def train_batches(
     num_hosts: int = 1,
     train_image: TrainImage = train_image,
 ) -> Batches:
-    """Endless training batches: shuffled anew every epoch, randomly cropped, mirrored and augmented.
+    """Endless training batches: reshuffled every epoch, randomly cropped, mirrored and augmented.
 
     batch_size: over all hosts; batch k holds positions start_position + [k * batch_size, (k + 1) * batch_size) of the
-    order that `seed` decides, host r the r-th of num_hosts equal slices. An epoch may end within a batch. No
+    order that `seed` determines, host r the r-th of num_hosts equal slices. An epoch may end within a batch. No
     batch depends on `data.input_workers`, `input_pipeline` or `num_parallel_calls`. With `data.data_order` pieces the
     order is that of `piece_order`, which also depends on batch_size; see `order_choice` for `auto`.
     With `data.skip_bad_records`, the next good record takes the place of a damaged one.
-    train_image: takes the place of the decoder's, to measure what is around it; importable, for worker processes.
+    train_image: replaces the decoder's, to measure everything else; must be importable, for worker processes.
     Raises UserError when the hosts cannot share batch_size; next() raises RecordError and DecodeError, and UserError
     when a worker process dies.
     """
@@ -223,8 +223,8 @@ def eval_batches(
     """Centre crops of the first `max_images` examples (default: all), each once, in the order of the source.
 
     batch_size: over all hosts; host r gets the r-th of num_hosts equal slices of every batch, all hosts the same number
-    of batches. What is missing in the last batch, and with `data.skip_bad_records` a damaged example, is black with
-    weight 0. Raises as `train_batches`.
+    of batches. Rows missing from the last batch and, with `data.skip_bad_records`, damaged examples are black with
+    weight 0. Raises what `train_batches` raises.
     """
     _check_hosts("eval_batch_size", batch_size, num_hosts)
     num_images = min(len(source), max_images or len(source))
@@ -240,9 +240,9 @@ def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
 
 
 def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) -> Literal["threads", "processes"]:
-    """Which workers make images: as asked for, else processes for a training with many workers and local files.
+    """Which workers make images: those asked for, else processes for training with many workers on local files.
 
-    An evaluation is too short for processes to start, and remote data would have to go from this process through pipes.
+    Evaluation is too short to start processes for, and remote data would have to pass from this process through pipes.
     """
     if data.input_pipeline == "basic":
         return "threads"

@@ -1,7 +1,7 @@
 """Training images kept in memory, shared by all workers.
 
-Threads and processes share one piece of memory: a table of what is kept and where, followed by the images in the order
-in which they came. Which images are kept depends on which came first, and affects only the speed.
+Threads and processes share one block of memory: a table of what is kept and where, followed by the images in the order
+of their arrival. Which images are kept depends on which came first, and affects only the speed.
 """
 
 import fcntl
@@ -19,20 +19,20 @@ log = logging.getLogger(__name__)
 
 _GB = 10**9
 _ALIGNMENT = 64
-_USED, _COUNT, _IS_FULL = range(3)  # of the head
-_ABSENT, _COMING = 0, -1  # in place of where an image starts, which counts from 1
-_ROW_BYTES = 4 * 8  # of the head, and of an image in the table: start, height, width (0: as stored), label
+_USED, _COUNT, _IS_FULL = range(3)  # columns of the head row
+_ABSENT, _COMING = 0, -1  # in place of an image's start, which counts from 1
+_ROW_BYTES = 4 * 8  # of the head row, and of an image's row: start, height (or bytes), width (0: as stored), label
 
 
 class Cached(NamedTuple):
     """An image from the cache."""
 
-    image: bytes | np.ndarray  # as stored; or uint8 [h, w, 3], not to be changed
+    image: bytes | np.ndarray  # as stored; or uint8 [h, w, 3], which must not be changed
     label: int
 
 
 class ImageCache:
-    """Images by number, at most `budget` bytes of them, from any number of threads and processes."""
+    """Images by number, at most `budget` bytes of them, shared by any number of threads and processes."""
 
     def __init__(self, num_images: int, budget: int) -> None:
         shared = SharedMemory()
@@ -52,7 +52,7 @@ class ImageCache:
 
     def get(self, i: int) -> Cached | None:
         """Image `i`, if it is kept."""
-        with self._lock:  # after which the image is seen as well, by every kind of CPU
+        with self._lock:  # also a memory barrier: the image's bytes are visible after it, on every kind of CPU
             start, height, width, label = self._table[i].tolist()
         if start in (_ABSENT, _COMING):
             return None
@@ -66,7 +66,7 @@ class ImageCache:
             return int(self._table[i, 0]) not in (_ABSENT, _COMING)
 
     def put(self, i: int, image: bytes | np.ndarray, label: int) -> None:
-        """Keeps an image file, or pixels uint8 [h, w, 3], unless it is there. After one that does not fit, none is."""
+        """Keeps an image file, or pixels uint8 [h, w, 3], unless it has it. Once one does not fit, no more are kept."""
         if self.is_full:
             return
         height, width = (len(image), 0) if isinstance(image, bytes) else image.shape[:2]
@@ -97,7 +97,7 @@ class ImageCache:
 
     @property
     def num_bytes(self) -> int:
-        """What they take."""
+        """Bytes that the kept images take, padding included."""
         return int(self._head[_USED])
 
 
@@ -106,7 +106,7 @@ def _table_bytes(num_images: int) -> int:
 
 
 class _Lock:
-    """Held by one thread of one process. The kernel gives it back when a process dies with it."""
+    """A lock held by one thread of one process. The kernel releases it when the process holding it dies."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._between_threads = descriptor, threading.Lock()
@@ -121,7 +121,7 @@ class _Lock:
 
 
 def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
-    """The cache that `data.cache` asks for, empty; None where it asks for none or there is nothing to gain."""
+    """The cache that `data.cache` asks for, still empty; None where it asks for none or there is nothing to gain."""
     if data.cache == "none" or data.location in ("", "null", "synthetic"):
         return None
     if data.cache == "records" and not storage.is_remote(data.location):
@@ -143,7 +143,7 @@ class CacheReport:
         self._cache = cache
 
     def update(self) -> None:
-        """Says it when the cache holds all images or is full."""
+        """Logs it when the cache holds all images or is full."""
         cache = self._cache
         if cache is None or not (cache.is_full or cache.count == cache.num_images):
             return

@@ -1,4 +1,4 @@
-"""Rows of a batch made from examples: read, decoded, cut out, augmented; in this process or in others."""
+"""Makes the rows of a batch: reads, decodes, crops and augments examples, in this process or in others."""
 
 import dataclasses
 import queue
@@ -32,8 +32,8 @@ class Chunk(NamedTuple):
     """Neighbouring rows of a batch, and what belongs there."""
 
     first_row: int
-    positions: range  # of the stream, of each row
-    fetched: Fetched | None = None  # of their records, what is here already
+    positions: range  # in the stream, one per row
+    fetched: Fetched | None = None  # those of their records that have been fetched already
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Filling:
     data: DataConfig
     seed: int | None = None
     order: PieceOrder | None = None  # of training; None: a permutation of all records
-    num_images: int = 0  # to evaluate, the first of the source
+    num_images: int = 0  # to evaluate, from the first of the source
     cache: ImageCache | None = None
     fetched: Fetched = field(default_factory=dict)  # examples that need not be read
-    train_image: TrainImage = train_image  # another one, to measure what is around it
+    train_image: TrainImage = train_image  # may be replaced, to measure everything else
 
     def record_at(self, position: int) -> int | None:
         """The number of the record at a position of the stream; None where there is none."""
@@ -60,9 +60,9 @@ class Filling:
     def fill(self, chunk: Chunk, rows: Rows) -> list[str]:
         """Writes the rows of `chunk`. Returns the messages of damaged examples that were skipped.
 
-        In training the next good record takes the place of a damaged one. In evaluation its row, as one without a
-        record, is black with weight 0. Raises RecordError and DecodeError unless `data.skip_bad_records`, and UserError
-        for what is wrong otherwise.
+        In training, the next good record takes the place of a damaged one. In evaluation, its row is black with weight
+        0, like a row without a record. Raises RecordError and DecodeError unless `data.skip_bad_records`, and UserError
+        for anything else that is wrong.
         """
         if chunk.fetched:
             near = dataclasses.replace(self, fetched=chunk.fetched)
@@ -98,7 +98,7 @@ class Filling:
             error = error.at(self.source.where(record)) if isinstance(error, DecodeError) else error
             if not self.data.skip_bad_records:
                 raise error from None
-            skipped.append(str(error).removesuffix(f" {error.do}"))  # which is done already
+            skipped.append(str(error).removesuffix(f" {error.do}"))  # advice that is already followed
             return None
 
     def _write(self, record: int, out: np.ndarray, position: int | None) -> int:
@@ -118,7 +118,7 @@ class Filling:
         return label
 
     def _read(self, record: int) -> tuple[bytes | np.ndarray, int, bool]:
-        """(image, label, whether the image is finished). Pixels that are not are upright already."""
+        """(image, label, whether the image is finished). Unfinished images given as pixels are already upright."""
         found = self.cache.get(record) if self.cache else None
         if found:
             image, label = found
@@ -127,7 +127,7 @@ class Filling:
             if isinstance(image, np.ndarray):
                 return image, label, True
             if self.cache and self.data.cache == "decoded":
-                # Shrunk whether or not it will be kept: batches do not depend on how much memory there is.
+                # Shrunk whether or not it will be kept: batches must not depend on how much memory there is.
                 image = shrink(self._decode(image), Limits(short_side=self.data.cached_short_side))
             if self.cache:
                 self.cache.put(record, image, label)
@@ -163,13 +163,13 @@ class FillingProcesses:
             got = "a worker process that was killed or crashed"
             raise UserError("Decoding images", got, "all of them to keep running", do) from None
         finally:
-            self._idle.put(connection)  # a dead one too: others shall not wait for it
+            self._idle.put(connection)  # even a dead one, so that no other thread waits for it
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def close(self) -> None:
-        """Ends the processes; whoever waits for one gets the UserError."""
+        """Ends the processes; threads waiting for one get the UserError."""
         self._crew.close()
 
 

@@ -1,4 +1,4 @@
-"""Memory: how much is free, and pieces of it that processes share."""
+"""Memory: how much is free, and blocks of it that processes share."""
 
 import mmap
 import os
@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Any
 
 PAGE = mmap.ALLOCATIONGRANULARITY
-"""Shared pieces begin at multiples of this, in bytes."""
+"""Mapped parts of shared memory begin at multiples of this, in bytes."""
 
 
 class SharedMemory:
     """Anonymous shared memory: it is freed when the last process that holds it ends, even if all of them are killed.
 
-    It takes no space before it is written to. Processes get it among the arguments that they are started with.
+    It takes no space before it is written to. Processes receive it as one of the arguments they are started with.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = _anonymous_file() if descriptor is None else descriptor
 
     def resize(self, size: int) -> None:
-        """Makes it `size` bytes long; new ones are 0."""
+        """Makes it `size` bytes long; new bytes are 0."""
         os.ftruncate(self._descriptor, size)
 
     def map(self, start: int, size: int) -> mmap.mmap:
-        """The `size` bytes from `start`, a multiple of `PAGE`: the same for all processes."""
+        """Maps the `size` bytes from `start`, a multiple of `PAGE`. All processes see the same bytes."""
         return mmap.mmap(self._descriptor, size, offset=start)
 
     def fileno(self) -> int:
@@ -51,7 +51,7 @@ def _anonymous_file() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that programs may still take on this machine, or in the container that this one runs in."""
+    """Bytes of memory still available on this machine, or in the container that this program runs in."""
     groups = _read(Path("/proc/self/cgroup"))
     return max(0, min([_free_on_machine(), *free_in_groups(groups, Path("/sys/fs/cgroup"))]))
 
@@ -64,9 +64,9 @@ def _free_on_machine() -> int:
 
 
 def free_in_groups(memberships: str, root: Path) -> list[int]:
-    """What the limits of Linux' control groups leave, in bytes: of each group and those above it.
+    """Bytes that the limits of Linux control groups leave free: for each group of a process, and those above it.
 
-    `memberships` is what /proc/PID/cgroup says of a process, `root` where both versions of the groups are mounted.
+    memberships: the content of the process's /proc/PID/cgroup. root: where both versions of the groups are mounted.
     """
     free = []
     for line in memberships.splitlines():
@@ -84,7 +84,7 @@ def free_in_groups(memberships: str, root: Path) -> list[int]:
 
 
 def _given_up(statistics: str) -> int:
-    """Bytes of files that the kernel drops from memory first."""
+    """Bytes of cached files, which the kernel evicts first when memory runs short."""
     values = dict(line.split() for line in statistics.splitlines())
     return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
 

@@ -1,4 +1,4 @@
-"""Which order a training goes by: `data_order`, or what suits where the data are."""
+"""Chooses the order of training: what `data_order` says, or what suits the place where the data are stored."""
 
 import logging
 from typing import Literal
@@ -42,12 +42,12 @@ def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["rec
 
 
 def _bytes_waiting(source: RecordSource, rows: int) -> int:
-    """About how many bytes wait for their use: half a piece for each row on average, plus what is read ahead."""
+    """About how many bytes wait to be used: half a piece for each row on average, plus what is read ahead."""
     return min(rows * PIECE_BYTES // 2 + MOST_BYTES, source.num_bytes)
 
 
 def piece_order(source: Source, data: DataConfig, *, batch_size: int, seed: int) -> PieceOrder:
-    """The order by pieces. Raises UserError where the data have none."""
+    """The order by pieces. Raises UserError for data that have no pieces."""
     if not isinstance(source, RecordSource):
         do = "Leave data_order out: other data are read in any order at the same cost."
         raise UserError("data_order", f"pieces for {data.location or 'no data'}", "TFRecords", do)

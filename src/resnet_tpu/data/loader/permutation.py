@@ -2,28 +2,28 @@
 
 It enciphers the index as a number of 16 or more bits, repeatedly, until the result is a record's number.
 Source: the cipher Simon, eprint.iacr.org/2013/404, on two halves of 8 or more bits; keys as C++'s `std::seed_seq` makes
-them. One difference: of 4**k + 1 records, k >= 8, Grain's never gives the last and gives another twice.
+them. One difference: for 4**k + 1 records, k >= 8, Grain's never yields the last and yields another twice.
 """
 
 import functools
 
 import numpy as np
 
-_BLOCK = 1 << 14  # indexes at once
+_BLOCK = 1 << 14  # indexes computed at once
 _ROUNDS = 4  # of the cipher, as Grain itself chooses
-_FEWEST_BITS = 16  # that are enciphered, for the order to look random
+_FEWEST_BITS = 16  # enciphered at least, so that the order looks random
 _WORD = (1 << 32) - 1
 
 
 def record_at(index: int, *, num_records: int, seed: int) -> int:
-    """What stands at `index` in the permutation of 0 ... num_records - 1 that `seed`, below 2**32, decides."""
+    """The number at `index` in the permutation of 0 ... num_records - 1 that `seed`, below 2**32, determines."""
     block, i = divmod(index, _BLOCK)
     return int(_records(block * _BLOCK, num_records, seed)[i])
 
 
 @functools.lru_cache(maxsize=64)
 def _records(first: int, num_records: int, seed: int) -> np.ndarray:
-    """Those at `first` and the indexes after it, at most _BLOCK, uint32 or uint64."""
+    """The numbers at `first` and the indexes after it, at most _BLOCK of them, as uint32 or uint64."""
     if num_records == 1:
         return np.zeros(1, np.uint32)
     bits = max(_FEWEST_BITS, (num_records - 1).bit_length() + 1 & ~1)
@@ -38,8 +38,8 @@ def _records(first: int, num_records: int, seed: int) -> np.ndarray:
 
 
 def _walk_by_table(indexes: np.ndarray, num_records: int, enciphered: np.ndarray) -> np.ndarray:
-    """For few records, from which the way back to one is long: 66 steps on average where there are 1000."""
-    # From every number towards a record, 1, 2, 4 ... steps at a time; records stay where they are.
+    """For few records, when it takes many steps to reach the number of one: 66 on average for 1000 records."""
+    # The table leads from each number 1, 2, 4 ... steps towards a record; numbers of records map to themselves.
     numbers = np.arange(len(enciphered), dtype=enciphered.dtype)
     onwards = np.where(numbers < num_records, numbers, enciphered)
     found = enciphered[indexes]

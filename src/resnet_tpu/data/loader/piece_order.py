@@ -1,4 +1,4 @@
-"""The order of training for data that are read anew in each epoch: neighbours in a file are used soon after each other.
+"""The order of training for data that are read again in each epoch: neighbours in a file are used close together.
 
 A piece is a group of neighbouring records. An epoch's pieces are laid end to end in random order, like a tape, which is
 cut into as many equal stretches as a batch has rows. Each row moves along its stretch, one record per step. The part of
@@ -22,12 +22,12 @@ from resnet_tpu.data.loader.order import epoch_seed, record_at_position
 class Run(NamedTuple):
     """Records of one piece that one row of the batches needs, step by step."""
 
-    positions: range  # of the stream; a batch apart
-    records: tuple[int, ...]  # at these
+    positions: range  # in the stream, one batch apart
+    records: tuple[int, ...]  # at these positions
 
 
 class _Tape(NamedTuple):
-    """An epoch's pieces in their order, how many records there are up to the end of each, and which way it lies.
+    """An epoch's pieces in order, the number of records up to the end of each, and whether it is laid backwards.
 
     Where a stretch ends within a piece, one end of the piece comes late in the epoch and the other early: it must not
     be the same end in all epochs.
@@ -84,7 +84,7 @@ class PieceOrder:
         )
 
     def _cut(self, epoch: int, row: int, number: int) -> Run:
-        """What `row` finds of the piece that is number `number` on the tape."""
+        """The run of `row` in the piece that is number `number` on the tape."""
         tape = self._tape(epoch)
         piece, begin, end = tape.pieces[number], tape.ends[number - 1] if number else 0, tape.ends[number]
         start, stop = self._stretch(row)

@@ -1,4 +1,4 @@
-"""Results in order, computed by threads ahead of their use."""
+"""Results in order, computed by threads ahead of use."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ T = TypeVar("T")
 class Prefetch(Iterator[T]):
     """An iterator over `compute(0)`, `compute(1)`, ... `compute(count - 1)`, the next `ahead` of them under way.
 
-    Raises what `compute` raised, in its turn. To be closed: its threads outlive an iterator that is only dropped.
+    Raises what `compute` raised, in its turn. Must be closed: its threads outlive an iterator that is merely dropped.
     """
 
     def __init__(self, compute: Callable[[int], T], count: int, *, threads: int, ahead: int) -> None:
@@ -28,5 +28,5 @@ class Prefetch(Iterator[T]):
         return self._results.popleft().result()
 
     def close(self) -> None:
-        """Drops what no thread has begun; whoever waits for that gets CancelledError. Harmless when repeated."""
+        """Drops work that no thread has begun; callers waiting for it get CancelledError. Harmless when repeated."""
         self._pool.shutdown(wait=False, cancel_futures=True)

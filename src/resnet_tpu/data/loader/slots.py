@@ -10,7 +10,7 @@ import numpy as np
 
 from resnet_tpu.data.loader.memory import PAGE, SharedMemory
 
-_ALIGNMENT = 64  # bytes: what JAX asks of an array to use it in place
+_ALIGNMENT = 64  # bytes: what JAX requires to use an array in place
 
 
 class Rows(NamedTuple):
@@ -22,14 +22,14 @@ class Rows(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How batches of one size lie in memory."""
+    """How batches of one size are laid out in memory."""
 
     rows: int
     image_size: int
 
     @property
     def num_bytes(self) -> int:
-        """Of a batch, in whole pages."""
+        """The size of a batch, rounded up to whole pages."""
         return -(-(self._label + 2 * self._aligned(4 * self.rows)) // PAGE) * PAGE
 
     @property
@@ -58,7 +58,7 @@ class Slot(NamedTuple):
 
 
 class Slots:
-    """As many slots as there are batches in use at a time.
+    """A pool of slots, as many as there are batches in use at a time.
 
     A slot is free again when no array refers to its memory, JAX's arrays included: a transfer under way, and an array
     that JAX uses in place, keep the rows they were made from alive. So only the first few batches cost page faults.
@@ -71,7 +71,7 @@ class Slots:
         self._lock = threading.Lock()
 
     def take(self) -> Slot:
-        """A slot with whatever an earlier batch left in it. From any thread."""
+        """A free slot, with whatever an earlier batch left in it. Thread-safe."""
         try:
             number = self._free.pop()
         except IndexError:
@@ -80,7 +80,7 @@ class Slots:
                 self.shared.resize((number + 1) * self.layout.num_bytes)
                 self._mapped.append(map_slot(self.shared, self.layout, number))
         memory = np.frombuffer(self._mapped[number], np.uint8)
-        # Arrays cut from one whose memory is not NumPy's refer to that very array: it dies after the last of them.
+        # Views of an array that does not own its memory refer to that very array: it dies after the last of them.
         weakref.finalize(memory, self._free.append, number).atexit = False
         return Slot(number, self.layout.view(memory))
 

@@ -1,4 +1,4 @@
-"""What a run does to its training images after crop and flip."""
+"""Augmentation of training images after crop and flip."""
 
 import math
 
@@ -15,9 +15,9 @@ _MAGNITUDE = 9
 
 
 def augment(image: np.ndarray, rng: np.random.Generator, data: DataConfig) -> np.ndarray:
-    """`image` uint8 [h, w, 3] after the policy that `data.augment_name` names and random erasing, as far as asked for.
+    """`image` uint8 [h, w, 3] after the policy named by `data.augment_name` and random erasing, each if asked for.
 
-    The image itself is not changed; it is the result when nothing is done.
+    The image itself is never changed; it is returned as it is when nothing is done.
     """
     if data.augment_name == "autoaugment":
         image = autoaugment(image, rng, flavor=data.augment_flavor)
@@ -32,8 +32,8 @@ def random_erasing(image: np.ndarray, rng: np.random.Generator, probability: flo
     """`image` uint8 [h, w, 3] with a random rectangle replaced by noise, with `probability`.
 
     The rectangle covers 2 to 33 % of the image, its sides are rounded to pixels, and height / width lies in 0.3 to 3.3:
-    here the logarithm is uniform, so that flat and tall ones are alike. One that does not fit is drawn again; after 10
-    such, and otherwise, the result is the image itself, which is never changed.
+    here its logarithm is uniform, so that flat and tall ones are equally likely. One that does not fit is drawn again;
+    after 10 misses, or when nothing is to be erased, the result is the image itself, which is never changed.
     Source: arXiv:1708.04896, with random values (RE-R).
     """
     if rng.random() >= probability:

@@ -8,8 +8,8 @@ import numpy as np
 _ATTEMPTS = 10
 _ASPECT_RATIOS = (3 / 4, 4 / 3)
 MIN_AREA = 0.1
-"""The smallest fraction of an image that a window of the original covers. It asks its sampler for 0.08, and refuses
-what covers less than 0.1; other bounds keep the proportion."""
+"""The smallest fraction of an image that the original's window covers. It asks its sampler for 0.08, and rejects
+windows that cover less than 0.1; other bounds keep this proportion."""
 
 
 class Window(NamedTuple):
@@ -39,7 +39,7 @@ def eval_window(height: int, width: int, image_size: int, crop_pct: float = CROP
 def train_window(
     rng: np.random.Generator, height: int, width: int, image_size: int, min_area: float = MIN_AREA
 ) -> Window:
-    """A random window, or the centre crop of evaluation where the sampler gave the whole image.
+    """A random window, or the centre crop of evaluation where the sampler returns the whole image.
 
     The original never falls back for a greyscale JPEG, because it compares channel counts as well; here all images
     are treated alike.

@@ -6,7 +6,7 @@ The pixels are those of the original program (TensorFlow's decoder and its kerne
   window's right edge: with subsampled colour, that column differs by a few levels. Here both training and evaluation
   crop the decoded image, as the original does for training.
 * Results are rounded and clipped to uint8; the original keeps the fractions, and the overshoot of the bicubic filter.
-  Where it augments, it clips too and cuts the fractions off: there, half of the levels are one lower than here.
+  Where it augments, it clips too, and truncates the fractions: there, half of the levels are one lower than here.
 * A greyscale image whose random window is the whole image gets the centre crop, as colour images do.
 * JPEG files with stray bytes in the header or unusual colour sampling go through Pillow, whose inverse transform
   differs by a level or two.
@@ -31,13 +31,13 @@ _FORMATS = "a whole JPEG, PNG, BMP, GIF, WebP or TIFF image"
 _DO = "Replace or remove it, or pass --skip_bad_records to go on without it."
 
 MAX_PIXELS = 178_956_970
-"""Of an image, unless another bound is given: 0.5 GB. It is Pillow's own."""
+"""The most pixels of an image, unless another bound is given: 0.5 GB. It is Pillow's own limit."""
 
 Preprocessing = Literal["tf", "pil"]
 """Whose pixels: the original program's, or Pillow's, on which PyTorch's networks were trained."""
 
 MAX_SCANS = 200
-"""Passes over a progressive JPEG. Real ones have about ten; each takes the time of all pixels."""
+"""The most scans of a progressive JPEG. Real ones have about ten; each takes the time of a pass over all pixels."""
 
 
 class DecodeError(UserError):
@@ -54,7 +54,7 @@ class DecodeError(UserError):
 
 
 class TooLargeError(DecodeError):
-    """An image that would take too much memory or time, as its header says; it has not been decoded."""
+    """An image that, by its header, would take too much memory or time; it has not been decoded."""
 
 
 def decode(
@@ -87,7 +87,7 @@ def train_image(
     """Fills `out` uint8 [image_size, image_size, 3] with a random window of the image.
 
     encoded: a file, or its pixels as `decode` returns them. The window covers at least `min_crop_area` of the image, or
-    with `crop_padding` is as `_shift` places it; it is mirrored half of the time, if `random_flip`. Raises DecodeError.
+    with `crop_padding` is placed by `_shift`; with `random_flip`, it is mirrored half of the time. Raises DecodeError.
     """
     mirrored = bool(rng.random() < 0.5) and random_flip
 
@@ -102,11 +102,11 @@ def train_image(
 
 
 TrainImage = Callable[..., None]
-"""What is called as `train_image`."""
+"""A function that is called like `train_image`."""
 
 
 def _shift(image: np.ndarray, rng: np.random.Generator, padding: int) -> None:
-    """Replaces `image` [s, s, 3] by a random window of the same size, cut from it with a black border of `padding`.
+    """Replaces `image` [s, s, 3] by a random window of the same size, cut from it after adding a black `padding`.
 
     All offsets from 0 to 2 `padding`, along either axis, are equally likely. Source: arXiv:1512.03385, section 4.2.
     """
@@ -129,7 +129,7 @@ def eval_image(
     """Fills `out` uint8 [image_size, image_size, 3] with the centre of the image: `eval_window`, or `resized_center`.
 
     encoded: a file, or its pixels as `decode` returns them. Raises DecodeError; TooLargeError for a file of more than
-    `max_pixels`, or one so long that Pillow would make more of it.
+    `max_pixels`, or one so elongated that it would have more when Pillow resizes it.
     """
     if preprocessing == "pil":
         image = encoded
@@ -169,7 +169,7 @@ def _fill(
             if library.resize_jpeg(encoded, window, out, mirrored=mirrored, method=method):
                 return
 
-            def choose_again(height: int, width: int) -> Window:  # without drawing random numbers anew
+            def choose_again(height: int, width: int) -> Window:  # without drawing new random numbers
                 return window if (height, width) == (facts.height, facts.width) else choose(height, width)
 
             image = _decode_window(encoded, choose_again, honour_exif, max_pixels)
@@ -210,7 +210,7 @@ def _check_pixels(height: int, width: int, max_pixels: int, when: str = "") -> N
 
 
 def _decode_jpeg(encoded: bytes, header: jpeg.Header, rows: int | None = None) -> np.ndarray:
-    """All pixels of a JPEG, or at least so many rows from the top."""
+    """All pixels of a JPEG, or at least `rows` rows from the top."""
     if not header.is_whole:
         raise DecodeError.because(f"a JPEG that breaks off after {len(encoded)} bytes")
     try:
@@ -223,7 +223,7 @@ def _decode_jpeg(encoded: bytes, header: jpeg.Header, rows: int | None = None) -
 def _decode_other(
     encoded: bytes, *, honour_exif: bool, max_pixels: int, size: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """The image by Pillow, which must be of `size`, (height, width), if that is known."""
+    """The image as Pillow decodes it; it must be of `size`, (height, width), if that is known."""
     try:
         if encoded.startswith(jpeg.START):
             _check_work(encoded, None, max_pixels)
@@ -241,12 +241,12 @@ def _decode_other(
         raise TooLargeError("Image", "far too many pixels", f"at most {max_pixels} pixels", _DO) from None
     except UnidentifiedImageError:
         raise DecodeError.because(f"{len(encoded)} bytes that are not a known image format") from None
-    except Exception as error:  # noqa: BLE001  # decoders raise whatever a damaged file makes them stumble over
+    except Exception as error:  # noqa: BLE001  # decoders raise all kinds of errors on damaged files
         raise DecodeError.because(f"{len(encoded)} bytes that cannot be decoded ({first_line(error)})") from None
 
 
 def _orientation(encoded: bytes) -> int:
-    """As `orientation_of`, of an image file."""
+    """`orientation_of` for an image file; upright when it cannot be read."""
     try:
         with open_image(encoded) as image:
             return orientation_of(image)

@@ -1,4 +1,4 @@
-"""How a photo is to be turned, as its EXIF metadata say."""
+"""Turning photos upright, as their EXIF metadata say."""
 
 import numpy as np
 from PIL import Image
@@ -12,13 +12,13 @@ def orientation_of(image: Image.Image) -> int:
     """The EXIF orientation, 1 ... 8; 1, upright, where there is none or the metadata are broken."""
     try:
         value = image.getexif().get(_TAG, UPRIGHT)
-    except Exception:  # noqa: BLE001  # broken metadata do not make the picture worse
+    except Exception:  # noqa: BLE001  # an image with broken metadata is still usable
         return UPRIGHT
     return int(value) if value in range(1, 9) else UPRIGHT
 
 
 def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """The upright form of uint8 [h, w, 3] stored with this orientation: of 5 ... 8 [w, h, 3]."""
+    """The upright form of `pixels`, uint8 [h, w, 3], stored with this orientation: for 5 ... 8, [w, h, 3]."""
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (2, 3, 6, 7):

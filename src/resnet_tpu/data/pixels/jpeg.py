@@ -1,7 +1,7 @@
 """JPEG files: what the header says, and pixels equal to those of TensorFlow's decoder.
 
-The size is what libjpeg-turbo reads, which decodes the pixels too. The other facts are found by going from marker to
-marker as it does, and hold only where both find the same size.
+The size is read by libjpeg-turbo, which also decodes the pixels. The other facts are found by following the markers as
+it does, and are used only where both find the same size.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _SEQUENTIAL_FRAMES = (0xC0, 0xC1)
 
 
 class Header(NamedTuple):
-    """What stands before the pixels."""
+    """What a file says before its pixels."""
 
     height: int
     width: int
@@ -31,19 +31,19 @@ class Header(NamedTuple):
 
 
 def read_header(encoded: bytes) -> Header | None:
-    """The header of a JPEG file; None when the bytes are no JPEG, or one that simplejpeg cannot decode."""
+    """The header of a JPEG file; None when the bytes are not a JPEG, or one that simplejpeg cannot decode."""
     if not encoded.startswith(START):
         return None
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
-    except (ValueError, KeyError):  # KeyError: of a colour sampling that simplejpeg has no name for
+    except (ValueError, KeyError):  # KeyError: for a colour sampling that simplejpeg does not name
         return None
     header = _follow_markers(encoded)
     return header if header and (header.height, header.width) == (height, width) else None
 
 
 def _follow_markers(encoded: bytes) -> Header | None:
-    """The header by the markers up to the first scan; None when they do not lead there."""
+    """The header, found by following the markers to the first scan; None when they do not lead there."""
     position, frame_marker, frame, is_adobe = 2, 0, 0, False
     while True:
         position = encoded.find(b"\xff", position)  # stray bytes are skipped
@@ -83,8 +83,8 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
 
     The rows below `rows` are not decoded where the file allows it: the header is made to say that the image ends a
     coding unit further down, which changes no pixel above. Bit for bit TensorFlow's `decode_jpeg(channels=3)` with its
-    default fast integer transform, CMYK and YCCK included; like there, errors in the middle of the data do no harm
-    beyond the pixels they hit. Raises ValueError when the data cannot be decoded, or not to the size of the header.
+    default fast integer transform, CMYK and YCCK included; as there, errors in the middle of the data do no harm
+    beyond the pixels they hit. Raises ValueError when the data cannot be decoded, or not to the size in the header.
     """
     data, decoded_height = encoded, header.height
     if rows is not None and header.unit_rows:
@@ -94,7 +94,7 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
             data[header.height_offset : header.height_offset + 2] = height.to_bytes(2, "big")
             decoded_height = height
     space = "CMYK" if header.components == 4 else "RGB"
-    # Not every error in the data is raised; what is not decoded then must not be what lay in memory.
+    # Not every error in the data raises; pixels that are then not decoded must not show what was in memory before.
     pixels = np.zeros((decoded_height, header.width, len(space)), np.uint8)
     image = simplejpeg.decode_jpeg(data, space, fastdct=True, fastupsample=False, strict=False, buffer=pixels)
     if image.shape != pixels.shape:

@@ -1,7 +1,7 @@
 """The 16 operations on pixels that AutoAugment and RandAugment choose from, by name.
 
 Each is a function of an image uint8 [h, w, 3] and of its arguments. None changes its input; the result is a new array,
-or the image itself where there is nothing to do. Pixels that come from outside become 128.
+or the image itself where there is nothing to do. Pixels that come from outside the image become 128.
 
 There are two flavours. `tf` computes bit for bit what the original computes in TensorFlow, with its quirks:
 
@@ -15,8 +15,8 @@ There are two flavours. `tf` computes bit for bit what the original computes in 
 image as it is.
 
 Float arithmetic is done in float32, in the order in which TensorFlow's kernels do it without fused multiply-add. What
-takes long in NumPy is done by the library in C where it is there, with the same result. Neither that nor OpenCV holds
-Python's lock.
+is slow in NumPy is done by the C library where that is available, with the same result. Neither it nor OpenCV holds the
+GIL.
 """
 
 import math
@@ -36,7 +36,7 @@ Operation = Callable[..., np.ndarray]
 """(image uint8 [h, w, 3], arguments) -> uint8 [h, w, 3]."""
 
 FILL = 128
-"""The level of pixels that no pixel of the image falls on, and of those cut out."""
+"""The level of pixels to which no pixel of the image maps, and of those cut out."""
 
 _PART = 1 << 14
 _LEVELS = np.arange(256, dtype=np.uint8)
@@ -78,12 +78,12 @@ def solarize_add(image: np.ndarray, addition: int) -> np.ndarray:
 
 
 def brightness(image: np.ndarray, factor: float) -> np.ndarray:
-    """Black and the image, blended."""
+    """The image blended with black."""
     return _blend_with_level(0, image, factor)
 
 
 def contrast(image: np.ndarray, factor: float) -> np.ndarray:
-    """The mean of the image's grey levels and the image, blended."""
+    """The image blended with the mean of its grey levels."""
     return _blend_with_level(int(_grey(image).mean() + 0.5), image, factor)
 
 
@@ -115,13 +115,13 @@ def equalize(image: np.ndarray) -> np.ndarray:
 
 
 def _count_levels(image: np.ndarray) -> np.ndarray:
-    """How often each level stands in each channel, int64 [3, 256]."""
+    """How often each level occurs in each channel, int64 [3, 256]."""
     counts = [cv2.calcHist([image], [channel], None, [256], [0, 256]).ravel() for channel in range(3)]
     return np.stack(counts).astype(np.int64)
 
 
 def _look_up(image: np.ndarray, tables: np.ndarray) -> np.ndarray:
-    """Each channel with its levels replaced by those of its table, uint8 [3, 256]."""
+    """The image with the levels of each channel looked up in its table. tables: uint8 [3, 256]."""
     return cv2.LUT(image, np.ascontiguousarray(tables.T)[None])
 
 
@@ -133,14 +133,14 @@ def _blend_with_level(level: int, image: np.ndarray, factor: float) -> np.ndarra
 
 
 def color(image: np.ndarray, factor: float) -> np.ndarray:
-    """The grey image and the image, blended."""
+    """The image blended with its grey version."""
     if library := _library_for(image):
         return library.color(image, factor)
     return _blend(cv2.cvtColor(_grey(image), cv2.COLOR_GRAY2RGB), image, factor)
 
 
 def sharpness(image: np.ndarray, factor: float) -> np.ndarray:
-    """The smoothed image and the image, blended."""
+    """The image blended with its smoothed version."""
     if library := _library_for(image):
         return library.sharpness(image, factor)
     return _blend(_smooth(image), image, factor)
@@ -161,7 +161,7 @@ def _blend(a: np.ndarray, b: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _to_uint8(values: np.ndarray) -> np.ndarray:
-    """Clipped, and fractions cut off. Overwrites the values."""
+    """The values clipped to 0 ... 255 and truncated. Overwrites them."""
     return values.clip(0, 255, out=values).astype(np.uint8)
 
 
@@ -181,15 +181,15 @@ def _grey(image: np.ndarray) -> np.ndarray:
 def _smooth(image: np.ndarray) -> np.ndarray:
     """Each pixel averaged with its 8 neighbours, its own weight 5 times theirs; the border as it is.
 
-    The order of the additions decides where a level that is whole in exact arithmetic falls just short of it.
+    The order of the additions decides which levels, whole numbers in exact arithmetic, fall just short of them.
     """
     height, width, _ = image.shape
     if min(height, width) < 3:
         return image
-    # Flat, so that a neighbour is a plain shift. Pixels at the ends of rows get wrong neighbours, and are put back.
+    # Flat, so that a neighbour is a plain shift. Pixels at the ends of rows get wrong neighbours, and are restored.
     smoothed, row = image.copy(), 3 * width
     flat, flat_smoothed = image.reshape(-1), smoothed.reshape(-1)
-    first = row + 3  # the place of the pixel (1, 1), and how far behind a pixel its last neighbour lies
+    first = row + 3  # the offset of pixel (1, 1), and how far after a pixel its last neighbour lies
     for part in _parts(flat.size - 2 * first):
         near = flat[part.start : part.stop + 2 * first].astype(np.float32)
         count = part.stop - part.start
@@ -206,8 +206,8 @@ def _smooth(image: np.ndarray) -> np.ndarray:
 def _parts(length: int) -> Iterator[slice]:
     """Consecutive slices of `length` values.
 
-    Float arrays of that size stay in the processor's cache, and the allocator keeps their memory. For those of a whole
-    image it asks the system each time, and page faults take longer than the arithmetic.
+    Float arrays of that size stay in the processor's cache, and the allocator reuses their memory. For those of a whole
+    image, it asks the system each time, and page faults take longer than the arithmetic.
     """
     for start in range(0, length, _PART):
         yield slice(start, min(start + _PART, length))
@@ -274,7 +274,7 @@ def _warp(image: np.ndarray, x_row: _Row, y_row: _Row) -> np.ndarray:
     for top in range(0, height, num_rows):
         source = x_factors * x + y_factors * y[top : top + num_rows]
         source += offsets
-        # Halves go up, but -0.5 is outside; adding 0.5 itself would also carry the number just below 0.5 up to 1.
+        # Halves round up, but -0.5 is outside; adding 0.5 itself would also round the number just below 0.5 up to 1.
         source += _BELOW_HALF
         np.floor(source, out=source)
         # OpenCV's own warpAffine rounds coordinates to a fraction of a pixel first.
@@ -285,7 +285,7 @@ def _warp(image: np.ndarray, x_row: _Row, y_row: _Row) -> np.ndarray:
 
 
 def _library_for(image: np.ndarray) -> native.Library | None:
-    """The library in C; None where it is not there, or cannot take the image as it lies in memory."""
+    """The C library; None where it is missing, or cannot handle the image's memory layout."""
     return native.load() if image.flags.c_contiguous and image.size else None
 
 

@@ -13,7 +13,7 @@ from resnet_tpu.data.pixels.operations import OPERATIONS, Flavor
 
 
 class Reach(NamedTuple):
-    """How far, in pixels, an operation that counts in pixels goes at level 10."""
+    """The strength at level 10, in pixels, of the operations that are measured in pixels."""
 
     cutout: int
     translate: int
@@ -58,7 +58,7 @@ AUTOAUGMENT_V0: tuple[tuple[Step, Step], ...] = (
     (Step("Solarize", 0.6, 8), Step("Equalize", 0.6, 1)),
     (Step("Color", 0.8, 6), Step("Rotate", 0.4, 5)),
 )
-"""The pairs that policy v0 chooses from. TranslateY at level 9 moves by 225 px, all of the image up to that height."""
+"""The pairs that policy v0 chooses from. TranslateY at level 9 moves by 225 px, which removes all of a lower image."""
 
 _NAMES = tuple(OPERATIONS["tf"])
 
@@ -66,7 +66,7 @@ _NAMES = tuple(OPERATIONS["tf"])
 def autoaugment(image: np.ndarray, rng: np.random.Generator, *, flavor: Flavor = "tf") -> np.ndarray:
     """`image` uint8 [h, w, 3] after one of the pairs of policy v0, each step with its own probability.
 
-    The image itself is not changed; it is the result when no step is taken.
+    The image itself is not changed; it is returned as it is when no step is taken.
     """
     for step in AUTOAUGMENT_V0[rng.integers(len(AUTOAUGMENT_V0))]:
         if rng.random() < step.probability:
@@ -82,7 +82,7 @@ def randaugment(
     The image itself is not changed. The original draws a probability for each operation and never uses it; here none is
     drawn.
     """
-    indices = [rng.integers(len(_NAMES)) for _ in range(num_layers)]  # an array of them takes longer
+    indices = [rng.integers(len(_NAMES)) for _ in range(num_layers)]  # drawing them as an array takes longer
     for index in indices:
         image = _apply(_NAMES[index], image, magnitude, RANDAUGMENT, rng, flavor)
     return image
@@ -138,6 +138,6 @@ _STRENGTHS: dict[str, Callable[[float, Reach], float]] = {
     "TranslateY": _translation,
     "Cutout": lambda fraction, reach: int(fraction * reach.cutout),
 }
-"""The argument that a level, as a fraction of 10, means. What is not here has none."""
+"""The argument of an operation for a level, given as a fraction of 10. Operations not listed here have none."""
 
 _SIGNED = frozenset({"Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"})

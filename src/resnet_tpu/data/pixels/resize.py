@@ -16,7 +16,7 @@ _TABLE_SIZE = 1024
 
 
 def resize(image: np.ndarray, size: int, *, mirrored: bool = False, method: Method = "bicubic") -> np.ndarray:
-    """`image` uint8 [h, w, 3] as float32 [size, size, 3], optionally with left and right exchanged.
+    """`image` uint8 [h, w, 3] resized to float32 [size, size, 3], optionally with left and right exchanged.
 
     Pixel i lies at i * (in / out) of the source, without half-pixel centres; four taps per axis (bilinear: two)
     whatever the scale, so no antialiasing; the edge is repeated; values beyond 0 ... 255 are kept. Equal to
@@ -39,7 +39,7 @@ def resize_to_uint8(image: np.ndarray, out: np.ndarray, *, mirrored: bool = Fals
 def _transposed(image: np.ndarray, size: int, mirrored: bool, method: Method) -> np.ndarray:
     """The resized image as float32 [x, y, 3]: rows are resized first, then, after a transposition, columns.
 
-    Every step runs in C without Python's lock.
+    Every step runs in C without the GIL.
     """
     vertical = _axis(image.shape[0], size, mirrored=False, method=method)
     horizontal = _axis(image.shape[1], size, mirrored=mirrored, method=method)
@@ -58,7 +58,7 @@ class _Axis(NamedTuple):
     weights: sparse.csr_array  # [size, source pixels used]
 
 
-# Sides of windows repeat: making the matrices takes a third of the time of using them. 7 kB each.
+# Window sides repeat, and making the matrices takes a third of the time of using them. They take 7 kB each.
 @functools.lru_cache(maxsize=2048)
 def _axis(length: int, size: int, *, mirrored: bool, method: Method) -> _Axis:
     positions = np.arange(size, dtype=np.float32) * (np.float32(length) / np.float32(size))
@@ -78,7 +78,7 @@ def _axis(length: int, size: int, *, mirrored: bool, method: Method) -> _Axis:
 
 
 def _bilinear(t: np.ndarray) -> tuple[int, list[np.ndarray]]:
-    """Where the first tap lies next to the pixel below, and the weights of all, at distance `t` above that pixel."""
+    """The offset of the first tap from the pixel below, and the weights of all taps, at distance `t` above it."""
     return 0, [1 - t, t]
 
 

@@ -1,1 +1,1 @@
-"""Photos to a data set: TFRecords in the original's format, or a table of Bigtable."""
+"""From photos to a data set: TFRecords in the original's format, or a Bigtable table."""

@@ -16,8 +16,8 @@ from resnet_tpu.data.prepare.shards import Shard
 from resnet_tpu.data.split import SPLITS, Split
 
 _SHARD_BYTES = 100e6
-_WORKABLE_SHARDS = 16  # so many for even smaller data, that several processes and hosts have work ...
-_MIN_SHARD_IMAGES = 128  # ... as long as each has at least these
+_WORKABLE_SHARDS = 16  # even for smaller data, so that several processes and hosts have work ...
+_MIN_SHARD_IMAGES = 128  # ... as long as each shard has at least this many
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Assignment:
 
 
 def assign(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping[Split, int | None]) -> Assignment:
-    """Labels from 1 by the byte order of class names, splits, order and shards.
+    """Decides labels (from 1, in the byte order of class names), splits, order and shards.
 
     num_shards: None for a number that gives files of about 100 MB.
     """
@@ -63,7 +63,7 @@ def _given_splits(photos: Iterable[Photo]) -> dict[Split, list[Photo]]:
 def _too_small(
     splits: Mapping[Split, Sequence[Photo]], class_names: Sequence[str], wanted: Sequence[Split]
 ) -> list[Finding]:
-    """A finding for each class that has not a photo for each of the wanted splits."""
+    """A finding for each class that lacks photos in one of the wanted splits."""
     counts = {split: Counter(photo.class_name for photo in splits[split]) for split in wanted}
     findings = []
     for name in class_names:
@@ -78,13 +78,13 @@ def _num_shards(num_images: int, num_bytes: int) -> int:
 
 
 def _cut(photos: list[Photo], count: int) -> list[list[Photo]]:
-    """ceil(n / count) photos in each part, as the original; the last parts can be short or empty."""
+    """Cuts into parts of ceil(n / count) photos, as the original does; the last parts can be short or empty."""
     size = math.ceil(len(photos) / count)
     return [photos[k * size : (k + 1) * size] for k in range(count)]
 
 
 def _state(path: str) -> tuple[int, int]:
-    """(size, time of last change in ns); zeros when there is no such file, which reading it will tell."""
+    """(size, time of last change in ns); zeros when there is no such file, which reading it will report."""
     try:
         return storage.file_state(path)
     except OSError:

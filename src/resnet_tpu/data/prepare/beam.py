@@ -1,7 +1,7 @@
-"""Shards written by a pipeline of Apache Beam: by processes here, or on many machines by Dataflow and other runners.
+"""Writes shards with an Apache Beam pipeline: in local processes, or on many machines by Dataflow and other runners.
 
-The pipeline's elements only say where in a file of the output folder a shard is described: a job may be asked for with
-a few megabytes at most. Results come back as they are kept for runs that continue, so any runner can give them.
+The pipeline's elements only say where in a file of the output folder a shard is described, as a job request may have a
+few megabytes at most. Results come back through the files kept for resumed runs, which works with any runner.
 """
 
 import contextlib
@@ -61,10 +61,10 @@ def parse_options(arguments: Sequence[str]) -> Any:
 def make_pipeline(
     arguments: Sequence[str], raw_dir: str, out_dir: str, *, workers: int | None, most_workers: int
 ) -> Any:
-    """An empty `apache_beam.Pipeline` with these options; without any, for `workers` or `most_workers` processes here.
+    """An empty `apache_beam.Pipeline` with these options; without any, for `workers` or `most_workers` local processes.
 
-    Raises UserError without Beam, for what it refuses, for options that it does not know, and for paths on this machine
-    or a number of processes where others do the work.
+    Raises UserError when Beam is missing, for what it refuses, for options that it does not know, and for local paths
+    or a number of processes where other machines do the work.
     """
     try:
         import apache_beam
@@ -82,7 +82,7 @@ def make_pipeline(
             do = "Copy it there: Dataflow's machines cannot see files on this one."
             raise UserError(f"Path {path}", "a path on this machine", "one in a bucket", do)
     if runner in _LOCAL:
-        options.view_as(TypeOptions).allow_unsafe_triggers = True  # or it looks for a program to download first
+        options.view_as(TypeOptions).allow_unsafe_triggers = True  # else Beam first looks for a program to download
         _set_processes(options, arguments, workers or most_workers)
     with _said_by_beam(_CHANGE):
         pipeline = apache_beam.Pipeline(options=options)
@@ -91,10 +91,10 @@ def make_pipeline(
 
 
 def _set_processes(options: Any, arguments: Sequence[str], count: int) -> None:
-    """Makes the work here that of so many processes, unless Beam's own options say otherwise."""
+    """Has `count` local processes do the work, unless Beam's own options say otherwise."""
     from apache_beam.options.pipeline_options import DirectOptions, WorkerOptions
 
-    own = options.view_as(WorkerOptions)  # whose log would repeat what is raised
+    own = options.view_as(WorkerOptions)  # its log would repeat what is raised
     own.default_sdk_harness_log_level = own.default_sdk_harness_log_level or "CRITICAL"
     if not any(argument.startswith(("--direct_num_workers", "--direct_running_mode")) for argument in arguments):
         direct = options.view_as(DirectOptions)
@@ -103,12 +103,12 @@ def _set_processes(options: Any, arguments: Sequence[str], count: int) -> None:
 
 
 def _check_known(pipeline: Any) -> None:
-    """Raises UserError for options that Beam would pass over with a warning."""
+    """Raises UserError for options that Beam would ignore with a warning."""
     from apache_beam.runners.portability.portable_runner import PortableRunner
 
     known = pipeline.options.get_all_options()
     unknown = sorted(pipeline.options.get_all_options(retain_unknown_options=True).keys() - known.keys())
-    if unknown and not isinstance(pipeline.runner, PortableRunner):  # which asks its server what else there is
+    if unknown and not isinstance(pipeline.runner, PortableRunner):  # it asks its server for further options
         expected = "an option of Apache Beam after --"
         raise UserError("Option", f"--{unknown[0]}", expected, f"Change it.{nearest(unknown[0], known)}")
 
@@ -121,9 +121,9 @@ def write_shards(
     limits: Limits,
     console: Console,
 ) -> dict[str, ShardResult]:
-    """Has the `missing` of all `shards` written by the pipeline; their results by name.
+    """Writes those of `shards` that are `missing` with the pipeline; returns their results by name.
 
-    Raises UserError when the pipeline fails; finished shards stay.
+    Raises UserError when the pipeline fails; finished shards are kept.
     """
     import apache_beam
 
@@ -145,16 +145,16 @@ def write_shards(
 
 
 def _write(span: Span, out_dir: str, limits: Limits) -> None:
-    """Writes a shard, on whatever machine."""
+    """Writes a shard, on whichever machine this runs."""
     from apache_beam.metrics import Metrics
 
     shard = described_shard(span)
-    if not finished_shard(shard, out_dir):  # by an attempt that was thought lost
+    if not finished_shard(shard, out_dir):  # an attempt thought lost may have finished it
         write_shard(shard, out_dir, limits, Metrics.counter("resnet_tpu", "images").inc)
 
 
 def describe_shards(shards: Sequence[Shard], path: str) -> dict[str, Span]:
-    """Writes a line for each shard to the file `path`. It is the same for every run that continues another."""
+    """Writes a line for each shard to the file `path`; returns where each is. A resumed run writes the same file."""
     spans: dict[str, Span] = {}
     start = 0
     with storage.write_whole(path) as file:
@@ -168,7 +168,7 @@ def describe_shards(shards: Sequence[Shard], path: str) -> dict[str, Span]:
 
 
 def described_shard(span: Span) -> Shard:
-    """The shard of which `describe_shards` wrote a line."""
+    """The shard that a line of `describe_shards` describes."""
     name, split, num_bytes, labels, photos = json.loads(storage.read_range(*span))
     found = [
         Photo(path, name, class_name, of, tuple(Box(*box) for box in boxes))
@@ -179,14 +179,14 @@ def described_shard(span: Span) -> Shard:
 
 @contextlib.contextmanager
 def _shown(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[None]:
-    """Shows meanwhile how many images are in shards that are finished."""
+    """Shows, while the block runs, how many images are in finished shards."""
     ended = threading.Event()
     with live_line(console=console) as progress:
         bar = progress.add_task("images", total=sum(len(shard.photos) for shard in shards))
 
         def look() -> None:
             while not ended.wait(_LOOK_SECS):
-                with contextlib.suppress(UserError, OSError):  # which would end the work itself, if they last
+                with contextlib.suppress(UserError, OSError):  # if these last, the work itself will fail
                     there = {*storage.list_dir(storage.join(out_dir, STATE_FOLDER))}
                     done = (len(s.photos) for s in shards if f"{s.name}.json" in there)
                     progress.update(bar, completed=sum(done))
@@ -202,7 +202,7 @@ def _shown(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[
 
 @contextlib.contextmanager
 def _said_by_beam(do: str) -> Iterator[None]:
-    """Turns what Beam raises into a UserError with its words, or into the worker's own. Other errors of ours pass."""
+    """Turns what Beam raises into a UserError with its words, or the worker's own. UserErrors and tracebacks pass."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""TFRecords into a table of Cloud Bigtable: record i of a split becomes row i."""
+"""Copies TFRecords to a Cloud Bigtable table: record i of a split becomes row i."""
 
 import contextlib
 import hashlib
@@ -30,20 +30,20 @@ class _Part:
 
     rows: Rows
     files: list[RecordFile]
-    about: About  # as it begins
+    about: About  # as it is at the start
 
 
 def check_access(data: DataConfig) -> None:
-    """Raises UserError where the client is not installed, or there are no credentials or project to reach a table."""
+    """Raises UserError when the client is not installed, or credentials or a project are missing."""
     Rows(data, "train")
 
 
 def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, console: Console | None = None) -> int:
-    """Copies the TFRecords in a folder to the table that `data` names; how many rows it wrote.
+    """Copies the TFRecords in a folder to the table that `data` names; returns how many rows it wrote.
 
-    The table and the column family are made where there are none. What is interrupted is continued by the same call,
-    file by file; until it is done, nothing is read from the table. Raises UserError for a folder without TFRecords, for
-    rows of other data unless `overwrite`, which deletes them, and when the service refuses.
+    The table and the column family are created if missing. The same call resumes an interrupted one, file by file;
+    until all is written, nothing is read from the table. Raises UserError for a folder without TFRecords, for rows of
+    other data unless `overwrite`, which deletes them, and when the service refuses.
     """
     console = console or Console(stderr=True, highlight=False)
     parts = _parts(records_dir, data)
@@ -76,7 +76,7 @@ def _parts(records_dir: str, data: DataConfig) -> list[_Part]:
 
 
 def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> str:
-    """Of what the files hold, or where no manifest says it of their names, sizes and times."""
+    """A digest of the files' contents or, where no manifest gives those, of their names, sizes and times."""
     marks: list[Any] = [storage.file_state(path) for path in paths]
     if manifest and split in manifest.splits:
         marks = sorted(entry.sha256 for entry in manifest.splits[split].files.values())
@@ -85,7 +85,7 @@ def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> st
 
 
 def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
-    """Makes the rows with this prefix those of the part, as far as they were written before; None: all of them were."""
+    """Claims the rows with the part's prefix, counting those already written as done; None: all of them are."""
     before = None if overwrite else part.rows.read_about()
     if before and before.made_from == part.about.made_from:
         return None if before.finished else replace(part, about=replace(part.about, done=before.done))
@@ -94,7 +94,7 @@ def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
         got = f"rows of other data with the prefix {part.rows.prefix}, such as {first.decode()}"
         do = f"Pass --overwrite to delete them, or choose another table or {part.rows.prefix_option}."
         raise UserError(part.rows.name, got, "none, or rows of the same records", do)
-    part.rows.write_about(part.about)  # before anything changes: until the last is written, there is no data set
+    part.rows.write_about(part.about)  # before anything changes: until the last row is written, there is no data set
     if first is not None:
         with part.rows.explained(ADMIN):
             _admin_table(part.rows).drop_by_prefix(part.rows.prefix, timeout=600)
@@ -102,7 +102,7 @@ def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
 
 
 def _write(part: _Part, progress: Progress) -> int:
-    """Writes what is missing, file by file; how many rows that were."""
+    """Writes the missing rows, file by file; returns how many."""
     rows, about = part.rows, part.about
     bar = progress.add_task(f"{rows.split} rows", total=about.num_records, completed=about.done)
     first = 0
@@ -132,7 +132,7 @@ def _write_file(rows: Rows, file: RecordFile, first: int, progress: Progress, ba
 
 @contextlib.contextmanager
 def _failures_told(rows: Rows) -> Iterator[None]:
-    """Raises for rows that could not be written what the service said last."""
+    """Raises, for rows that could not be written, the last error of the service."""
     from google.api_core.exceptions import GoogleAPICallError
 
     with rows.explained(WRITER):
@@ -140,13 +140,13 @@ def _failures_told(rows: Rows) -> Iterator[None]:
             yield
         except api().exceptions.MutationsExceptionGroup as group:
             said: BaseException | None = group
-            while said is not None and not isinstance(said, GoogleAPICallError):  # in groups of causes of groups
+            while said is not None and not isinstance(said, GoogleAPICallError):  # nested in groups and causes
                 said = said.exceptions[-1] if isinstance(said, BaseExceptionGroup) else said.__cause__
             raise said or group from None
 
 
 def _make_table(rows: Rows) -> None:
-    """Makes the table and the column family where there are none."""
+    """Creates the table and the column family if they are missing."""
     from google.api_core.exceptions import NotFound
     from google.cloud.bigtable.column_family import MaxVersionsGCRule
 

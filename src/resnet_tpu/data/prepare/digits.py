@@ -13,10 +13,10 @@ DIGIT_PX = 32
 
 
 def write_digits(folder: str) -> None:
-    """The 1,797 scanned digits of scikit-learn as JPEG files, `folder/<digit>/<number>.jpg`.
+    """Writes the 1,797 scanned digits of scikit-learn as JPEG files, `folder/<digit>/<number>.jpg`.
 
-    Source: UCI, Optical Recognition of Handwritten Digits. Raises UserError without scikit-learn, and where there is
-    something else in `folder`.
+    Source: UCI, Optical Recognition of Handwritten Digits. Raises UserError without scikit-learn, and when `folder`
+    holds anything else.
     """
     classes = [str(digit) for digit in range(10)]
     if strange := [name for name in storage.list_dir(folder) if name[0] != "." and name not in classes]:
@@ -34,6 +34,6 @@ def write_digits(folder: str) -> None:
         image = cv2.resize(grey, (DIGIT_PX, DIGIT_PX), interpolation=cv2.INTER_CUBIC)
         path = Path(folder) / str(digit) / f"{number:04d}.jpg"
         if not path.exists():
-            partial = path.with_suffix(".partial")  # a demo that is killed leaves no half digit to be taken for one
+            partial = path.with_suffix(".partial")  # so that a killed demo leaves no half-written digit
             partial.write_bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes())
             partial.replace(path)

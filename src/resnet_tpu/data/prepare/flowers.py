@@ -28,7 +28,7 @@ def fetch_flower_photos(
     """The folder of the photos in the user's cache; downloaded, verified and unpacked on the first call.
 
     url, sha256, counts: of another archive of the same layout, `flower_photos/<class>/<photo>.jpg`.
-    Raises UserError, saying what to do by hand, when the network does not allow it or it is another file.
+    Raises UserError, saying what to do by hand, when the download fails or gives another file.
     """
     counts = COUNTS if counts is None else counts
     folder = Path(storage.cache_dir(), FLOWER_PHOTOS)
@@ -67,7 +67,7 @@ def _download(url: str, path: Path, console: Console) -> str:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpacks the photos and the licence, and nothing that would lie elsewhere or is no plain file."""
+    """Unpacks the photos and the licence, but nothing that would land elsewhere or is not a regular file."""
     with tarfile.open(archive) as tar:
         for member in tar:
             parts = PurePosixPath(member.name).parts
@@ -75,7 +75,7 @@ def _unpack(archive: Path, folder: Path) -> None:
                 target = folder.joinpath(*parts)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source = tar.extractfile(member)
-                assert source is not None  # of a plain file there always is one
+                assert source is not None  # a regular file always has one
                 with source, target.open("wb") as file:
                     shutil.copyfileobj(source, file)
 

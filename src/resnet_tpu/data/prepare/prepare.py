@@ -31,7 +31,7 @@ from resnet_tpu.system.machine import num_cores
 _BYTES_WHILE_STARTING = 50_000_000
 _LISTED_PATHS = 10  # of each kind of finding, in the manifest
 _MOST_SHARDS = 99_999  # of five digits in their names
-_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, what is in them decides
+_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, its content decides
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class PrepareOptions:
     def deciding(self) -> dict[str, Any]:
         """The options that decide what is in the shards."""
         values = dataclasses.asdict(self) | {"split": list(parse_ratios(self.split))}
-        # What is off is left out, for folders prepared before the option was there.
+        # Options that are off are left out, as in folders prepared before such an option existed.
         return {name: value for name, value in values.items() if name not in _NOT_DECIDING and value is not False}
 
     def num_shards(self) -> dict[Split, int | None]:
@@ -103,7 +103,7 @@ class PrepareOptions:
         return {"train": self.train_shards, "validation": self.validation_shards, "test": self.test_shards}
 
     def allowed_bad(self, num_images: int) -> int:
-        """How many of so many images may be left out."""
+        """How many of `num_images` images may be left out."""
         return max(1, int(self.max_bad_fraction * num_images)) if self.max_bad_fraction else 0
 
 
@@ -117,12 +117,12 @@ def prepare(
 ) -> Manifest:
     """Writes the photos of `raw_dir` as TFRecord shards, with manifest, labels and report, to `out_dir`.
 
-    raw_dir: here or in a bucket: folder of class folders; or of train/ validation/ test/ with class folders; or a CSV
-    `path,label[,split]`; or 'flower_photos', which is downloaded.
-    beam: options of Apache Beam, such as `--runner=DataflowRunner`, whose pipeline then writes the shards; none of them
-    for processes here.
-    A run that was interrupted is continued by the same call; finished shards are not written again. The same photos and
-    options give the same bytes for any number of workers, with Beam and without.
+    raw_dir: local or in a bucket: a folder of class folders; or of train/ validation/ test/ with class folders; or a
+    CSV file `path,label[,split]`; or 'flower_photos', which is downloaded.
+    beam: options of Apache Beam, such as `--runner=DataflowRunner`, whose pipeline then writes the shards; an empty
+    list for local processes.
+    The same call resumes an interrupted run; finished shards are not written again. The same photos and options give
+    the same bytes for any number of workers, with Beam and without.
     Raises UserError for photos, folders or options that cannot be used, and when too many images are bad.
     """
     options = options or PrepareOptions()
@@ -164,7 +164,7 @@ def _check_places(raw_dir: str, out_dir: str) -> None:
 
 
 def _num_workers(shards: list[Shard]) -> int:
-    """One process per CPU core, but none for less than it could do while it starts."""
+    """One process per CPU core, but none for less work than could be done while it starts."""
     return min(num_cores(), 1 + sum(shard.num_bytes for shard in shards) // _BYTES_WHILE_STARTING)
 
 
@@ -176,7 +176,7 @@ def _conclude(
     options: PrepareOptions,
     deciding: dict[str, Any],
 ) -> Manifest:
-    """Checks what came of the shards and writes report, labels and, last, the manifest with the `deciding` options."""
+    """Checks the results of the shards, writes report, labels and, last, the manifest with the `deciding` options."""
     findings = [
         *assignment.findings,
         *(finding for shard in assignment.shards for finding in results[shard.name].findings),
@@ -215,7 +215,7 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
 
 
 def _twins(assignment: Assignment, results: dict[str, ShardResult]) -> list[Finding]:
-    """Images with the same bytes in two splits or two classes, told at the later one."""
+    """Findings for images with the same bytes in two splits or two classes, reported at the later one."""
     seen: dict[bytes, tuple[Shard, int]] = {}
     findings = []
     for shard in assignment.shards:

@@ -15,7 +15,7 @@ _SHOWN_CLASSES = 20
 
 
 def render_report(manifest: Manifest) -> RenderableType:
-    """Two tables: images by class and split, and what was noticed with the first paths."""
+    """Two tables: images by class and split, and the findings with their first paths."""
     splits = [split for split in SPLITS if split in manifest.splits]
     images = Table("label", "class", *splits, title="Images")
     for label, name in enumerate(manifest.class_names[:_SHOWN_CLASSES], start=1):
@@ -40,7 +40,7 @@ def _noticed(findings: Iterable[FindingGroup]) -> Table:
 
 
 def report_text(manifest: Manifest | None, findings: Iterable[Finding], counts: Mapping[Kind, int]) -> str:
-    """Everything that was noticed, each path on a line of its own; before it the counts of the splits, if any."""
+    """All findings, each path on a line of its own, after the counts of the splits, if there are any."""
     lines = []
     for name, split in manifest.splits.items() if manifest else ():
         lines.append(f"{name}: {split.num_images} images in {split.shards} shards")

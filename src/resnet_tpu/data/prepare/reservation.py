@@ -1,4 +1,4 @@
-"""Whose an output folder is: the same photos and options continue in it, others are refused, foreign files stay."""
+"""Reserves an output folder: the same photos and options continue in it, others are refused, foreign files stay."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ _SUMMARIES = (MANIFEST, LABELS, REPORT)
 
 
 def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, overwrite: bool) -> None:
-    """Makes `out_dir` the place of these shards; finished ones of the same photos and options stay, others are refused.
+    """Reserves `out_dir` for these shards; finished ones of the same photos and options stay, others are refused.
 
     Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files that
     `prepare` did not write and whose names would make them part of the data set.
@@ -93,9 +93,9 @@ def _refuse_foreign(out_dir: str, known: list[str]) -> None:
 
 
 def sweep(out_dir: str) -> None:
-    """Deletes what a killed run was writing: halves of files under the names that `storage.write_whole` gives them.
+    """Deletes what a killed run was writing: partial files, under the names that `storage.write_whole` gives them.
 
-    Its workers, which outlive it by a moment, may still add some afterwards.
+    Its workers, which outlive it by a moment, may still add some later.
     """
     if storage.is_remote(out_dir):
         return

@@ -29,7 +29,7 @@ class Shard:
     split: Split
     photos: list[Photo]
     labels: list[int]  # of the photos, from 1
-    num_bytes: int  # of the photos as they are found
+    num_bytes: int  # of the photos as found
 
 
 class StoredImage(NamedTuple):
@@ -43,11 +43,11 @@ class StoredImage(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What came of a shard."""
+    """The result of writing a shard."""
 
     num_bytes: int
     sha256: str
-    images: list[StoredImage | None]  # of each photo in order; None: skipped
+    images: list[StoredImage | None]  # one per photo, in order; None: skipped
     findings: list[Finding]
     counts: dict[Kind, int]  # of the kinds of finding that list no paths
 
@@ -55,7 +55,7 @@ class ShardResult:
 def write_shard(shard: Shard, out_dir: str, limits: Limits, after_photo: Callable[[], None]) -> ShardResult:
     """Writes the records, then the result that marks the shard as finished.
 
-    `after_photo` is called after each photo; what it raises ends the work without a trace.
+    `after_photo` is called after each photo; what it raises ends the work, leaving nothing behind.
     Raises UserError when the shard cannot be written.
     """
     path = storage.join(out_dir, shard.name)
@@ -117,7 +117,7 @@ def _read(photo: Photo) -> bytes:
 
 def _record(photo: Photo, label: int, image: CleanImage) -> bytes:
     features: dict[str, Feature] = {}
-    if not any(kind is Kind.TURNED for kind, _ in image.notes):  # for which the boxes lie elsewhere
+    if not any(kind is Kind.TURNED for kind, _ in image.notes):  # turning the image moved its boxes
         boxes = zip(*photo.boxes, strict=True)
         features = {f"image/object/bbox/{side}": values for side, values in zip(Box._fields, boxes, strict=False)}
         features |= {"image/object/class/label": [label] * len(photo.boxes)} if photo.boxes else {}

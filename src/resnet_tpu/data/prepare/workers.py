@@ -25,9 +25,9 @@ class _StoppedError(BaseException):
 def write_shards(
     shards: Sequence[Shard], out_dir: str, limits: Limits, workers: int, console: Console
 ) -> dict[str, ShardResult]:
-    """Writes the shards in up to `workers` processes; the results by name of shard.
+    """Writes the shards in up to `workers` processes; returns the results by shard name.
 
-    Raises UserError when a shard cannot be written or a process dies; finished shards stay.
+    Raises UserError when a shard cannot be written or a process dies; finished shards are kept.
     """
     with live_line(console=console) as progress:
         bar = progress.add_task("images", total=sum(len(shard.photos) for shard in shards))

@@ -1,1 +1,1 @@
-"""Files of records: TFRecords, the `tf.train.Example`s in them, and how both are read from far away."""
+"""Files of records: TFRecords, the `tf.train.Example`s in them, and how both are read from a bucket."""

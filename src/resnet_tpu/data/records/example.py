@@ -54,14 +54,14 @@ _Features: Any = type(_Example().features)
 
 _LABELLING = (b"image/class/label", b"image/class/text", b"image/class/synset")
 _LONGEST_KEY = max(map(len, _LABELLING)) + 1
-_TAG = 1 << 3 | 2  # of field number 1, which has a size: bytes, text or a message
+_TAG = 1 << 3 | 2  # of field number 1, length-delimited: bytes, text or a message
 _LONGEST_HEAD = 11  # bytes of a tag and the size after it
 
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
     """The serialized Example of `features`; equal features give equal bytes, whatever their order.
 
-    A value is one element or a sequence of one kind. Text becomes UTF-8; file names that are no UTF-8 keep their bytes.
+    A value is one element or a sequence of one kind. Text becomes UTF-8; file names not in UTF-8 keep their bytes.
     Raises TypeError for a value that is neither bytes, text nor numbers, ValueError for a number beyond 64 bits.
     """
     example = _Example()
@@ -86,7 +86,7 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
 def decode_example(serialized: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
     """Every feature of a serialized Example; a feature without values is an empty list.
 
-    Raises UserError when the bytes are no Example.
+    Raises UserError when the bytes are not an Example.
     """
     return {name: _values(feature) for name, feature in _parse(serialized).items()}
 
@@ -101,15 +101,15 @@ class ImageExample(NamedTuple):
 
 
 def parse_image_example(serialized: bytes) -> ImageExample:
-    """The image, label and names of a serialized Example; all of them optional, unknown features ignored.
+    """The image, label and names of a serialized Example; all are optional, and unknown features are ignored.
 
-    Raises UserError when the bytes are no Example or one of these features has another type or several values.
+    Raises UserError when the bytes are not an Example, or one of these features has another type or several values.
     """
     return _image_example(_parse(serialized))
 
 
 def read_label(file: IO[bytes], start: int, length: int) -> tuple[int, str]:
-    """Label and class name, as of `parse_image_example`, of the serialized Example in a file; not its image.
+    """Label and class name of a serialized Example in a file, as from `parse_image_example`, without reading its image.
 
     Raises UserError likewise.
     """
@@ -121,16 +121,16 @@ def read_label(file: IO[bytes], start: int, length: int) -> tuple[int, str]:
                 if _read(file, key, min(key_end, key + _LONGEST_KEY)) in _LABELLING:
                     entries.append(_read(file, begin, end))
         features = _Features.FromString(b"".join(entries)).feature
-    except (ValueError, IndexError, StopIteration, message.DecodeError):  # not as usual: an Example all the same?
+    except (ValueError, IndexError, StopIteration, message.DecodeError):  # unusual, but perhaps an Example all the same
         features = _parse(_read(file, start, start + length))
     example = _image_example(features)
     return example.label, example.text
 
 
 def _fields(file: IO[bytes], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a message that lies in a file: where each begins, and where its content does and ends.
+    """The fields of a message in a file: where each begins, and where its content begins and ends.
 
-    Raises ValueError or IndexError when they are not all number 1, of bytes, or do not end where the message does.
+    Raises ValueError or IndexError when they are not all number 1 and of bytes, or do not end where the message does.
     """
     while start < stop:
         head = _read(file, start, min(start + _LONGEST_HEAD, stop))

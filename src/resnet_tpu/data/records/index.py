@@ -1,7 +1,7 @@
 """Where the records of a TFRecord file begin, kept in a file of its own: beside it, or in the user's cache.
 
-An index is int64 [n, 2]: offset and length in bytes of each payload. It is kept as an array of NumPy's, whose first row
-is the state of the file that it is of.
+An index is int64 [n, 2]: offset and length in bytes of each payload. It is kept as a NumPy array whose first row is the
+state of the file that it describes.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 
 HEADER, CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
-"""What stands before and after a payload."""
+"""What precedes and follows a payload."""
 
 
 def read_index(path: str, state: tuple[int, int]) -> np.ndarray | None:
@@ -37,21 +37,21 @@ def read_index(path: str, state: tuple[int, int]) -> np.ndarray | None:
 def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = None) -> None:
     """Keeps the index of the file at `path` where `read_index` looks.
 
-    state: what the file's was when it was read; None for a file that was just written, whose index goes with it.
+    state: the file's when it was read; None for a file that was just written, whose index goes beside it.
     """
     data = _npy(np.concatenate([np.array([state or storage.file_state(path)], np.int64), index]))
     keep(path, ".npy", data, with_file=state is None)
 
 
 def kept_copies(path: str, ending: str) -> Iterator[tuple[str, bytes]]:
-    """Where something is kept that belongs to a file or data set at `path`, and its content: none, one or two."""
+    """The places where data about the file or data set at `path` is kept, each with its content: none, one or two."""
     for candidate in _candidates(path, ending):
         with contextlib.suppress(OSError):
             yield candidate, storage.read_bytes(candidate)
 
 
 def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> None:
-    """Keeps something where `kept_copies` looks: on this machine first, or, `with_file`, beside it first."""
+    """Keeps `data` at a writable place where `kept_copies` looks: first on this machine, or `with_file` beside it."""
     candidates = _candidates(path, ending)
     for candidate in sorted(candidates, key=storage.is_remote, reverse=True) if with_file else candidates:
         with contextlib.suppress(OSError, UserError):
@@ -62,7 +62,7 @@ def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> Non
 
 
 def _candidates(path: str, ending: str) -> list[str]:
-    """Beside the file and in the user's cache, that on this machine first."""
+    """The places beside the file and in the user's cache, those on this machine first."""
     full = path if storage.is_remote(path) else os.path.realpath(path)
     name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]
     folder, base = os.path.split(path)
@@ -79,7 +79,7 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def _parse(data: bytes, state: tuple[int, int]) -> np.ndarray | None:
-    """The index in a file of ours; None when it is damaged or belongs to another state of the shard."""
+    """The index in `data`; None when it is damaged or belongs to another state of the shard."""
     body = data[-(len(data) // 16 * 16 - 128) :] if len(data) >= 128 + 16 else b""
     table = np.frombuffer(body, "<i8").reshape(-1, 2).astype(np.int64)
     if not len(table) or _npy(table) != data or tuple(table[0].tolist()) != state:
@@ -87,5 +87,5 @@ def _parse(data: bytes, state: tuple[int, int]) -> np.ndarray | None:
     starts, lengths = table[1:, 0], table[1:, 1]
     ends = np.concatenate([[0], starts + lengths + CHECKSUM.size])
     follow = np.array_equal(starts, ends[:-1] + HEADER.size) and (np.diff(ends) >= HEADER.size + CHECKSUM.size).all()
-    whole = follow and ends[-1] == state[0]  # sums that overflow would not ascend
+    whole = follow and ends[-1] == state[0]  # overflowing sums would not ascend
     return table[1:] if whole else None

@@ -1,9 +1,9 @@
 """Stretches of files in a bucket, read in big pieces, many at once, and kept on this machine where there is room.
 
-A training reads its records in an order that is new in every epoch, so neighbours in a file are not needed at the same
-time. Each piece is therefore fetched whole, once, and kept on the disk: in the first epoch one request serves all
-images of a piece, later ones need none. Where the disk is too small, nothing is kept, and one request serves what is
-asked for together: neighbours, in an order of training that keeps them together (`data_order` pieces).
+Training reads the records in a new order in every epoch, so neighbours in a file are not needed at the same time. Each
+piece is therefore fetched whole, once, and kept on the disk: in the first epoch one request serves all images of a
+piece, and later epochs need none. Where the disk is too small, nothing is kept, and one request serves neighbours that
+are asked for together, as in an order of training that keeps them together (`data_order` pieces).
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from resnet_tpu.data.records.tfrecord import RecordFile
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 4 << 20
-"""Bytes of a piece: much for a request, little to wait for."""
+"""Bytes of a piece: large enough for efficient requests, small enough for short waits."""
 
 _AT_ONCE = 4  # pieces a thread fetches at a time, and holds in memory
-_GAP = 64 << 10  # bytes between two records that are read along rather than asked for twice
+_GAP = 64 << 10  # bytes: up to this, a gap between two records is read too, to save a second request
 _GB = 1e9
 
 
@@ -41,7 +41,7 @@ class Stretch(NamedTuple):
 
 
 def first_records(files: Sequence[RecordFile]) -> np.ndarray:
-    """The first of the records that begin in each piece, counted over all files: int64 [pieces]."""
+    """The number, counted over all files, of the first record that begins in each piece: int64 [pieces]."""
     starts, count = [np.zeros(0, np.int64)], 0
     for file in files:
         numbers = file.offsets // PIECE_BYTES
@@ -57,7 +57,7 @@ class DirectReader:
     """Whether what is read stays on this machine."""
 
     def read(self, wanted: Sequence[Stretch]) -> list[bytes]:
-        """The bytes of each stretch; fewer where a file ends before. From any number of threads."""
+        """The bytes of each stretch; fewer where the file ends earlier. Thread-safe."""
         order = sorted(range(len(wanted)), key=lambda i: (wanted[i].file.path, wanted[i].start))
         groups: list[list[int]] = []
         for i in order:
@@ -81,7 +81,7 @@ def _is_near(first: Stretch, last: Stretch, new: Stretch) -> bool:
 
 
 class KeepingReader(DirectReader):
-    """Reads stretches of files by whole pieces, which stay in a folder of this machine, for later processes too."""
+    """Reads stretches of files in whole pieces, which it keeps in a local folder, for later processes too."""
 
     keeps = True
 
@@ -121,7 +121,7 @@ class KeepingReader(DirectReader):
         return [b"".join(part[number] for number in sorted(part)) for part in parts]
 
     def forget(self, stretch: Stretch) -> None:
-        """Deletes the pieces that hold a stretch, which are damaged."""
+        """Deletes the pieces that hold a stretch, because they are damaged."""
         for number in range(stretch.start // PIECE_BYTES, -(-stretch.stop // PIECE_BYTES)):
             self._path_of(stretch.file, number).unlink(missing_ok=True)
 
@@ -129,7 +129,7 @@ class KeepingReader(DirectReader):
         return Path(self.folder, _name(file), str(number))
 
     def _kept(self, stretch: Stretch, number: int) -> bytes | None:
-        """What a piece on the disk holds of a stretch; None where it is not there."""
+        """What a piece on the disk holds of a stretch; None where the piece is missing."""
         low, high = _within(stretch, number)
         try:
             with self._path_of(stretch.file, number).open("rb") as piece:
@@ -138,7 +138,7 @@ class KeepingReader(DirectReader):
             return None
 
     def _fetch(self, pieces: Sequence[tuple[RecordFile, int]]) -> Iterable[tuple[tuple[RecordFile, int], bytes]]:
-        """Pieces from the bucket; those that another thread is fetching are waited for."""
+        """Fetches pieces from the bucket; waits for those that another thread is fetching."""
         ours: dict[Path, tuple[RecordFile, int]] = {}
         futures: list[Future[bytes]] = []
         with self._lock:
@@ -197,7 +197,7 @@ def _stem(file: RecordFile) -> str:
 def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
     """The reader for files in a bucket: one that keeps what it reads, where there is room for all of it.
 
-    cache_folder: where; empty for the user's cache; 'none' to keep nothing.
+    cache_folder: where to keep it; empty for the user's cache; 'none' to keep nothing.
     """
     if cache_folder == "none":
         return DirectReader()
@@ -222,7 +222,7 @@ def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
 
 
 def _kept_bytes(folder: Path, file: RecordFile) -> int:
-    """Bytes of a file that are here already. Pieces of earlier versions of it are deleted."""
+    """How many bytes of a file are kept already. Deletes pieces of earlier versions of it."""
     name = _name(file)
     for old in folder.glob(f"{_stem(file)}-*"):
         if old.name != name:

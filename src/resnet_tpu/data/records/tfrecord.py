@@ -42,18 +42,18 @@ def masked_crc(data: bytes | np.ndarray) -> int:
 
 
 def _masked(crc: Any) -> Any:
-    """CRCs as they are stored, whole numbers or arrays of int64."""
+    """CRCs as they are stored; they are whole numbers or arrays of int64."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def framed(payload: bytes) -> tuple[bytes, ...]:
-    """A record in a TFRecord file, in parts: the payload between its length and its checksums."""
+    """A record as it is in a TFRecord file, in parts: length, checksum, payload, checksum."""
     length = struct.pack("<Q", len(payload))
     return length, CHECKSUM.pack(masked_crc(length)), payload, CHECKSUM.pack(masked_crc(payload))
 
 
 class RecordWriter:
-    """Writes a TFRecord file that appears at `path`, with its index beside it, only when the `with` block ends well."""
+    """Writes a TFRecord file that appears at `path`, with its index beside it, only if the `with` block succeeds."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -168,7 +168,7 @@ class RecordFile:
         try:
             if storage.is_remote(self.path):
                 return storage.read_range(self.path, start, start + size)
-            # Not a mapping, which would end the program where the file was truncated.
+            # Not a memory map, which would crash the program where the file was truncated.
             file = _opened(self.path, self.state)
             return os.pread(file.descriptor, size, start)
         except OSError as error:
@@ -176,7 +176,7 @@ class RecordFile:
 
 
 class _OpenFile:
-    """A file that is open for as long as anybody has this."""
+    """A file that stays open as long as anything refers to this object."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -185,9 +185,9 @@ class _OpenFile:
         os.close(self.descriptor)
 
 
-# Bounded: ImageNet has more shards than a process may have open.
+# Bounded: ImageNet has more shards than a process may have open files.
 @functools.lru_cache(maxsize=256)
-def _opened(path: str, state: tuple[int, int]) -> _OpenFile:  # noqa: ARG001  # a changed file is opened anew
+def _opened(path: str, state: tuple[int, int]) -> _OpenFile:  # noqa: ARG001  # a changed file is opened again
     return _OpenFile(os.open(path, os.O_RDONLY))
 
 
@@ -197,10 +197,10 @@ def load_index(
     """(payload offset, payload length) of every record of a TFRecord file: int64 [n, 2].
 
     Built by one pass over the headers on first use and kept in `_index/` beside the file, or in the user's cache where
-    that cannot be written or is in a bucket. Built again when the file's size or time changed (`state`: what they are,
-    where that is known) or the index itself is damaged.
-    Raises RecordError when a header is damaged or the file ends in a record, or gives it to `on_bad` and goes on at the
-    next record that can be found; such an index is not kept. Raises UserError when the file cannot be read.
+    that cannot be written or is in a bucket. Built again when the file's size or time changed (`state`: both, if known)
+    or the index itself is damaged.
+    Raises RecordError when a header is damaged or the file ends within a record, or gives it to `on_bad` and continues
+    at the next record that can be found; such an index is not kept. Raises UserError when the file cannot be read.
     """
     state = state or state_of(path)
     if (kept := read_index(path, state)) is not None:
@@ -227,7 +227,7 @@ def _as_index(rows: list[tuple[int, int]]) -> np.ndarray:
 
 
 def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]:
-    """The (payload offset, length) of each record, or the error in its place, after which it finds the next header."""
+    """The (payload offset, length) of each record, or an error in its place; after one, it finds the next header."""
     size = file.seek(0, os.SEEK_END)
     position, record = 0, 0
     while position < size:
@@ -270,7 +270,7 @@ def _find_header(file: IO[bytes], position: int, size: int, chunk: int = 1 << 20
 def _headers(data: bytes) -> Iterator[tuple[int, int]]:
     """The offset and the payload length of every sound header in `data` of a record below 4 GiB.
 
-    All places at once: one by one, a file that ends in zeros would take a second for each megabyte.
+    Checks all positions at once: one by one, a file that ends in zeros would take a second per megabyte.
     """
     if len(data) < HEADER.size:
         return
@@ -287,7 +287,7 @@ def _headers(data: bytes) -> Iterator[tuple[int, int]]:
 
 @functools.cache
 def _crc_tables() -> list[np.ndarray]:
-    """Four int64 [256]: the XOR of their entries for the first 4 of 8 bytes is the CRC32C, if the others are zero."""
+    """Four int64 [256]: the XOR of their entries for the first 4 of 8 bytes is the CRC32C if the others are zero."""
     zero = google_crc32c.value(bytes(8))
     tables = []
     for i in range(4):

@@ -1,1 +1,1 @@
-"""What gives examples by number: TFRecords, image files, a table of Bigtable, or synthetic pixels."""
+"""Sources of examples by number: TFRecords, image files, a Bigtable table, or synthetic pixels."""

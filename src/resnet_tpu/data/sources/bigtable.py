@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class RowError(RecordError):
-    """A row that is missing, or holds no example that can be read."""
+    """A row that is missing, or holds no readable example."""
 
     def __init__(self, table: str, key: str, record: int, got: str, expected: str) -> None:
         self.key = key
@@ -32,21 +32,21 @@ class RowError(RecordError):
 class BigtableSource:
     """The rows of a split. Example i is row i: the one with index i in tables that `prepare` writes.
 
-    Other tables are scanned for their keys once, without values; their examples are numbered by index, whatever its
-    width, or by the bytes of keys that hold none. Labels, classes and names are as in TFRecords.
+    Other tables are scanned for their keys once, without values; their examples are ordered by the index in the key,
+    whatever its width, or by the bytes of the keys if they hold none. Labels, classes and names are as in TFRecords.
     """
 
     honour_exif = False  # as in TFRecords: what `prepare` writes is upright
 
     def __init__(self, data: DataConfig, split: Split) -> None:
-        """Raises UserError when the table cannot be read, has no such rows, or not in this column, or not all yet."""
+        """Raises UserError when the table cannot be read, lacks such rows or this column, or is not yet complete."""
         self._rows = Rows(data, split)
         about = self._rows.read_about()
         if about and not about.finished:
             got = f"what an interrupted `prepare` left behind: {about.done} of {about.num_records} {split} rows"
             do = "Run the same `resnet-tpu prepare` again; it goes on where it stopped."
             raise UserError(self._rows.name, got, "a finished data set", do)
-        self._keys: list[bytes] | None = None  # where they are not those of 0, 1, 2 ...
+        self._keys: list[bytes] | None = None  # where they differ from the keys of 0, 1, 2 ...
         if about:
             self._len = about.num_records
         else:
@@ -70,7 +70,7 @@ class BigtableSource:
         return sample_of(found)
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
-        """The examples of these numbers, by one request; an error in the place of each damaged one."""
+        """The examples with these numbers, by one request; an error in the place of each damaged one."""
         values = self._rows.read([self._key(i) for i in records])
         return [self._parse(i, values.get(self._key(i))) for i in records]
 

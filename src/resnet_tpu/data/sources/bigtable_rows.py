@@ -1,4 +1,4 @@
-"""A table of Cloud Bigtable with an example in each row: where it is, what its keys are, what it says of itself."""
+"""A Cloud Bigtable table with an example in each row: where it is, what its keys are, what it says about itself."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 READER, WRITER, ADMIN = "roles/bigtable.reader", "roles/bigtable.user", "roles/bigtable.admin"
 _COLUMN_OPTIONS = ("bigtable_column_family", "bigtable_column_qualifier")
 _DIGITS = 10
-_ABOUT = "resnet_tpu/"  # begins the keys of rows that say what is in others
+_ABOUT = "resnet_tpu/"  # begins the keys of rows that describe other rows
 _ABOUT_COLUMN = b"about"
 _SCANS_AT_ONCE = 8
 _ATTEMPT_SECS, _PATIENCE_SECS = 30.0, 120.0
@@ -49,21 +49,21 @@ def no_warnings() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class About:
-    """What a row says of all rows with a prefix; `prepare` writes it."""
+    """What a special row says about all rows with a prefix; `prepare` writes it."""
 
     finished: bool
-    num_records: int  # how many rows are meant to be
-    done: int  # how many, from the first, are certain to be
+    num_records: int  # how many rows there are meant to be
+    done: int  # how many, from the first, are known to be written
     class_names: list[str] | None  # in the order of labels from 1
     made_from: str  # digest of what they were made from
     version: str  # of the package
 
 
 class Rows:
-    """The rows of a split: read by key, and scanned. From any number of threads and processes."""
+    """The rows of a split, which any number of threads and processes may read by key, or scan."""
 
     def __init__(self, data: DataConfig, split: Split) -> None:
-        """Raises UserError for an option that is empty, and when there is no project or no credentials."""
+        """Raises UserError for an empty option, and when there is no project or there are no credentials."""
         self.prefix_option = {"train": "bigtable_train_prefix", "validation": "bigtable_eval_prefix"}.get(
             split, "bigtable_test_prefix"
         )
@@ -79,7 +79,7 @@ class Rows:
         self._lock = threading.Lock()
         self._table: Any = None
         with self.explained():
-            self.table  # noqa: B018  # what is missing is said now
+            self.table  # noqa: B018  # reports now what is missing
 
     def __getstate__(self) -> dict[str, Any]:  # connections stay in the process that made them
         return {name: value for name, value in vars(self).items() if name not in ("_table", "_lock")}
@@ -110,7 +110,7 @@ class Rows:
 
     @contextlib.contextmanager
     def explained(self, role: str = READER) -> Iterator[None]:
-        """As `gcp.explained`, about the table."""
+        """`gcp.explained` for errors about the table."""
         do = "Check bigtable_project, bigtable_instance and bigtable_table."
         with explained(self.name, role=role, do=do):
             yield
@@ -121,7 +121,7 @@ class Rows:
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The newest examples in these rows, by key; rows without one are left out."""
-        if not keys:  # which would mean all
+        if not keys:  # a query without keys would read all rows
             return {}
         filters = api().row_filters
         column = filters.RowFilterChain(
@@ -152,9 +152,9 @@ class Rows:
             return next((row.row_key for row in self.table.read_rows(query)), None)
 
     def scan(self) -> list[bytes]:
-        """The keys of all rows of the split, by their index; by their bytes where what follows the prefix is none.
+        """The keys of all rows of the split, in the order of their index, or of their bytes where one has no index.
 
-        The range is cut where the service says that its servers share it out, and the parts are read side by side.
+        The range is cut where the service says that its servers divide it, and the parts are read in parallel.
         """
         with self.explained():
             whole = api().ReadRowsQuery(row_ranges=_range(self.prefix), row_filter=_keys_only())
@@ -169,7 +169,7 @@ class Rows:
         return [row.row_key for row in self.table.read_rows_stream(query)]
 
     def read_about(self) -> About | None:
-        """What the table says of these rows; None where it says nothing. Raises UserError when that is damaged."""
+        """What the table says about these rows; None if it says nothing. Raises UserError when that is damaged."""
         with self.explained():
             row = self.table.read_row(self._about_key)
         cells = [cell for cell in row.cells if cell.qualifier == _ABOUT_COLUMN] if row else []
@@ -183,7 +183,7 @@ class Rows:
             raise UserError(what, repr(cells[0].value[:100]), "what `prepare` wrote", do) from None
 
     def write_about(self, about: About) -> None:
-        """Says it of these rows."""
+        """Writes what the table says about these rows."""
         value = json.dumps(vars(about)).encode()
         with self.explained(WRITER):
             self.table.mutate_row(self._about_key, [api().SetCell(self.family, _ABOUT_COLUMN, value)])
@@ -194,7 +194,7 @@ class Rows:
 
 
 def _emulated() -> str:
-    """A project to name where an emulator takes the place of the service, which knows none."""
+    """A name for the project if an emulator, which knows no projects, takes the place of the service; else empty."""
     return "emulator" if os.environ.get(EMULATOR) else ""
 
 

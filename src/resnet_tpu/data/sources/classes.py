@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 _KEPT = "classes"
 _MOST_DISTANT_BYTES = 1_000_000_000
-"""The most that is read from a bucket for this: there, a label cannot be read without its image."""
+"""The most that is read from a bucket to count classes: there, a label cannot be read without its image."""
 
 _FILES_AT_ONCE = 16
 _SHOWN_CLASSES = 5
 
 States = Mapping[str, tuple[int, int]]
-"""Files with the state of each, see `storage.file_state`."""
+"""The state of each file by its path, see `storage.file_state`."""
 
 
 class Classes(NamedTuple):
@@ -38,7 +38,7 @@ class Classes(NamedTuple):
 
 
 def find_classes(data: DataConfig, paths: Mapping[str, tuple[int, int] | None]) -> Classes | None:
-    """The classes of TFRecords: as beside them, or else counted; not where the options say how many labels there are.
+    """The classes of TFRecords: as named beside them, else counted; None where the options make counting needless.
 
     paths: see `count_classes`.
     """
@@ -50,11 +50,11 @@ def find_classes(data: DataConfig, paths: Mapping[str, tuple[int, int] | None]) 
 
 
 def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) -> Classes | None:
-    """The classes of all records of a data set, in one pass over their labels the first time; says what it found.
+    """The classes of all records of a data set, found by one pass over their labels the first time. Logs the result.
 
     The result is kept beside the indexes of the files. None when the labels do not tell: some number from 1 to the
-    highest is missing, as in a part of ImageNet, or there are none, or reading them takes too long.
-    paths: its files of every split, with the state of each where that is known. Raises UserError for one that cannot be
+    highest is missing, as in a part of ImageNet, or there are none, or reading them would take too long.
+    paths: the files of all splits, with the state of each where it is known. Raises UserError for one that cannot be
     read.
     """
     states = {path: state or state_of(path) for path, state in paths.items()}
@@ -82,7 +82,7 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
 
 
 def _count(data_dir: str, states: States) -> dict[int, str]:
-    """The labels in the records, and the name of each; empty where it has none or several."""
+    """The labels in the records, with the name of each; the name is empty where a label has none or several."""
     log.info("Counting the classes in %s, once: it has no %s and no %s.", data_dir, MANIFEST, LABELS)
     names: dict[int, str] = {}
     lock = threading.Lock()
@@ -94,7 +94,7 @@ def _count(data_dir: str, states: States) -> dict[int, str]:
             for start, length in index.tolist():
                 try:
                     label, name = read_label(file, start, length)
-                except UserError:  # training will come upon it, and say where it is
+                except UserError:  # training will meet it, and say where it is
                     continue
                 if label != UNKNOWN_LABEL:
                     found.setdefault(label, set()).add(name)
@@ -109,7 +109,7 @@ def _count(data_dir: str, states: States) -> dict[int, str]:
 
 
 def _read(kept_file: str, states: States) -> dict[int, str] | None:
-    """What was counted of these files in this state; None where that is not known."""
+    """What was counted before for these files in this state; None if nothing was."""
     for _, data in kept_copies(kept_file, ".json"):
         try:
             kept = checked_json.loads(data.decode())
@@ -121,7 +121,7 @@ def _read(kept_file: str, states: States) -> dict[int, str] | None:
 
 
 def _named(states: States) -> dict[str, Any]:
-    """The states by names alone, as JSON has them: a folder may be moved."""
+    """The states by file name alone, as JSON stores them: a folder may be moved."""
     return {path.rpartition("/")[2]: list(state) for path, state in states.items()}
 
 
@@ -135,5 +135,5 @@ def _say_default(data_dir: str, why: str) -> None:
 
 @functools.cache
 def _say(level: int, text: str) -> None:
-    """Says something once, however many splits are opened."""
+    """Logs a message once, however many splits are opened."""
     log.log(level, "%s", text)

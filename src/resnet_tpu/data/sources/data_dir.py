@@ -1,4 +1,4 @@
-"""What `data_dir` means: TFRecords, folders of images, nothing but synthetic pixels, or a Bigtable in its place."""
+"""Opens what `data_dir` names: TFRecords, folders of images, or synthetic pixels; or a Bigtable in its place."""
 
 import functools
 import logging
@@ -30,7 +30,7 @@ def open_source(data: DataConfig, split: Split) -> Source:
     if split not in SPLITS:
         raise UserError("split", repr(split), f"one of {', '.join(SPLITS)}", "Change the value.")
     if data.bigtable_instance:
-        from resnet_tpu.data.sources.bigtable import BigtableSource  # its library takes two seconds
+        from resnet_tpu.data.sources.bigtable import BigtableSource  # its library takes two seconds to import
 
         if data.data_dir:
             log.warning("data_dir %s is not read: bigtable_instance is given, and takes its place.", data.data_dir)

@@ -56,7 +56,7 @@ def _up_to_64(text: bytes) -> int:
 
 
 def _longer(text: bytes) -> int:
-    """Block by block; the last 64 bytes, of which some may have been in a block, are weighed otherwise."""
+    """Hashes block by block; the last 64 bytes, which may overlap the block before, are weighted differently."""
     x, y = 81, 81 * _K1 + 113
     z = _shifted(y * _K2 + 113) * _K2
     v, w = (0, 0), (0, 0)

@@ -17,7 +17,7 @@ from resnet_tpu.options.config import DataConfig
 class FolderSource:
     """Image files in class folders, with or without split folders above, or listed in a CSV file.
 
-    Found, numbered and shared out by the rules of `prepare`.
+    Found, numbered and split by the rules of `prepare`.
     """
 
     honour_exif = True
@@ -61,12 +61,12 @@ class FolderSource:
 
 
 class FileSource:
-    """The images that paths name, those below folders included; labelled where a folder is named like a class."""
+    """The images at these paths, including all below folders; labelled where the folder of an image names a class."""
 
     honour_exif = True
 
     def __init__(self, paths: Sequence[str], class_names: Sequence[str]) -> None:
-        """Raises UserError for a path that is not there and for a folder without images."""
+        """Raises UserError for a path that does not exist and for a folder without images."""
         self.class_names = list(class_names)
         self.num_classes = len(class_names)
         self._paths = [file for path in paths for file in _files_of(path)]

@@ -19,11 +19,11 @@ class Labels:
     names: list[str] | None  # by label; None where the data do not say
     num_classes: int  # as asked for, else as many as there are, else 1000
     first: int  # what is subtracted from stored labels: they count from 1, or from 0 = background
-    allow_unknown: bool  # whether an example may have none
-    by_filename: bool = False  # labels that say nothing of the image, as the original's pruning fork can draw them
+    allow_unknown: bool  # whether an example may lack a label
+    by_filename: bool = False  # random labels hashed from file names, an option of the original's pruning fork
 
     def of(self, stored: int, filename: str, where: Callable[[], str]) -> int:
-        """The label from 0 of an example with this label stored. Raises UserError, naming `where`, for a wrong one."""
+        """The label, from 0, of an example with this stored one. Raises UserError, naming `where`, if it is wrong."""
         if self.by_filename:
             return fingerprint(filename.encode("utf-8", "surrogateescape")) % self.num_classes
         if stored == UNKNOWN_LABEL and self.allow_unknown:
@@ -39,9 +39,9 @@ class Labels:
 def make_labels(
     data: DataConfig, names: Sequence[str] | None, *, counted: int | None = None, allow_unknown: bool = False
 ) -> Labels:
-    """The classes of data that have these names, in the order of their labels from 1, or do not tell them.
+    """The classes of a data set. names: in the order of their labels from 1; None where the data do not tell.
 
-    counted: how many there are, where that is known without names.
+    counted: how many classes there are, where that is known without names.
     Raises UserError when fewer classes are asked for than there are names.
     """
     asked = data.num_label_classes

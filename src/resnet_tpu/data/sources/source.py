@@ -17,7 +17,7 @@ class Sample(NamedTuple):
 
 
 def sample_of(found: Sample | RecordError) -> Sample:
-    """The example that was fetched. Raises the error that is in its place."""
+    """The example that was fetched. Raises the error if there is one in its place."""
     if isinstance(found, RecordError):
         raise found
     return found
@@ -28,12 +28,12 @@ class Source(Protocol):
 
     @property
     def class_names(self) -> list[str] | None:
-        """By label; None where the data does not say."""
+        """Class names by label; None where the data does not say."""
         ...
 
     @property
     def num_classes(self) -> int:
-        """As asked for in the options, else as many as there are names, else 1000."""
+        """The number of classes: as the options say, else as many as there are names, else 1000."""
         ...
 
     @property
@@ -48,7 +48,7 @@ class Source(Protocol):
         ...
 
     def where(self, i: int) -> str:
-        """Where example `i` lies, for messages."""
+        """Where example `i` is stored, for messages."""
         ...
 
 
@@ -56,8 +56,8 @@ class DistantSource(Source, Protocol):
     """A source with slow requests, such as a bucket: many examples are fetched at once, before they are needed."""
 
     def fetch(self, records: Sequence[int]) -> Sequence[Sample | RecordError]:
-        """The examples of these numbers, which may repeat; an error in the place of each damaged one.
+        """The examples with these numbers, which may repeat; an error in the place of each damaged one.
 
-        From any number of threads. Raises UserError as `source[i]`.
+        Thread-safe. Raises UserError as `source[i]` does.
         """
         ...

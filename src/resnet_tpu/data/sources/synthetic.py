@@ -1,4 +1,4 @@
-"""Images that are nowhere: for measuring speed, and for tests."""
+"""Made-up images, for measuring speed and for tests."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _IMAGENET_SIZES = {"train": 1_281_167, "validation": 50_000, "test": 50_000}
 
 
 class _MadeUp:
-    """As many images as `data` asks for of a split, or as ImageNet has."""
+    """As many images as `data` asks for in a split, else as many as ImageNet has."""
 
     class_names = None
     honour_exif = False
@@ -26,7 +26,7 @@ class _MadeUp:
 
 
 class ZeroSource(_MadeUp):
-    """Black images with label 0: input that costs nothing, for measuring all the rest."""
+    """Black images with label 0: input that costs nothing, for measuring everything else."""
 
     def __init__(self, data: DataConfig, split: Split) -> None:
         super().__init__(data, split)
@@ -41,7 +41,7 @@ class ZeroSource(_MadeUp):
 
 
 class NoiseSource(_MadeUp):
-    """Noise around a colour that belongs to the class: can be learned, needs no data. Labels go round the classes."""
+    """Noise around a colour that belongs to the class: learnable without any data. Labels cycle through the classes."""
 
     def __init__(self, data: DataConfig, split: Split) -> None:
         super().__init__(data, split)

@@ -80,7 +80,7 @@ class RecordSource:
 
     @property
     def num_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files together."""
         return sum(file.size for file in self._files)
 
     def where(self, i: int) -> str:
@@ -93,7 +93,7 @@ class RecordSource:
 
 
 def _cut_between_records(data_dir: str, split: Split, files: Sequence[RecordFile]) -> list[RecordError]:
-    """An error for each file that is whole as far as its format can tell, but not as long as the manifest says."""
+    """An error for each file that is whole as far as its format can tell, but differs in size from the manifest."""
     manifest = read_manifest(data_dir)
     listed = manifest.splits[split].files if manifest and split in manifest.splits else {}
     return [
@@ -119,7 +119,7 @@ class DistantRecordSource(RecordSource):
         return sample_of(found)
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
-        """The examples of these numbers, read together; an error in the place of each damaged one."""
+        """The examples with these numbers, read together; an error in the place of each damaged one."""
         wanted = []
         for file, record in map(self._locate, records):
             wanted.append(Stretch(file, *file.span(record)))
@@ -130,7 +130,7 @@ class DistantRecordSource(RecordSource):
         try:
             try:
                 payload = stretch.file.check(record, data)
-            except RecordError:  # of what is kept here, perhaps
+            except RecordError:  # perhaps only in the copy kept here
                 self._reader.forget(stretch)
                 payload = stretch.file[record]
             return self.parse(i, payload)

@@ -1,7 +1,7 @@
-"""The optional library in C: the layers of a training on a CPU, its convolutions those of oneDNN.
+"""The optional C library: the layers of a training on a CPU, with oneDNN's convolutions.
 
 It exists if a C compiler was available when the package was installed (build.py). oneDNN 3 comes with the package if
-pip has it, else with the system. Both are used unless the environment says RESNET_TPU_NATIVE=0.
+pip has it, else with the system. Both are used unless RESNET_TPU_NATIVE=0 is set in the environment.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 TARGETS = ("conv_forward", "conv_backward", "residual_forward", "residual_backward", "pool_forward", "pool_backward")
 _INTERFACE = 3
 _DATA_TYPES = {"float32": 11, "bfloat16": 16}
-"""The library's types, by bit of what `load_onednn` says: numbers of XLA_FFI_DataType."""
+"""The library's types, in the order of the bits that `load_onednn` returns: numbers of XLA_FFI_DataType."""
 _ONEDNN = "libdnnl.so.3"
 
 
@@ -45,10 +45,10 @@ def load() -> frozenset[str]:
     able = library.load_onednn(locate_onednn())
     types = frozenset(name for bit, name in enumerate(_DATA_TYPES) if able >> bit & 1)
     try:
-        jax.devices("cpu")  # before, JAX only takes note of functions, and XLA refuses them where nobody can go on
+        jax.devices("cpu")  # before this, JAX only notes the functions, and XLA would refuse them when it is too late
         for name in TARGETS if types else ():
             jax.ffi.register_ffi_target(_name(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
-    except RuntimeError as error:  # compiled for a version of XLA's interface that this XLA has not, or no CPU is used
+    except RuntimeError as error:  # compiled for an interface version that this XLA lacks, or no CPU is used
         log.warning(
             "The library in C cannot be used, so training on a CPU is slower. Reinstall resnet-tpu. Reason: %s",
             first_line(error),
@@ -59,12 +59,12 @@ def load() -> frozenset[str]:
 
 @functools.cache
 def has_convolution(before: tuple[int, ...], after: tuple[int, ...], size: int, stride: int, dtype: str) -> bool:
-    """Whether oneDNN has the convolution [n, h, w, in] -> [n', h', w', out] with its gradients, logged where not."""
+    """Whether oneDNN has the convolution [n, h, w, in] -> [n', h', w', out] with its gradients; logs it if not."""
     if dtype not in load():
         raise RuntimeError(f"the library in C is not here for {dtype}")
     library = ctypes.CDLL(str(LIBRARY))
     asked = (*before, *after, size, stride, padding_before(size), _DATA_TYPES[dtype])
-    # how many images are one call's, the number of threads decides: one, or more up to all of them
+    # the number of threads decides how many images a call gets, from one to all of them
     counts = sorted({1, before[0]})
     geometries = ((count, *asked[1:4], count, *asked[5:]) for count in counts)
     if all(library.has_convolution((ctypes.c_int64 * len(each))(*each)) for each in geometries):
@@ -77,12 +77,12 @@ def has_convolution(before: tuple[int, ...], after: tuple[int, ...], size: int, 
 
 
 def padding_before(size: int) -> int:
-    """Pixels of padding on the left and above, as of `layers.conv`."""
+    """Pixels of padding on the left and above, as in `layers.conv`."""
     return (size - 1) // 2
 
 
 def locate_onednn() -> bytes:
-    """What the loader has to be asked for: the library that came with the package, or else the system's."""
+    """What to ask the loader for: the library that came with the package, or else the system's."""
     beside_python = Path(sys.prefix) / "lib" / _ONEDNN  # where pip puts it
     return os.fsencode(beside_python if beside_python.exists() else _ONEDNN)
 

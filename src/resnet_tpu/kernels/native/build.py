@@ -1,6 +1,6 @@
-"""Compiles the library, for the build hook (hatch_build.py), which runs this file before the package is there.
+"""Compiles the C library, for the build hook (hatch_build.py), which runs this file before the package is installed.
 
-Needs a C compiler and jaxlib's headers, and nothing of oneDNN.
+Needs a C compiler and jaxlib's headers, but nothing of oneDNN.
 """
 
 import importlib.util

@@ -1,1 +1,1 @@
-"""Speed beside others, in runs that alternate."""
+"""Benchmarks against other programs, in alternating runs."""

@@ -1,4 +1,4 @@
-"""A bundle of a network that nobody trained, to measure and to try out what serves bundles."""
+"""A bundle of an untrained network, to measure and to try out what serves bundles."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ from resnet_tpu.serving.export.export import export_run
 def make_bundle(config: Config, folder: Path, class_names: Sequence[str]) -> str:
     """Writes the bundle that `config` asks for below `folder`, and returns its path.
 
-    config: of the network, the images and the export; the data are needed for int8 alone. Weights are drawn as for the
-    start of a training. Raises UserError when a form cannot be written.
+    config: options of the network, the images and the export; the data are needed only for int8. Weights are drawn as
+    at the start of a training. Raises UserError when a form cannot be written.
     """
     distributed.start(use_tpu=False)
     config = config.replace(
@@ -33,5 +33,5 @@ def make_bundle(config: Config, folder: Path, class_names: Sequence[str]) -> str
 
 
 def _without_zeros(params: Arrays) -> Arrays:
-    """Halves for the scales that start at zero: nothing would be left of a branch."""
+    """Sets vectors that start at zero to 0.5: with a scale of zero, a branch would contribute nothing."""
     return jax.tree.map(lambda leaf: leaf if leaf.ndim != 1 or jnp.any(leaf) else jnp.full_like(leaf, 0.5), params)

@@ -1,4 +1,4 @@
-"""The most that the input can give: its work beside decoding, and what that means for hosts of more cores."""
+"""The upper limit of the input: its work besides decoding, and what that means for hosts with more cores."""
 
 import dataclasses
 import tempfile
@@ -19,7 +19,7 @@ from resnet_tpu.performance.bench.undecoded import check_stub
 from resnet_tpu.system.machine import num_cores
 
 MORE_CORES = (16, 112, 224)
-"""Of hosts that the figures are carried over to."""
+"""Cores of the hosts that the figures are extrapolated to."""
 
 _FIGURES = ("images_per_sec", "parent_us_per_image", "cpu_ms_per_image")
 _NOTES = (
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
     @property
     def title(self) -> str:
-        """For people."""
+        """A readable name."""
         return f"{self.decoder}, {self.workers}: {self.number}"
 
 
@@ -89,7 +89,7 @@ def _medians(outputs: Sequence[Mapping[str, float]]) -> tuple[float, float, floa
 
 
 def tabulate(medians: Mapping[Run, tuple[float, float, float]], title: str) -> Grid:
-    """The figures of each run, (images/s, parent's CPU us per image, CPU us per image), and what they mean for more."""
+    """The figures of each run, (images/s, parent's CPU us per image, CPU us per image), estimates for more cores."""
     rows = []
     for run, (speed, parent, cpu) in medians.items():
         is_locked = run.workers == "threads" and run.decoder == "real"

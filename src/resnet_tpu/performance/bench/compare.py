@@ -2,7 +2,7 @@
 
 Every run is a process of its own. Within one process the thread pools of two frameworks disturb each other, and the one
 that allocates first decides how memory behaves for the other. Rounds alternate, and every second round runs backwards
-(A B, B A, A B ...), so that a machine growing slower or faster meets all programs alike.
+(A B, B A, A B ...), so that a machine growing slower or faster affects all programs alike.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ PACKAGES = (
 )  # fmt: skip
 
 _PATIENCE = 10.0
-"""Seconds for a command to end that was asked to."""
+"""Seconds that a command has to end once it is asked to."""
 
 KEEP_HEAP = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
@@ -118,7 +118,7 @@ def require(peer: str, module: str, package: str) -> None:
 
 
 def is_installed(module: str) -> bool:
-    """Whether there is such a module; it may lie in a package that is not there either."""
+    """Whether there is such a module; the package that contains it may be missing too."""
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.util.find_spec(module) is not None
     return False
@@ -133,7 +133,7 @@ def alternate(
 ) -> dict[str, list[dict[str, Any]]]:
     """What each contender printed in each round, each run logged. `environment` is added to this process's own.
 
-    Raises UserError with its error output when one fails; those named in `optional` are left out then, with a warning.
+    Raises UserError with its error output when one fails; one named in `optional` is left out instead, with a warning.
     """
     from resnet_tpu.reports.progress import track  # brings JAX, which not every contender that imports this needs
 
@@ -184,7 +184,7 @@ class Ended(NamedTuple):
 def run_to_end(
     command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> Ended:
-    """Runs a command in a session of its own, of which nothing is left afterwards, for `seconds` at most."""
+    """Runs a command for at most `seconds`, in a session of its own, of which no process survives."""
     # files, not pipes: a pipe ends only when the last process that inherited it does
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(  # noqa: S603  # the caller's own command
@@ -199,7 +199,7 @@ def run_to_end(
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.terminate()  # for it to end what has sessions of its own
+            process.terminate()  # lets it end children that have sessions of their own
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_PATIENCE)
         finally:

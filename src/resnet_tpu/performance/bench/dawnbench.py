@@ -46,7 +46,7 @@ FAST_BOUNDARIES = "4,21,35,43"
 
 
 def dawnbench(config: Config, options: DawnbenchOptions) -> None:
-    """Does the job, or goes on with it: `model_dir/results.tsv` has a row per epoch at its end.
+    """Runs the job, or resumes it: at its end, `model_dir/results.tsv` has a row per epoch.
 
     Mode train_and_eval trains here and evaluates in a second process, on the CPU where the training has the TPU; train
     only trains; eval only evaluates what appears in `model_dir`, on this or another machine, until the last step.
@@ -165,7 +165,7 @@ def _evaluation(config: Config, last_step: int) -> Iterator[None]:
 
 
 def _evaluate_beside(config: Config, last_step: int) -> None:
-    """The second process: gone when the training is."""
+    """The second process, which ends when the training does."""
     os.environ["TTY_COMPATIBLE"] = "0"  # its bars would be drawn over the training's
 
     def work(_: object) -> None:

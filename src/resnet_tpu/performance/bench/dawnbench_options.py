@@ -1,4 +1,4 @@
-"""What a DAWNBench job is asked to do, and where it is written down. Quick to import."""
+"""The options of a DAWNBench job, and the file that records them. Quick to import."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ _OF_A_PROCESS = ("model_dir", "mode", *OF_ONE_START)
 
 @dataclass(frozen=True)
 class DawnbenchOptions:
-    """What the job has beside the options of a training."""
+    """The job's options in addition to those of a training."""
 
     use_fast_lr: bool = option(
         False,

@@ -40,8 +40,8 @@ class Row(NamedTuple):
 def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = lambda: True) -> list[Row]:
     """Evaluates every checkpoint of `model_dir` as it appears, in order, and writes `results.tsv` after each.
 
-    Ends with the checkpoint of `last_step`, when none came for `eval_timeout` seconds, or when it is not wanted any
-    more. What was evaluated before is not evaluated again. The count of training images must be in the options.
+    Ends with the checkpoint of `last_step`, when none has appeared for `eval_timeout` seconds, or when `is_wanted` says
+    no. What was evaluated before is not evaluated again. The count of training images must be in the options.
     Returns the rows of `results.tsv`. Raises DamagedCheckpointError.
     """
     mesh = distributed.make_mesh(config.run.num_cores)
@@ -49,7 +49,7 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
     rows = _known_rows(config, folder)
     patience = Patience(config.eval.eval_timeout)
     while True:
-        # every process goes by what the first one sees
+        # every process acts on what the first one sees
         waiting, is_late, is_done = hosts.from_first(
             lambda: ([step for step in store.steps_in(folder) if step not in rows][:1], patience.is_over,
                      last_step in rows or not is_wanted())

@@ -1,4 +1,4 @@
-"""A ResNet of flax's own layers, written for comparison: one module after the other, nothing special."""
+"""A ResNet made of flax's own layers, for comparison: one module after another, no special techniques."""
 
 from functools import partial
 
@@ -52,7 +52,7 @@ class ResNet(nnx.Module):
         self.dense = nnx.Linear(features, num_classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Training: the batch statistics move."""
+        """In training mode: the running statistics are updated."""
         x = nnx.max_pool(nnx.relu(self.norm(self.conv(x))), (3, 3), strides=(2, 2), padding="SAME")
         for block in self.blocks:
             x = block(x)

@@ -1,4 +1,4 @@
-"""What a server of a bundle takes: for one photo at a time, and for so many clients at once."""
+"""Speed of a server of a bundle: for one photo at a time, and for many clients at once."""
 
 import json
 import socket
@@ -46,7 +46,7 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
 def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
     """Medians, in ms: a photo over HTTP, decoded here, through the network here, and what the server adds to these.
 
-    The three follow each other for one photo after the other, so that a machine that grows slower slows all of them.
+    All three are measured in turn for each photo, so that a machine that grows slower affects all of them.
     """
     bundle = open_bundle(path)
     classify = load_classifier(bundle, default_form(bundle))

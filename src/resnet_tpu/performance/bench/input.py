@@ -29,7 +29,7 @@ from resnet_tpu.system.program import exit_code
 
 OURS = "resnet-tpu"
 OUR_OPTIONS = ("input_workers", "input_pipeline", "cache", "cache_short_side", "cache_memory")
-"""What peers do not have."""
+"""Options that peers do not have."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def our_task(config: Config, options: BenchOptions) -> Task:
 
 
 def _variants(task: Task, short_side: int) -> dict[str, Task]:
-    """Other options, and records of their own beside those of `task`."""
+    """Variants of `task` by name: with other options, or with records of their own."""
 
     def change(**options: Any) -> Task:
         return dataclasses.replace(task, options=task.options | options)
@@ -118,7 +118,7 @@ def run_alone(pipeline: str, task: Task) -> list[str]:
 
 
 def _reference(outputs: Outputs) -> str:
-    """Whose speed is 1: the original's pipeline, or the next peer there is."""
+    """The pipeline whose speed counts as 1: the original's, or else the first peer that ran, or ours."""
     return next((peer.title for peer in PEERS.values() if peer.title in outputs), OURS)
 
 

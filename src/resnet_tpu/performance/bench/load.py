@@ -1,7 +1,7 @@
-"""Clients that ask a server for predictions, each as soon as it has its last answer; a process of their own.
+"""Clients, in a process of their own, that ask a server for predictions, each as soon as it has its last answer.
 
-They share the cores with the server. So they are cheap: requests are made beforehand, connections are kept, and of an
-answer only its status and length are read. What CPU time they take nevertheless is among the figures.
+They share the cores with the server, so they are made cheap: requests are prepared beforehand, connections are kept
+open, and only the status and length of an answer are read. The CPU time that they still take is among the figures.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _LENGTH = b"\r\ncontent-length:"
 
 @dataclass(frozen=True)
 class Load:
-    """So many clients, for so long, each sending one of the photos after the other, one in a request."""
+    """Clients that send the photos in turn for some time, one photo per request."""
 
     url: str  # of the server, http://host:port
     model: str
@@ -94,7 +94,7 @@ def ask(connection: socket.socket, request: bytes) -> None:
 
 
 def _length(received: bytearray) -> int:
-    """Bytes of the answer that has begun to come in; 0 as long as they are not known. Raises UserError."""
+    """Total bytes of the answer that is coming in; 0 as long as that is not known. Raises UserError."""
     end = received.find(_HEADER_END)
     if end < 0:
         return 0
@@ -201,9 +201,9 @@ async def _run(load: Load) -> tuple[_Tally, float, float]:
 
 
 def measure(load: Load) -> dict[str, Any]:
-    """Images per second, percentiles of the latency in ms, CPU ms of the clients per image; and unlike statuses.
+    """Images per second, percentiles of the latency in ms, CPU ms of the clients per image; and other statuses.
 
-    Counted are the answers that come between the end of the warm-up and the end of all; but `requests` counts all.
+    Only answers that arrive after the warm-up count, except in `requests`, which counts all.
     Raises UserError when a connection breaks, or none is answered with 200.
     """
     run = asyncio.run

@@ -21,7 +21,7 @@ class MeasureOptions:
     picture: FilePath = option("", "Also draw them into this PNG file.")
 
     def resolved(self) -> Self:
-        """These options, with little to do if it is to be quick. Raises UserError for files that cannot be written."""
+        """These options, with little work if `quick` is set. Raises UserError for files that cannot be written."""
         for path in (self.output, self.picture):
             storage.check_file(path)
         return self.unless_given(rounds=1, seconds=0.2) if self.quick else self
@@ -41,6 +41,6 @@ class BenchOptions(MeasureOptions):
     num_images: int = option(1000, "Images in the records: photos are repeated up to that.", at_least=1)
 
     def resolved(self) -> Self:
-        """These options, with little to do if it is to be quick."""
+        """These options, with little work if `quick` is set."""
         resolved = super().resolved()
         return resolved.unless_given(batch_size=8, num_images=32) if self.quick else resolved

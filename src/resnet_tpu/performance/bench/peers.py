@@ -28,16 +28,16 @@ _FILES_AT_ONCE = 64  # as the original
 _SHUFFLE_BUFFER = 1024
 _BATCHES_AHEAD = 2  # of each worker
 _ENDLESS = 1 << 40
-_EPOCHS_AT_ONCE = 1000  # an epoch of few images would be starts for the most part
+_EPOCHS_AT_ONCE = 1000  # an epoch of few images would be mostly start-up
 _BETON = "train-0.beton"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline(Peer):
-    """An input pipeline of others.
+    """An input pipeline of another project.
 
-    `write` stores the photos of a task's records in files of the pipeline's own kind, in a folder that it gives back;
-    None where it reads records.
+    `write` stores the photos of a task's records in files of the pipeline's own kind, in a folder whose path it
+    returns; None if the pipeline reads records.
     """
 
     open: Callable[[Task], Iterator[Any]]
@@ -47,8 +47,8 @@ class Pipeline(Peer):
 def open_tf_optimized(task: Task) -> Iterator[Any]:
     """The original's pipeline: raw records cached, images made by threads, batches made ahead.
 
-    tensorflow/tpu, models/official/resnet/imagenet_input.py with `use_cache`. Its `map_and_batch` has become `map` and
-    `batch`, which need no more CPU time; nor does a thread pool of its own, which keeps the number of threads exact.
+    tensorflow/tpu, models/official/resnet/imagenet_input.py with `use_cache`. Its `map_and_batch` is replaced by `map`
+    and `batch`, and a private thread pool keeps the number of threads exact; neither needs more CPU time.
     """
     import tensorflow as tf
 

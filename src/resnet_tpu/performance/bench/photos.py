@@ -1,4 +1,4 @@
-"""Records to measure with: of your own photos, or of pictures drawn where there are none."""
+"""Records to measure with: made of the user's photos, or of drawn pictures if none are given."""
 
 import itertools
 import logging
@@ -79,7 +79,7 @@ def write_photos(where: str, folder: Path, count: int) -> None:
 def write_records(jpegs: Sequence[Jpeg], folder: Path, count: int, limits: Limits | None = None) -> None:
     """Writes `count` training records of the JPEGs, in turn, into the new `folder`.
 
-    limits: what `prepare` makes of them; None: they are as they were.
+    limits: what `prepare` would limit them to; None: they are stored unchanged.
     """
     folder.mkdir(parents=True)
     for shard in range(SHARDS):

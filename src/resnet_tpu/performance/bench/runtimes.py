@@ -1,7 +1,7 @@
-"""Programs that compute what a bundle computes, each as its users would run it to be fast, and how fast they are.
+"""Programs that compute what a bundle computes, each run for speed as its users would, and how fast they are.
 
-All take the same images, uint8 [n, s, s, 3], and normalise them. Libraries are imported where they are used: they are
-no dependencies of this package, but for JAX. Their weights are random ones: these do not matter for the speed.
+All take the same images, uint8 [n, s, s, 3], and normalise them. Libraries are imported where they are used:
+except for JAX, they are not dependencies of this package. Weights are random, which does not affect the speed.
 """
 
 import json
@@ -35,7 +35,7 @@ _KERAS_DEPTHS = (50, 101, 152)
 class Runtime(Peer):
     """What computes probabilities or logits.
 
-    form: of the bundle that it runs; without one it has networks of its own, of these depths.
+    form: the bundle's form that it runs; without one, it has networks of its own, of the given `depths`.
     """
 
     open: Callable[[Bundle], Run]
@@ -78,7 +78,7 @@ def _open_torch(bundle: Bundle) -> Run:
 
 
 def _open_torch_compile(bundle: Bundle) -> Run:
-    """Compiled with its weights frozen, which folds batch norm, and anew for each batch size."""
+    """Compiled with its weights frozen, which folds batch norm, and compiled again for each batch size."""
     import torch
     from torch._inductor import config
 
@@ -87,7 +87,7 @@ def _open_torch_compile(bundle: Bundle) -> Run:
 
 
 def _open_keras(bundle: Bundle) -> Run:
-    """`keras.applications`, as a `tf.function`: its stride is in the first 1x1 of a block, 7 % less to compute."""
+    """`keras.applications`, as a `tf.function`: a stride in the first 1x1 of a block saves it 7 % of the work."""
     import keras
     import tensorflow as tf
 
@@ -148,8 +148,8 @@ def choose(bundle: Bundle, asked: Collection[str]) -> tuple[list[str], list[str]
 
 
 def _is_plain(bundle: Bundle) -> bool:
-    """Whether the network has the arrays of the textbook's of that depth: nothing narrower, added or left out."""
-    from resnet_tpu.options.network import create_network  # not where a runtime is measured, which may need no JAX
+    """Whether the network has the arrays of the textbook one of that depth: nothing narrower, added or left out."""
+    from resnet_tpu.options.network import create_network  # measuring a runtime may need no JAX
 
     model, size = bundle.config.model, bundle.image_size
     plain = ModelConfig(resnet_depth=model.resnet_depth, stem="imagenet")

@@ -1,4 +1,4 @@
-"""A bundle's speed: its runtimes beside peers, and the same over HTTP with more and more clients."""
+"""A bundle's speed: its runtimes compared with peers, and the bundle over HTTP with more and more clients."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ class ServeBenchOptions(MeasureOptions):
 def bench_serve(where: str, config: Config, options: ServeBenchOptions, command: Sequence[str]) -> None:
     """Measures the bundle at `where`; without one, that of a network with random weights that `config` asks for.
 
-    command: what the user typed, for the record. Raises UserError for options that mean nothing, and when ours fails.
+    command: what the user typed, for the record. Raises UserError for invalid options, and when one of ours fails.
     """
     options = options.resolved()
     clients = _parse_clients(options.clients)

@@ -1,4 +1,4 @@
-"""`resnet-tpu serve` as a process of its own, until it is ready and until it has ended."""
+"""Runs `resnet-tpu serve` as a process of its own: waits until it is ready, and stops it."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     url: str  # http://host:port
     model: str  # the first one that it serves

@@ -120,9 +120,9 @@ def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> 
 
 
 def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: float) -> dict[str, Any]:
-    """Images per second at the median and at the fastest of so many steps or more, and what came before them.
+    """Images per second at the median and the fastest of at least `steps` steps, and the seconds of the first one.
 
-    `cpu_secs` is what the process's threads took together in the median step, which other programs change little.
+    `cpu_secs` is the CPU time of all threads of the process in the median step, which other programs affect little.
     """
     start = time.perf_counter()
     step()
@@ -223,7 +223,7 @@ def _run(arguments: Sequence[str]) -> None:
     figures = measure(step, case.batch_size, warmup=int(warmup), steps=int(steps), seconds=float(seconds))
     figures["device"] = PROGRAMS[name].device()
     if name == OURS:
-        figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are others, and slow
+        figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are different ones, and slow
         figures |= _utilisation(case, precision, figures["images_per_sec"])
     print(json.dumps(figures), flush=True)
 

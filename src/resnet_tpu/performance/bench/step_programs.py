@@ -14,25 +14,25 @@ from resnet_tpu.performance.bench.compare import Peer
 if TYPE_CHECKING:  # the peers' processes do without JAX
     from jax.sharding import Mesh
 
-    from resnet_tpu.training.tune import Choice
+    from resnet_tpu.training.kernel_setting import KernelSetting
 
 NUM_CLASSES = 1000
 DEPTHS = (18, 20, 34, 50)
 AUTO = "auto"
 
 Step = Callable[[], float]
-"""One update with the same batch as ever, done when it returns: the loss before it."""
+"""Makes one update, always with the same batch, that is complete on return; gives the loss before it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained: `50:224:16` is ResNet-50 on images of 224 px in batches of 16; `50:224:16:gpu` by kernels."""
+    """What is trained: `50:224:16` is ResNet-50 on images of 224 px in batches of 16; `50:224:16:gpu` names kernels."""
 
     depth: int
     image_size: int
     batch_size: int
     kernels: str = AUTO
-    """Of ours."""
+    """The option `kernels` of resnet-tpu."""
 
     @classmethod
     def parse(cls, text: str) -> "Case":
@@ -54,14 +54,14 @@ class Case:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """A readable name."""
         kernels = "" if self.kernels == AUTO else f", kernels {self.kernels}"
         return f"ResNet-{self.depth}, {self.image_size} px, batch {self.batch_size}{kernels}"
 
     def config(self, precision: str) -> Config:
         """The options that ours and PyTorch follow. The weight decay is large so that `--check` sees it.
 
-        A training so short takes kernels that were timed before, and times none itself.
+        A training this short uses kernels that were timed before, and times none itself.
         """
         return Config().replace(
             resnet_depth=self.depth,
@@ -89,12 +89,12 @@ class Case:
         }
 
 
-def choose_ours(case: Case, precision: str) -> "tuple[Config, Mesh, Choice]":
+def choose_ours(case: Case, precision: str) -> "tuple[Config, Mesh, KernelSetting]":
     """The options, the device and the kernels of resnet-tpu, as `train` would choose them here."""
     import jax
 
     from resnet_tpu.parallel import distributed
-    from resnet_tpu.training.tune import resolve_kernels
+    from resnet_tpu.training.kernels_of_run import resolve_kernels
 
     distributed.start(use_tpu=True)
     config, mesh = case.config(precision), distributed.mesh_of(jax.devices()[:1])
@@ -106,14 +106,14 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     import jax
 
     from resnet_tpu.options.network import network_of
+    from resnet_tpu.training.kernel_setting import step_of
     from resnet_tpu.training.state import create_state
-    from resnet_tpu.training.tune import step_of
 
-    config, mesh, choice = choose_ours(case, precision)
+    config, mesh, setting = choose_ours(case, precision)
     network = network_of(config, mesh)
     state = create_state(network, config.optimizer, seed=0)
     params = jax.device_get(state.params)
-    train_step = step_of(choice, network, config, mesh)
+    train_step = step_of(setting, network, config, mesh)
     batch = jax.device_put(case.batch())
 
     def step() -> float:
@@ -178,7 +178,7 @@ def make_keras(case: Case, precision: str) -> tuple[Any, Step]:
 
     keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
     shape = (case.image_size, case.image_size, 3)
-    make: Any = keras.applications.ResNet50  # typed as if no weights were no choice
+    make: Any = keras.applications.ResNet50  # its types do not allow for weights=None
     model = make(weights=None, input_shape=shape, classes=NUM_CLASSES, classifier_activation=None)
     model.compile(
         keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True, weight_decay=1e-4),
@@ -216,9 +216,9 @@ class Program(Peer):
     """Whether it runs with settings of the C library that keep freed memory, as ours does by itself."""
     depths: tuple[int, ...] = DEPTHS
     device: Callable[[], str] = _device_of_jax
-    """On what it computes when it runs: cpu, gpu or tpu."""
+    """Gives the kind of device that it computes on: cpu, gpu or tpu."""
     only_on: str = ""
-    """The one kind of device that it is for."""
+    """The only kind of device that it is meant for; empty: any."""
 
 
 OURS = "ours"

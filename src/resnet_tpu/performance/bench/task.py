@@ -1,4 +1,4 @@
-"""What every program does that `bench input` compares, and the measurement of one of them."""
+"""The task of all programs that `bench input` compares, and the measurement of one of them."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ class Task:
     """Random crops of all records, shuffled, in batches, for ever; timed after a warm-up."""
 
     records: str  # folder of train-*
-    num_images: int  # in the records; so many warm the caches up
+    num_images: int  # in the records; as many are read to warm up the caches
     image_size: int
     resize_method: Literal["bicubic", "bilinear"]
     num_parallel_calls: int
@@ -40,7 +40,7 @@ class Task:
 def measure(batches: Iterator[Any], task: Task) -> dict[str, float]:
     """Images per second, and CPU time per image: over all processes, and of this one. Batches are dropped as they come.
 
-    The first epoch is not counted: files come from memory then, and caches are full.
+    The first epoch is not counted: after it, files come from memory and caches are full.
     """
     for _ in range(task.num_images // task.batch_size + 2):
         next(batches)

@@ -22,7 +22,7 @@ CIFAR_DEPTH = 20
 MEAN_RGB = (123.675, 116.28, 103.53)
 STDDEV_RGB = (58.395, 57.12, 57.375)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-"""Where networks are made: on a GPU that this PyTorch can use."""
+"""Where networks are made: on a GPU if this PyTorch can use one."""
 
 
 class ConvNorm(nn.Module):
@@ -32,7 +32,7 @@ class ConvNorm(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(in_features, out_features, size, stride, padding=(size - 1) // 2, bias=False)
         self.norm = nn.BatchNorm2d(out_features, eps=1e-5, momentum=0.1)
-        std = math.sqrt(1 / (in_features * size * size)) / 0.87962566103423978  # of a normal, before the cut
+        std = math.sqrt(1 / (in_features * size * size)) / 0.87962566103423978  # of the normal before truncation
         nn.init.trunc_normal_(self.conv.weight, std=std, a=-2 * std, b=2 * std)
         if last:
             nn.init.zeros_(self.norm.weight)
@@ -156,7 +156,7 @@ def count_correct(model: ResNet, images: np.ndarray, labels: np.ndarray, weights
 
 
 def put(array: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """The array on `DEVICE`; what lies there stays where it is."""
+    """The array on `DEVICE`; not copied if it is there already."""
     return torch.as_tensor(array, device=DEVICE)
 
 
@@ -172,7 +172,7 @@ def compute_exactly() -> None:
 
 
 def sum_of_squares(model: ResNet) -> float:
-    """Over all parameters that decay."""
+    """The sum of squares of all parameters that decay."""
     with torch.no_grad():
         return sum(value.square().sum().item() for name, value in model.named_parameters() if ".norm." not in name)
 

@@ -1,4 +1,4 @@
-"""A training image without its decoder, to measure what is left.
+"""`train_image` without its decoder, to measure the rest of the input pipeline.
 
 A module of its own, for worker processes to import.
 """
@@ -11,7 +11,7 @@ from resnet_tpu.errors import UserError
 
 
 def check_stub(what: str) -> None:
-    """Raises UserError for `what` where there is no library in C, which is asked for the facts of a file."""
+    """Raises UserError for `what` if the library in C, which reads the size of an image file, is not installed."""
     if not native.load():
         do = "See docs/input.md for how to get it."
         raise UserError(what, "an installation without the library in C", "one with it", do)
@@ -33,4 +33,4 @@ def undecoded(
     facts = library.read_facts(encoded) if library else None
     if library and facts:
         window = train_window(rng, facts.height, facts.width, image_size, min_crop_area)
-        library.resize_jpeg(b"", window, out, mirrored=mirrored, method=resize_method)  # refuses what holds nothing
+        library.resize_jpeg(b"", window, out, mirrored=mirrored, method=resize_method)  # refuses an empty file

@@ -1,9 +1,9 @@
-"""How long a device waits for its images: trained with the basic and with the optimized input pipeline.
+"""How long a device waits for its images in trainings with the basic and the optimized input pipeline.
 
 The step needs a little less than what the optimized pipeline can give. On GPU and TPU it is the real training step. On
 a CPU a real step would compete with the decoders for the cores, as no accelerator does; so there a stand-in takes its
-place, which sleeps for as long as the device would compute. All else is a training as always: the same loop, the same
-hand-over of batches, the share of time waited for input as it stands in its `metrics.jsonl`.
+place, which sleeps for as long as the device would compute. All else is an ordinary training: the same loop, the same
+hand-over of batches, and the share of time waited for input as recorded in its `metrics.jsonl`.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ PIPELINES: dict[str, dict[str, str]] = {
     "optimized": {"input_pipeline": "optimized"},
 }
 STUBBED = {"optimized without a decoder": PIPELINES["optimized"]}
-_HEADROOM = 1.25  # of the device's time over the loader's, which shares the cores with the hand-over
+_HEADROOM = 1.25  # the device's time over the loader's, whose cores also do the hand-over
 _MIN_STEPS = 4
 _STEPS_OF_A_DEVICE = 50
 _THIS = [sys.executable, "-m", "resnet_tpu.performance.bench.wait"]
@@ -142,7 +142,7 @@ def _tabulate(outputs: Outputs, config: Config, note: str) -> Grid:
 
 
 class _Pending:
-    """The result of a step that the device is still at: as much of a `jax.Array` as the training loop asks for."""
+    """The result of a step still running on the device: as much of a `jax.Array` as the training loop uses."""
 
     def __init__(self, done: Future[float]) -> None:
         self._done = done
@@ -162,7 +162,7 @@ class _Pending:
 def make_device(device_ms: float) -> TrainStep:
     """A stand-in for a training step on a device of its own: takes `device_ms`, asks for no core, learns nothing.
 
-    Like a device it works on one step at a time, from when the batch is there, while the host goes on at once.
+    Like a device, it works on one step at a time, once the batch has arrived, while the host continues at once.
     """
     device = ThreadPoolExecutor(1, thread_name_prefix="device")
 

@@ -6,7 +6,7 @@ from resnet_tpu.performance.plan.feeding import Host
 from resnet_tpu.performance.plan.plan import Plan, Step
 
 FEW_IMAGES = 32
-"""On a device; with fewer it is badly used."""
+"""Images on a device; with fewer, it is poorly utilised."""
 
 
 _SMALLER = {
@@ -19,7 +19,7 @@ _SMALLER = {
 
 
 def advise(plan: Plan) -> list[str]:
-    """Sentences; none when there is nothing to say."""
+    """Advice in sentences; none when there is nothing to say."""
     advice = []
     if plan.train and not plan.train.fits:
         advice += _fit_training(plan, plan.train)
@@ -52,7 +52,7 @@ def _feed(host: Host, wanted: float) -> str:
 
 
 def _fit_training(plan: Plan, step: Step) -> list[str]:
-    """The batch that may fit, if memory goes by it; and what the whole batch would need."""
+    """A batch that may fit, if memory is proportional to it; and what the whole batch would need."""
     choices = ["a larger slice"]
     if step.needed:
         share = step.needed / plan.topology.device_memory

@@ -1,4 +1,4 @@
-"""The compilers for TPUs and for NVIDIA's GPUs, without either: what they make of a lowered step, and estimate."""
+"""The compilers for TPUs and NVIDIA's GPUs, run without such devices: what they make of a step, and their estimates."""
 
 import dataclasses
 import functools
@@ -30,21 +30,21 @@ from resnet_tpu.training.compiler_options import accepted_options, compiler_opti
 log = logging.getLogger(__name__)
 
 FORMAT = 6
-"""Of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
+"""Version of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
 
 CUDA_PLUGINS = "jax-cuda13-pjrt", "jax-cuda12-pjrt"
 """Packages, each of which brings XLA for CUDA."""
 
 _ENVIRONMENT = {
-    "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server, which answers after minutes where there is none
+    "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server: where there is none, the request takes minutes to fail
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works beside a training that holds the TPU
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: what to compile for is said with each topology
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: each topology says what to compile for
 }
 _HURRIED = {"xla_jf_convolution_performance_target": "0"}
-"""The first form at hand for each convolution: the same buffers in half the time or less, and no more growing with the
-batch; but it is another program, mostly smaller, and its cycles mean nothing."""
+"""Takes the first form found for each convolution: the same buffers, compiled in half the time or less, which no longer
+grows with the batch; but it is a different program, mostly smaller, and its cycles mean nothing."""
 
 _PIN = re.compile(r"libtpu *== *([\d.]*\d)")
 _NEEDED = re.compile(r"(?:total memory required for [\w ]+ \(|Used )([\d.]+)([KMGT]?)")
@@ -78,7 +78,7 @@ def libtpu_version() -> str:
 
 
 def libtpu_of_training() -> str:
-    """The series, such as 0.0.42, that training on a TPU gets: JAX's extra pins it. Empty where JAX names none."""
+    """The series of libtpu, such as 0.0.42, that JAX's extra pins for training on a TPU. Empty if JAX pins none."""
     found = (_PIN.match(requirement) for requirement in importlib.metadata.requires("jax") or ())
     return next((pin[1] for pin in found if pin), "")
 
@@ -106,7 +106,7 @@ def compiler_of(topology: Topology) -> str:
 
 
 def warn_of_another() -> None:
-    """Warns where training would be compiled by another compiler than the one that is installed."""
+    """Warns if training would be compiled by another version of the compiler than the one that is installed."""
     version, series = libtpu_version(), libtpu_of_training()
     if series and not is_of_series(version, series):
         log.warning(
@@ -118,7 +118,7 @@ def warn_of_another() -> None:
 
 @functools.cache
 def devices_of(topology: Topology) -> tuple[Any, ...]:
-    """The devices of a slice that is not here, for shardings to compile for.
+    """The devices of a slice that is not attached, for shardings to compile with.
 
     Raises UserError when the compiler is not installed.
     """
@@ -129,7 +129,7 @@ def devices_of(topology: Topology) -> tuple[Any, ...]:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     bounds: dict[str, Any] = {"chip_config_name": topology.generation.chip_config}
-    if topology.chips == 1:  # a host has four otherwise; libtpu before 0.0.50 does not see that one has to do
+    if topology.chips == 1:  # a host has four otherwise; libtpu before 0.0.50 does not infer that one is meant
         bounds["chips_per_host_bounds"] = (1, 1, 1)
     found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **bounds)
     return tuple(found.devices)
@@ -144,8 +144,8 @@ def compile_step(
 ) -> Estimate:
     """Compiles a step that was lowered for `devices_of(topology)`; takes some minutes for a real one.
 
-    options: of the compiler, beside those that the step was jitted with.
-    hurry: only the memory is asked for. There are no operations then, and the program is another, mostly smaller one.
+    options: compiler options in addition to those that the step was jitted with.
+    hurry: estimate only the memory. The result has no operations, and its program is a different, mostly smaller one.
     What was compiled once is read from the user's cache: the same program for the same slice and compiler.
     Raises OutOfMemory when it does not fit.
     """
@@ -184,7 +184,7 @@ def _needed(message: str) -> int | None:
 
 
 def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str]) -> Path:
-    jitted = compiler_options_for(devices_of(topology)[0])  # which the program's text does not tell
+    jitted = compiler_options_for(devices_of(topology)[0])  # which the program's text does not contain
     key = "\n".join([str(FORMAT), compiler_of(topology), topology.name, f"{jitted} {options}", lowered.as_text()])
     return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
@@ -196,7 +196,7 @@ def _read(path: Path) -> Estimate | OutOfMemory | None:
             return OutOfMemory(found["needed"])
         operations = tuple(Operation(*row) for row in found["operations"])
         return Estimate(Memory(**found["memory"]), operations)
-    except (OSError, ValueError, LookupError, TypeError):  # damaged: made anew
+    except (OSError, ValueError, LookupError, TypeError):  # damaged: compiled again
         return None
 
 

@@ -1,4 +1,4 @@
-"""An epoch of images on its way to the devices, simulated: every host reads, decodes and waits for the others.
+"""Simulates an epoch of images on its way to the devices: every host reads, decodes and waits for the others.
 
 It models `data.loader`: workers make the chunks of a batch in order, some of them ahead of their use, from image files
 that are read from a bucket further ahead; the host takes in a few batches before the devices need them; and a step
@@ -25,13 +25,13 @@ class Host:
     """What feeds the devices of one machine."""
 
     images_per_sec: float
-    """That all its workers decode together."""
+    """Images that all its workers together decode per second."""
     mb_per_sec: float | None = None
-    """That it reads; None for files that lie in memory, or on a disk that is fast enough."""
+    """Megabytes that it reads per second; None for files in memory, or on a disk that is fast enough."""
     image_kb: float = 110.0
-    """Of a file in the mean, as of ImageNet's."""
+    """Mean size of a file; the default is that of ImageNet's."""
     workers: int = 96
-    """As many as the cores of the smallest host that Google Cloud has for a TPU."""
+    """By default, the cores of the smallest host that Google Cloud has for a TPU."""
 
     @property
     def images_read_per_sec(self) -> float:
@@ -40,23 +40,23 @@ class Host:
 
     @property
     def most_images_per_sec(self) -> float:
-        """That it gives in the long run."""
+        """Images that it gives per second in the long run."""
         return min(self.images_per_sec, self.images_read_per_sec)
 
     @property
     def limit(self) -> str:
-        """What it gives no more for: 'reading' or 'decoding'."""
+        """What limits it: 'reading' or 'decoding'."""
         return "reading" if self.images_read_per_sec < self.images_per_sec else "decoding"
 
 
 @dataclass(frozen=True)
 class Slow:
-    """A while in which a bucket gives less."""
+    """A period in which a bucket is slower."""
 
     begin: float  # seconds from the start
     seconds: float
-    speed: float  # of the usual one: 0.1
-    hosts: int  # the first of all, that notice it
+    speed: float  # as a fraction of the usual one, such as 0.1
+    hosts: int  # how many notice it, counted from the first
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class _Loader:
         self._ahead = parts + 2 * host.workers
         request = CHUNKS_PER_REQUEST * self._sizes[0] * host.image_kb * 1000
         self._requests_ahead = max(1, min(THREADS, int(MOST_BYTES / request)))
-        self._calls = [begin] * self._ahead  # when the training asked for a chunk, of all so far
-        self._begun: list[float] = []  # of all chunks so far
+        self._calls = [begin] * self._ahead  # when the training asked for each chunk so far
+        self._begun: list[float] = []  # when each chunk so far was begun
         self._link, self._begin = begin, begin
         self.held = _Held()
 
     def batch(self, asked: float) -> tuple[float, float]:
-        """The next batch of a training that asks for it then: when its first chunk was begun, and when it is there."""
+        """The next batch, asked for at `asked`: when its first chunk was begun, and when the batch is complete."""
         first = math.inf
         for size in self._sizes:
             self._calls.append(asked)
@@ -135,14 +135,14 @@ class _Loader:
         return float(self._rng.gamma(size / _SPREAD**2, mean * _SPREAD**2))
 
     def _read(self, size: int) -> float:
-        """When the files of a chunk are there, one after the other on the way from the bucket."""
+        """When the files of a chunk have arrived; they come from the bucket one after another."""
         wanted = len(self._begun) - 1 - CHUNKS_PER_REQUEST * self._requests_ahead
         since = max(self._link, self._begun[wanted] if wanted >= 0 else self._begin)
         self._link = self._end_of(since, size / self._host.images_read_per_sec)
         return self._link
 
     def _end_of(self, since: float, seconds: float) -> float:
-        """When something ends that takes so long at the usual speed."""
+        """When a transfer begun at `since` ends that takes `seconds` at the usual speed."""
         for slow in self._slow:
             end = slow.begin + slow.seconds
             if since < end and since + seconds > slow.begin:
@@ -164,9 +164,9 @@ def simulate(
     slow: Sequence[Slow] = (),
     lost: Lost | None = None,
 ) -> Epoch:
-    """So many steps on `hosts` equal machines, each of which gets an equal part of a batch of all.
+    """Simulates `steps` steps on `hosts` equal machines, each of which gets an equal part of every batch.
 
-    The times to decode are drawn, the same in each call. A second for an epoch of ImageNet.
+    Decoding times are drawn at random, but the same in each call. An epoch of ImageNet takes a second to simulate.
     """
     per_host = batch_size // hosts
 

@@ -1,12 +1,12 @@
-"""What NVIDIA's GPUs can do, each for itself, and what XLA has to know of one that is not here."""
+"""What each of NVIDIA's GPUs can do, and what XLA has to know about one that is not attached."""
 
 from resnet_tpu.performance.plan.generations import GB, Generation
 
 COUNTS = (1, 2, 4, 8)
-"""GPUs of one machine, which NVLink joins."""
+"""Numbers of GPUs in one machine, connected by NVLink."""
 
 PREALLOCATED = 0.75
-"""Of a GPU's memory: what JAX takes when it starts, and gives to programs (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
+"""Fraction of a GPU's memory that JAX takes at its start and gives to programs (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
 
 _TARGET = """
 gpu_device_info {{

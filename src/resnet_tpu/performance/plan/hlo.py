@@ -48,13 +48,13 @@ class Instruction:
 
     @property
     def collective(self) -> str | None:
-        """Which operation between devices this is, if one."""
+        """The kind of collective operation that this is, if it is one."""
         opcode = self.opcode.removesuffix("-start")
         return opcode if opcode in COLLECTIVES else None
 
     @property
     def has_work(self) -> bool:
-        """Whether a device spends time on this; fetching ahead (`copy-start`, `slice-start`) runs beside the rest."""
+        """Whether a device spends time on this; fetching ahead (`copy-start`, `slice-start`) overlaps with the rest."""
         if self.opcode in _FREE or self.opcode.endswith(("-done", "-update")):
             return False
         return self.collective is not None or not self.opcode.endswith("-start")
@@ -72,7 +72,7 @@ class Module:
     computations: dict[str, Computation]
 
     def executed(self) -> Iterator[tuple[Instruction, Computation, int]]:
-        """(operation, where it stands, how often it runs) of all that has work of its own."""
+        """(operation, the computation it is in, how often it runs) of every operation with work of its own."""
         yield from self._walk(self.entry, 1)
 
     def _walk(self, computation: Computation, times: int) -> Iterator[tuple[Instruction, Computation, int]]:
@@ -128,7 +128,7 @@ def _parse_instruction(name: str, rest: str) -> Instruction:
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis closes that `text` begins with."""
+    """The index at which the parenthesis that `text` begins with is closed."""
     depth = 0
     for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

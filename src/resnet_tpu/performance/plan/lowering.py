@@ -1,4 +1,4 @@
-"""The steps of a run, lowered for devices that are not here."""
+"""The steps of a run, lowered for devices that are not attached."""
 
 import functools
 from typing import Any
@@ -19,7 +19,7 @@ from resnet_tpu.training.step import make_eval_step, train_step_of
 def lower_train_step(config: Config, mesh: Mesh, *, kernels: Kernels | None = None) -> jax.stages.Lowered:
     """One optimizer step of the whole batch. Counts of images and classes must be resolved, and the batch divide.
 
-    kernels: as of `train_step_of`.
+    kernels: as in `train_step_of`.
     """
     network = network_of(config, mesh)
     step: Any = train_step_of(network, config, mesh, kernels=kernels)

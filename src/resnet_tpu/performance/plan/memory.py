@@ -24,7 +24,7 @@ class Memory:
     optimizer: int
     statistics: int  # of batch norm, and moving averages
     batch: int
-    activations: int  # all that a step holds in between
+    activations: int  # all intermediate values of a step
     program: int
     other: int
 

@@ -86,7 +86,7 @@ def _sum_cycles(members: Iterable[Operation]) -> int | None:
 def layer_of(op_name: str) -> str:
     """`jit(step)/transpose(jvp(group1/block1))/conv1/conv_general_dilated` -> `group1/block1/conv1`."""
     parts = _TRANSFORM.sub("", _NO_LAYER.sub("", op_name)).split("/")[:-1]
-    parts = [part for part in parts if part and "->" not in part]  # a sum of products by its letters is no layer
+    parts = [part for part in parts if part and "->" not in part]  # the subscripts of an einsum are not a layer
     begin = max((index for index, part in enumerate(parts) if part == parts[0]), default=0)  # inner gradients repeat it
     return "/".join(parts[begin:])
 
@@ -128,5 +128,5 @@ def _bytes(instruction: Instruction, computation: Computation) -> int:
     if instruction.collective:
         return array_bytes(instruction.shape, padded=False)
     if instruction.opcode == "custom-call" and not _library_kind(instruction):
-        return 0  # on a TPU these give memory that is there another shape
+        return 0  # on a TPU these only give existing memory another shape
     return bytes_moved(instruction, computation)

@@ -62,7 +62,7 @@ def _bars(axes: Axes, plans: Sequence[Plan], value: Callable[[Plan], float | Non
 
 
 def _draw_memory(axes: Axes, plans: Sequence[Plan]) -> None:
-    """Kinds one after the other, and a line where the memory of the device ends."""
+    """Kinds of memory stacked in one bar, and a line where the memory of the device ends."""
     left = [0.0] * len(plans)
     for kind, colour in zip(_KINDS, COLOURS, strict=False):
         found = [_step(plan).memory for plan in plans]

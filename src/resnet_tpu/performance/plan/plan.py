@@ -24,12 +24,12 @@ from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.training.run import lengths_of, resolve
 
 PROGRAM = 0.03
-"""Of a device's memory: left to the program where only the other memory is asked for. 0.01 to 0.26 GiB were seen."""
+"""Fraction of a device's memory left to the program when only the rest is estimated. 0.01 to 0.26 GiB were seen."""
 
 _SIMULATED_STEPS = 200
 
 _ANY_LENGTH = {"num_train_images": 1_281_167, "train_steps": 112_590}
-"""What a step is compiled for: the length is but numbers in the schedule, and runs of all lengths share one program."""
+"""Lengths to compile with: they are only numbers in the schedule, so runs of all lengths can share one program."""
 
 Notice = Callable[[str], contextlib.AbstractContextManager[Any]]
 """Says what is being done while it lasts: `with notice("compiling ..."):`."""
@@ -80,9 +80,9 @@ class Plan:
 
     @property
     def hours(self) -> float | None:
-        """Of training and, where planned, its evaluations; None when training was not planned or does not fit.
+        """Hours of training and, where planned, its evaluations; None when training was not planned or does not fit.
 
-        A step takes as long as its images do, where they take longer.
+        Where supplying the images of a step takes longer than computing it, that time counts.
         """
         if not (self.train and self.train.time and self.fits):
             return None
@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def input_wait(self) -> float | None:
-        """The fraction of a training in which the devices wait for images; None where nothing is known of these."""
+        """The fraction of a training in which the devices wait for images; None if nothing is known about these."""
         if not (self.train and self.train.time and self.host):
             return None
         return 1 - self.train.time.total / self._seconds(self.train)
@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def cost(self) -> float | None:
-        """Of these hours on all chips of the slice."""
+        """The cost of these hours on all chips of the slice."""
         if self.hours is None or self.price_per_chip_hour is None:
             return None
         return self.hours * self.topology.chips * self.price_per_chip_hour

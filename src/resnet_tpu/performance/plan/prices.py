@@ -1,4 +1,4 @@
-"""Prices of chips, as the user gives them: the project knows none, for they change with region and contract."""
+"""Prices of chips, as the user gives them: the project knows none, because they change with region and contract."""
 
 from collections.abc import Mapping
 

@@ -7,18 +7,18 @@ GRAIN = 8
 """Images by which the batch of a device changes: the TPU's tiles have 8 rows."""
 
 ENOUGH = 0.9
-"""Of what is available: a batch that takes as much is the answer, as to prove that the next one fails costs most."""
+"""Fraction of the available memory: a batch that takes this is accepted, as proving that the next fails costs most."""
 
 AIM = 0.96
-"""Of what is available, at which a guess is aimed: what fits only by computing things anew is slow."""
+"""Fraction of the available memory that a guess aims at: what fits only by recomputing values is slow."""
 
 
 def find_largest(needed: Callable[[int], float], available: float, start: int, *, most: int = 4096) -> int | None:
     """The largest batch per device for which `needed(batch)` bytes are at most `available`, or one that takes `ENOUGH`.
 
-    Begins at `start`, and guesses on from there by a straight line through what it has seen: two or three calls as a
-    rule, each of which compiles. Ends as well when a batch larger by a 16th is known to fail. infinity stands for too
-    much of unknown size. At most `most`; None when not even one image fits.
+    Begins at `start` and extrapolates linearly from what it has seen: usually two or three calls, each of which
+    compiles. Also ends when a batch larger by a 16th is known to fail. `needed` gives infinity for too much of unknown
+    size. At most `most`; None when not even one image fits.
     """
     seen: dict[int, float] = {}
     fits, fails = 0, most + 1

@@ -43,7 +43,7 @@ def topologies() -> list[str]:
 def topology_of(name: str) -> str | None:
     """The topology of the slice called `name`, as the TPU compiler names it: of v3-32 `v3:4x4`, of v4-8 `v4:2x2x1`.
 
-    None for a name that is no slice's, such as that of another recipe. A slice of n cores has n/2 chips where a chip
+    None for a name that is not a slice, such as another recipe's. A slice of n cores has n/2 chips where a chip
     has two cores (v2, v3, v4, v5p), else n (v5e, v6e).
     Source: Cloud TPU's documentation of each generation.
     """

@@ -1,4 +1,4 @@
-"""How long a step takes: on TPUs by the compiler's estimate and what has to be added to it, on GPUs at least."""
+"""How long a step takes: on TPUs the compiler's estimate plus what it leaves out, on GPUs a lower bound."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from resnet_tpu.performance.plan.topology import Topology
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one step, one operation after the other. On GPUs the compiler says nothing: the rest is a bound."""
+    """Seconds of one step, one operation after the other. On GPUs the compiler gives no time: the rest is a bound."""
 
     compiler: float  # cycles of the compiler, over the clock
     memory: float  # operations for which the compiler gives no cycles: their bytes at the memory's full rate

@@ -9,7 +9,7 @@ from resnet_tpu.performance.plan.generations import GENERATIONS, Generation
 from resnet_tpu.performance.plan.gpus import COUNTS, GPUS
 from resnet_tpu.performance.plan.slices import topologies, topology_of
 
-_CHIPS_ON_A_HOST = 4  # of slices with several
+_CHIPS_ON_A_HOST = 4  # in slices with several hosts
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Topology:
 
 
 def find_topology(name: str) -> Topology:
-    """The slice called `name`: `v5e:2x4` as the compiler says, or `v3-32` as Google Cloud; or GPUs: `h200:8`.
+    """The slice called `name`: `v5e:2x4` as the compiler calls it, or `v3-32` as Google Cloud does; or GPUs: `h200:8`.
 
-    Raises UserError with those that there are.
+    Raises UserError, naming those that exist, for any other name.
     """
     known = [*topologies(), *(f"{gpu}:{count}" for gpu in GPUS for count in COUNTS)]
     found = topology_of(name.replace("v5litepod", "v5e")) or name

@@ -11,7 +11,7 @@ _ENOUGH = 0.9
 _NOTABLE = 0.3
 """Share of the time or of the pixels from which on a remedy is worthwhile."""
 _CACHE_SHARE = 0.5
-"""Of the free memory that a cache may take: the default of cache_memory."""
+"""Share of the free memory that a cache may take: the default of cache_memory."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class InputFigures:
     decoder_speed: float | None
     """Crop, decoding and resizing alone, of images in memory; None where nothing is decoded."""
     needed_speed: float | None
-    """What the training step takes when its data are there; None: not known."""
+    """What the training step takes when its data are ready; None: not known."""
     cores: int
     workers: int
     busy_share: float
@@ -51,7 +51,7 @@ class InputFigures:
     storage_share: float
     """Share of its time for which a worker waits for storage."""
     step_shares_cores: bool
-    """The step runs on this machine's CPU."""
+    """Whether the step runs on this machine's CPU."""
     free_bytes: float
     stages: tuple[Stage, ...]
     photos: Photos | None
@@ -135,7 +135,7 @@ def _for_photos(figures: InputFigures, photos: Photos) -> Iterator[Advice]:
 
 
 def _waits_for_lock(figures: InputFigures) -> bool:
-    """Whether threads have all the cores they could use, and do not use them, nor does anyone else."""
+    """Whether cores that the threads could use are idle, used neither by them nor by other programs."""
     expected = min(figures.workers, figures.cores) / figures.cores
     in_use = figures.busy_share + figures.others_share
     return figures.data.input_workers != "processes" and in_use < _ENOUGH * expected

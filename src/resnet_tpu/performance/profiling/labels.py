@@ -46,14 +46,14 @@ def labels_of(program: str) -> dict[str, Label]:
 
 
 def _single(layer: str) -> str:
-    """The layer, or nothing for what was put together from several, as the sum of all gradients is."""
+    """The layer; empty for what was merged from several layers, such as the sum of all gradients."""
     return "" if re.search("[:;]", layer) else layer
 
 
 def _placed(computation: Computation, module: Module) -> Computation:
-    """The operations; one that does not say where it comes from is from where those in it do, or the next that use it.
+    """The operations; one without an origin gets that of the operations in it, or of the next ones that use it.
 
-    The CPU's compiler loses the place of what it fuses or writes anew, such as the gradients of kernels.
+    The CPU's compiler loses the origin of what it fuses or rewrites, such as the gradients of kernels.
     """
     users: dict[str, list[str]] = defaultdict(list)
     origins = {}

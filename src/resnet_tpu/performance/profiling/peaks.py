@@ -1,4 +1,4 @@
-"""What devices can do at most."""
+"""Peak arithmetic rates of devices."""
 
 from resnet_tpu.performance.plan.generations import GENERATIONS
 

@@ -19,8 +19,9 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_of_machine
 from resnet_tpu.system.machine import num_cores
+from resnet_tpu.training.kernel_setting import step_of
+from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.reference import random_batch, random_state
-from resnet_tpu.training.tune import resolve_kernels, step_of
 
 _MOST_PER_CPU = 32
 """Images per step when a CPU's is measured: its speed hardly depends on it, a batch of 1024 takes minutes."""
@@ -37,7 +38,7 @@ class LoaderSpeed:
 
 
 def measure_loader(config: Config, source: Source, *, seconds: float) -> LoaderSpeed:
-    """The loader as configured, for about so long. With a cache, after a first epoch that fills it."""
+    """Measures the loader as configured, for about `seconds`; with a cache, after a first epoch that fills it."""
     batch_size = config.train.train_batch_size
     with train_batches(source, config.data, batch_size=batch_size, seed=config.train.seed) as batches:
         warm_up = len(source) if config.data.cache != "none" else batch_size
@@ -55,7 +56,7 @@ def measure_loader(config: Config, source: Source, *, seconds: float) -> LoaderS
 def measure_decoder(
     encoded: Sequence[bytes], data: DataConfig, *, honour_exif: bool, threads: int, seconds: float
 ) -> float:
-    """Crop, decoding and resizing of these image files, in memory, by so many threads, for about so long."""
+    """Images per second that `threads` threads crop, decode and resize from files in memory, over about `seconds`."""
     stop_at = time.perf_counter() + seconds
 
     def run(first: int) -> int:
@@ -74,7 +75,7 @@ def measure_decoder(
 
 
 def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
-    """Images per second of the training step with data that are on the devices already, for about so long.
+    """Images per second of the training step with data that are on the devices already, over about `seconds`.
 
     The counts of images and classes must be resolved. On a CPU the batch is smaller than that of the training.
     """

@@ -100,7 +100,7 @@ def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: in
 def _walk(
     watch: Stopwatch, read: Reader, source: Source, data: DataConfig, seed: int, count: int
 ) -> list[tuple[tuple[int, int], bytes]]:
-    """Takes the first `count` images of the training through the stages; (sides, image file) of each that is one."""
+    """Takes the first `count` images of the training through the stages; returns (sides, file) of each sound one."""
     out, photos = np.empty((data.image_size, data.image_size, 3), np.uint8), []
     is_cached = data.cache == "decoded"  # from the second epoch on nothing is read
     for position in range(count):
@@ -150,7 +150,7 @@ def _time_decoding(
 
 
 def _told_apart(watch: Stopwatch) -> dict[str, int]:
-    """Time by stage: the decoder may crop and resize as well, so that what it takes alone is a difference."""
+    """Time by stage: the decoder may crop and resize as well, so its own time is computed as a difference."""
     spent = dict(watch.cpu_ns)
     from_file, from_pixels = spent.pop(_FROM_FILE, None), spent.pop(_FROM_PIXELS, None)
     if from_pixels is not None:
@@ -162,7 +162,7 @@ def _told_apart(watch: Stopwatch) -> dict[str, int]:
 
 
 def _waiting(watch: Stopwatch) -> float:
-    """Time for which reading waited, in ns; what other programs slow down, they slow down everywhere."""
+    """Time for which reading waited, in ns; other programs are assumed to slow all stages down alike."""
     computing = [name for name in watch.cpu_ns if name != READ]
     slowdown = sum(watch.wall_ns[name] for name in computing) / sum(watch.cpu_ns[name] for name in computing)
     return max(0.0, watch.wall_ns[READ] - slowdown * watch.cpu_ns[READ])
@@ -205,7 +205,7 @@ def _policies(data: DataConfig) -> list[str]:
 
 
 def time_hand_over(config: Config, mesh: Mesh) -> Stage:
-    """Bringing a batch to the devices."""
+    """The CPU time of bringing a batch to the devices, per image."""
     batch, spent = random_rows(config), []
     for _ in range(_TRANSFERS):
         begin = time.process_time()

@@ -99,7 +99,7 @@ def summarise(trace: Trace, labels: Mapping[str, Label]) -> StepSummary:
 
 
 def union(spans: Iterable[tuple[float, float]]) -> list[Span]:
-    """What any of the spans covers, as spans that lie apart."""
+    """The union of the spans, as disjoint spans in order."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1].end:
@@ -110,7 +110,7 @@ def union(spans: Iterable[tuple[float, float]]) -> list[Span]:
 
 
 def intersect(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
-    """What both cover. In each, spans are in order and lie apart."""
+    """What both cover. Each holds disjoint spans in order."""
     found, i, k = [], 0, 0
     while i < len(one) and k < len(other):
         start, end = max(one[i].start, other[k].start), min(one[i].end, other[k].end)

@@ -66,7 +66,7 @@ def find_trace(path: str) -> str:
 
 
 def read_trace(path: str) -> Trace:
-    """The trace in the file `path`. Raises UserError when it is no trace, or of no training."""
+    """The trace in the file `path`. Raises UserError when it is not a trace, or not one of a training."""
     with storage.open_read(path) as file:
         content = file.read()
     try:

@@ -17,10 +17,10 @@ from resnet_tpu.performance.profiling.peaks import find_peak
 from resnet_tpu.performance.profiling.summary import StepSummary, summarise
 from resnet_tpu.performance.profiling.trace import find_trace, read_trace
 from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
+from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.profiler import can_trace, publish
 from resnet_tpu.training.run import resolve
-from resnet_tpu.training.tune import resolve_kernels
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _WARM_UP = 6
 
 @dataclass(frozen=True)
 class Throughput:
-    """What a training does, as far as a trace does not say it."""
+    """Figures of a training that a trace does not contain."""
 
     device: str
     images_per_sec: float
@@ -46,7 +46,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class TrainProfile:
-    """Where the time of training steps goes. `throughput` is None when nothing but a trace is there."""
+    """Where the time of training steps goes. `throughput` is None if only a trace is available."""
 
     trace: str
     steps: StepSummary
@@ -73,8 +73,8 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     run = resolve(run, open_source(run.data, "train"))
     mesh = distributed.make_mesh(run.run.num_cores)
     trace = read_trace(path := find_trace(folder))
-    choice = resolve_kernels(run, mesh, None)
-    labels = labels_of(lower_train_step(run, mesh, kernels=KERNELS[choice.kernels](mesh)).compile().as_text() or "")
+    setting = resolve_kernels(run, mesh, None)
+    labels = labels_of(lower_train_step(run, mesh, kernels=KERNELS[setting.kernels](mesh)).compile().as_text() or "")
     write_labels(folder, labels, (event.name for lanes in trace.devices.values() for lane in lanes for event in lane))
     summary = summarise(trace, labels)
     device, peak = mesh.devices.flat[0].device_kind, find_peak(mesh.devices.flat[0].device_kind)
@@ -88,6 +88,6 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
 
 
 def read_profile(path: str) -> TrainProfile:
-    """What the newest trace at `path` says, captured by whatever training; see `find_trace`."""
+    """What the newest trace at `path` says, whichever training captured it; see `find_trace`."""
     found = find_trace(path)
     return TrainProfile(found, summarise(read_trace(found), read_labels(storage.parent_of(found))), None)

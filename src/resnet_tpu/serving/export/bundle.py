@@ -1,8 +1,8 @@
-"""A bundle: the folder that holds a trained network in forms that run elsewhere, and all there is to know of it.
+"""A bundle: the folder that holds a trained network in forms that run elsewhere, and all there is to know about it.
 
 `EXPORT_DIR/<unix seconds>/`: `bundle.json` (the model card, the options, every file with its size and SHA-256),
-`labels.txt` (the class of each output), and the files of the forms. A folder without `bundle.json` is no bundle, and
-that file is written last.
+`labels.txt` (the class of each output), and the files of the forms. A folder without `bundle.json` is not a bundle,
+and that file is written last.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from resnet_tpu.system.machine import has_accelerator
 DESCRIPTION, LABELS = "bundle.json", "labels.txt"
 
 FORMAT = 1
-"""Of `bundle.json`; a bundle of a later one is refused."""
+"""Version of `bundle.json`; a bundle of a later version is refused."""
 
 Form = Literal["stablehlo", "onnx", "int8", "savedmodel"]
 
@@ -63,7 +63,7 @@ class Bundle:
     """What a bundle says of itself.
 
     version: the unix seconds in the name of its folder, or else when it was written. description: the model card, for
-    anyone to see; `docs/export.md` lists its keys. config: of the training. files: (bytes, SHA-256) by path in it.
+    anyone to see; `docs/export.md` lists its keys. config: the training's. files: (bytes, SHA-256) by path in it.
     """
 
     path: str
@@ -106,7 +106,7 @@ def newest_bundle(folder: str) -> str:
 
 
 def find_bundle(path: str) -> str | None:
-    """The bundle that `path` means; None when it means none, as a checkpoint, or cannot be reached."""
+    """The bundle that `path` refers to; None if it refers to none, like a checkpoint, or cannot be reached."""
     with contextlib.suppress(UserError):
         return _search(path)
     return None
@@ -259,9 +259,9 @@ def load_classifier(
 ) -> Classifier:
     """The network of the bundle, ready to run.
 
-    form: default ONNX Runtime on a CPU, where the bundle has its form and it is installed, else StableHLO through XLA.
-    num_threads: of ONNX Runtime; default all cores. XLA takes all cores anyway. Raises UserError for a form that the
-    bundle has not, whose package is missing, or whose file is damaged.
+    form: by default ONNX Runtime on a CPU, if the bundle has its form and it is installed, else StableHLO through XLA.
+    num_threads: for ONNX Runtime; default: all cores. XLA always takes all cores. Raises UserError for a form that the
+    bundle does not have, whose package is missing, or whose file is damaged.
     """
     form = form or default_form(bundle)
     if form not in bundle.forms:
@@ -292,7 +292,7 @@ def default_form(bundle: Bundle) -> Form:
 
 
 def _runs_on_accelerator() -> bool:
-    """Whether JAX runs on anything but a CPU here. Where it cannot, that costs no import of JAX."""
+    """Whether JAX runs on anything but a CPU here. If it cannot, JAX is not even imported."""
     if os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, _PLUGINS)):
         return False
     if not has_accelerator():

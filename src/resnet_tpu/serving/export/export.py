@@ -67,7 +67,7 @@ def export_model(trained: Trained, config: Config) -> str:
 
 
 def check_export(asked: EvalConfig) -> None:
-    """Raises UserError for options that do not fit, packages that are missing, and a folder not to be written to."""
+    """Raises UserError for options that do not fit, missing packages, and a folder that cannot be written to."""
     for form in chosen_forms(asked):
         packages, extra = _PACKAGES.get(form, ((), ""))
         for package in packages:
@@ -81,7 +81,7 @@ def check_export(asked: EvalConfig) -> None:
 
 
 def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
-    """The forms that the options ask for, each once. Raises UserError for one that there is not."""
+    """The forms that the options ask for, each once. Raises UserError for an unknown form."""
     if not asked.export_forms:
         return tuple(form for form in _DEFAULT_FORMS if _is_installed(form))
     names = [name.strip() for name in asked.export_forms.split(",")]
@@ -94,7 +94,7 @@ def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
 
 
 def batch_sizes(asked: EvalConfig) -> tuple[int, ...]:
-    """The numbers in `inference_batch_sizes`. Raises UserError when they are none."""
+    """The numbers in `inference_batch_sizes`, ascending. Raises UserError for anything but positive numbers."""
     sizes = numbers_in(asked.inference_batch_sizes, int)
     if not sizes or min(sizes) < 1:
         expected = "positive numbers separated by commas, such as 1,8,32"

@@ -18,7 +18,7 @@ class Folded:
     """A network without batch norms, float32.
 
     weights: by name, in the layout of the checkpoint (kernels HWIO):
-    `X/kernel` and `X/bias` of a convolution X, with the batch norm that followed it in them;
+    `X/kernel` and `X/bias` of a convolution X, with the batch norm that followed it folded in;
     `X/scale` and `X/bias` of a batch norm that no convolution precedes;
     `X/scale`, `X/bias`, `X/v` of an EvoNorm, with `X/std` (of the batch) in B0.
     mean, std: of the pixels 0..255, float32 [3]. class_names: one for every output; those without are numbered.
@@ -80,7 +80,7 @@ def _fold_conv(weights: dict[str, np.ndarray], name: str, params: Mapping[str, A
 
 
 def _norm(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """A norm in evaluation: of a batch norm what is left, x * scale + bias; an EvoNorm's arrays as vectors."""
+    """A norm in evaluation: a batch norm reduced to x * scale + bias; an EvoNorm's arrays as vectors."""
     arrays = {key: np.asarray(array, np.float64).reshape(-1) for key, array in {**params, **stats}.items()}
     if "v" in arrays:
         evonorm = {key: arrays[key] for key in _EVONORM}

@@ -16,7 +16,7 @@ from resnet_tpu.serving.export.runtime import FILES
 from resnet_tpu.serving.export.walk import Pads, walk
 
 OPSET = 17
-"""Of 2022: old enough for what reads ONNX in the field, new enough for all that a ResNet needs."""
+"""Of 2022: old enough for the programs in the field that read ONNX, new enough for all that a ResNet needs."""
 
 _IR_VERSION = 8  # that came with this opset
 
@@ -26,7 +26,7 @@ _MAPS = [2, 3]  # axes of height and width
 def write_onnx(folded: Folded) -> dict[str, bytes]:
     """The file of the form: `images` uint8 [n, s, s, 3] -> `logits` and `probabilities` float32 [n, classes].
 
-    Normalisation is inside, channels come first in it, n is symbolic. Class names and image size are in its metadata.
+    Normalisation is included, channels come first inside, n is symbolic. Its metadata hold class names and image size.
     """
     model = make_model(folded)
     onnx.checker.check_model(model, full_check=True)

@@ -35,7 +35,7 @@ def predict_with_bundle(
 ) -> Predictions:
     """Predicts image files and folders, or a split of the data, as `training.predict.predict`, in one process.
 
-    form: default that of `load_classifier`. Raises UserError.
+    form: by default that of `load_classifier`. Raises UserError.
     """
     if output_dir:
         storage.check_writable(output_dir)
@@ -65,10 +65,10 @@ def run_source(
     what: str,
     advise: Callable[[], str],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `run` gives for the first `num_images` of `source`, their labels (-1: unknown), and the index of each.
+    """The outputs of `run` for the first `num_images` of `source`, their labels (-1: unknown), and the index of each.
 
-    Damaged images are left out, where the data options say so. Raises NonFiniteError for a batch of which something
-    is not finite: `what` it is, and what `advise` says.
+    Damaged images are left out if the data options say so. Raises NonFiniteError for a batch whose outputs are not all
+    finite, with `what` they are and what `advise` says.
     """
     batch_size = min(batch_size, num_images)
     batches = eval_batches(source, data, batch_size=batch_size, max_images=num_images)

@@ -30,7 +30,7 @@ _BATCH = 8
 _DO = "Take an earlier checkpoint, or leave int8 out of --forms."
 
 _QUANTIZED = ("Conv", "Add", "MaxPool", "AveragePool", "GlobalAveragePool", "Relu")
-"""What is computed in 8 bits. Not the classifier, nor what changes with the image: gates and EvoNorms."""
+"""Kinds of nodes computed in 8 bits. Not the classifier, nor what varies with the image: gates and EvoNorms."""
 
 
 def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
@@ -40,7 +40,7 @@ def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
     """
     images = _calibration_images(data)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of NumPy, about what ONNX Runtime does inside
+        warnings.simplefilter("ignore")  # from NumPy, about the internals of ONNX Runtime
         source, target = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
         onnx.save(make_model(folded), source)
         root = logging.getLogger()
@@ -63,7 +63,7 @@ def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
 
 
 def _check_ranges(model: onnx.ModelProto) -> None:
-    """Raises NonFiniteError when an activation that calibrated it was not finite: its range is none then."""
+    """Raises NonFiniteError when an activation was not finite during calibration: its range is meaningless then."""
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             array = onnx.numpy_helper.to_array(tensor)
@@ -89,7 +89,7 @@ def _calibration_images(data: DataConfig) -> Iterator[np.ndarray]:
 
 
 class _Spread:
-    """Examples of a source, evenly over all of it: a folder's come class by class."""
+    """Examples spread evenly over a source, because those of a folder come class by class."""
 
     def __init__(self, source: Source, count: int) -> None:
         self.class_names, self.num_classes, self.honour_exif = (

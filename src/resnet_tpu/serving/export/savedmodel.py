@@ -89,14 +89,14 @@ def load_savedmodel(bundle: Bundle) -> Classifier:
 
 
 def _tensorflow() -> Any:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it tells of every instruction set that it was not built for
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # it tells of them, and nothing is gained for a few images
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it logs every instruction set that it was not built for
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN is logged too, and gains nothing for a few images
     try:
         tf = importlib.import_module("tensorflow")
     except ImportError:
         raise missing_extra("Form savedmodel", "tensorflow", "tf") from None
-    with contextlib.suppress(RuntimeError):  # once it has begun it cannot be told
-        tf.config.set_visible_devices([], "GPU")  # of which it would take all memory, beside JAX
+    with contextlib.suppress(RuntimeError):  # too late once TensorFlow has started
+        tf.config.set_visible_devices([], "GPU")  # else it would take all the memory of GPUs that JAX uses
     return tf
 
 

@@ -1,4 +1,4 @@
-"""The network as StableHLO: one program for CPU, CUDA and TPU, for any number of images; weights beside it."""
+"""The network as StableHLO: one program for CPU, CUDA and TPU and any number of images, with separate weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def write_stablehlo(folded: Folded) -> dict[str, bytes]:
     """The files of the form.
 
     `model.stablehlo`: a serialized `jax.export` of (weights by name, images uint8 [n, s, s, 3]) -> (logits,
-    probabilities), float32 [n, classes], normalisation inside. `weights.safetensors`: the weights.
+    probabilities), float32 [n, classes], normalisation included. `weights.safetensors`: the weights.
     """
 
     def apply(weights: Mapping[str, jax.Array], images: jax.Array) -> tuple[jax.Array, jax.Array]:

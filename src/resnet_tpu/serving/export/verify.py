@@ -23,7 +23,7 @@ from resnet_tpu.training.step import normalize
 from resnet_tpu.training.trained import Trained, as_trained, trained_of
 
 TOLERANCE = 1e-5
-"""By how much the logits of a float32 form may differ, in parts of the largest logit, or of 1 where that is more."""
+"""How much the logits of a float32 form may differ, relative to the largest |logit|, or to 1 if that is larger."""
 
 ACCELERATOR_TOLERANCE = 2e-2
 """The same for StableHLO on a GPU or TPU, which rounds the factors of float32 products to TF32 or bfloat16."""
@@ -33,7 +33,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One way to compute the network, beside the trained network in float32, over the same images.
+    """One way to compute the network, compared with the trained network in float32 over the same images.
 
     logits, probabilities: the largest difference. same: images whose most probable class is the same. top_1: accuracy
     on the images whose label is known, None when none is. images_per_second: None when there is only one batch.
@@ -58,7 +58,7 @@ class Expected(NamedTuple):
 
 
 def open_expected(config: Config, images: Sequence[str], *, split: Split | None, num_images: int) -> Expected:
-    """The newest checkpoint of `model_dir`, and the images named, or without any the first of a split of the data.
+    """The newest checkpoint of `model_dir`, and the named images or, without any, the first of a split of the data.
 
     The split is test, or validation if there is no test, unless one is named. Raises UserError if there are no images,
     or they are of other classes.
@@ -77,8 +77,8 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
 def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
     """Compares every form of the bundle with the trained network.
 
-    Raises UserError when a float32 form does not compute what the network computes, NonFiniteError when a form computes
-    what is not finite.
+    Raises UserError when a float32 form does not compute what the network computes, NonFiniteError when a form gives
+    logits that are not finite.
     """
     trained, source, data, num_images = expected
     reference: np.ndarray | None = None

@@ -15,7 +15,7 @@ Pads = tuple[int, int]
 
 
 class Ops(Protocol[T]):
-    """What a form must be able to do. Activations are T, [n, h, w, c] or that form's order of it, float32.
+    """What a form must be able to do. Activations are T, float32 [n, h, w, c] or in the form's own order of axes.
 
     `name` is that of a layer, whose arrays are those of `Folded.weights` below it.
     """
@@ -45,7 +45,7 @@ class Ops(Protocol[T]):
         ...
 
     def average_pool(self, x: T, pads: Pads) -> T:
-        """The mean of what lies on the map of 2x2 windows with stride 2."""
+        """The mean of 2x2 windows with stride 2, not counting the padding."""
         ...
 
     def add(self, x: T, y: T, *, relu: bool) -> T:

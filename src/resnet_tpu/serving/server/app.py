@@ -32,7 +32,7 @@ _PAGE_HEADERS = {
 
 
 class _Part(StringConvertor):
-    """A part of a path up to what is asked of it: `flowers` of `flowers:predict`."""
+    """A segment of a path up to the verb: `flowers` of `flowers:predict`."""
 
     regex = "[^/:]+"
 
@@ -43,7 +43,7 @@ TopK = Annotated[int, Query(ge=1, description="Classes to name for each image.")
 
 
 def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastAPI:
-    """The server as an ASGI application. It is ready, in `state`, from its start on until someone says otherwise."""
+    """The server as an ASGI application. `state` says that it is ready from its start until someone changes that."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

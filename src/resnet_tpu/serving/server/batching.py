@@ -34,7 +34,7 @@ class Batcher:
         batch_sizes: Sequence[int] = (),
     ) -> None:
         """classify: images uint8 [n, s, s, 3] -> logits [n, classes]. batch_sizes: ascending, the only n that
-        it is given, filled up with zeros; empty for any n up to max_batch_size.
+        it is called with, padded with zeros; empty for any n up to max_batch_size.
         """
         self._classify, self._decoders, self._metrics = classify, decoders, metrics
         self._max_batch_size, self._max_wait, self._max_queue = max_batch_size, max_wait, max_queue
@@ -115,7 +115,7 @@ class Batcher:
 
     def _finish(self, answers: Sequence[Answer], done: asyncio.Future[np.ndarray]) -> None:
         self._is_running = False
-        self._consider()  # first: the network is not to wait for what becomes of the answers
+        self._consider()  # first, so that the network does not wait while answers are delivered
         error = done.exception()
         for index, answer in enumerate(answers):
             if answer.done():  # its caller is gone

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from resnet_tpu.serving.server.refusal import Refusal
 
 _CHARSETS = {b"utf-8", b"us-ascii"}
-"""Of names and fields. Of Python's others some take minutes for a megabyte."""
+"""Charsets accepted for names and fields. Some of Python's others take minutes for a megabyte."""
 
 
 class Pending:
@@ -39,7 +39,7 @@ class Share:
     held: int = 0
 
     def take(self, count: int) -> None:
-        """Counts so many bytes more. Raises Refusal (503) where the server holds too many."""
+        """Adds `count` bytes. Raises Refusal (503) if the server then holds too many."""
         self.held += count
         self.pending.held += count
         if self.pending.held > self.pending.limit:

@@ -10,7 +10,7 @@ from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.predict_api import to_json
 
 MAX_HEAD = 64 * 1024
-"""Bytes of the first line and the headers of a request. Also of one read: h11 bounds only what is not whole yet."""
+"""Bytes of the first line and the headers of a request. Also of one read: h11 bounds only what is incomplete."""
 
 _LINGER_SECONDS = 1.0
 """How long a refused client has to read why."""
@@ -32,7 +32,7 @@ def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
             super().connection_made(transport)
             transport.max_size = MAX_HEAD
             if len(self.connections) > options.max_connections:
-                # closed at once, the request that is on its way would reset the connection before the answer is read
+                # if it were closed at once, a request on its way would reset the connection before the answer is read
                 self.is_refused = True
                 self.connections.discard(self)
                 transport.write(busy)
@@ -66,7 +66,7 @@ def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
             self.transport.close()
 
         def _give_time(self) -> None:
-            """Time for one request, and for its answer to be taken: more than the application's own, which answers."""
+            """Allows time for a request and for reading its answer: more than the application, which answers first."""
             if self.deadline is not None:
                 self.deadline.cancel()
             self.deadline = self.loop.call_later(options.request_timeout + 1, self._end_late)
@@ -76,7 +76,7 @@ def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
                 self.transport.abort()
 
         def _is_idle(self) -> bool:
-            """Whether something was asked, all of it is answered, and the answers are on their way."""
+            """Whether there was a request, all requests are answered, and the answers are on their way."""
             is_between = self.cycle is not None and self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0]
             return is_between and not self.transport.get_write_buffer_size()
 

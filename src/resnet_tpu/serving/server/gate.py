@@ -76,7 +76,7 @@ class Gate:
 
 
 def _refused_head(scope: Scope) -> Response | None:
-    """The answer to a head that is too large, or whose body two readers would end at different bytes."""
+    """The answer to a head that is too large, or whose headers leave the length of its body ambiguous."""
     headers = scope["headers"]
     size = (
         len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(name) + len(value) + 4 for name, value in headers)

@@ -14,8 +14,8 @@ from resnet_tpu.serving.server.refusal import Refusal
 def decode(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarray:
     """The centre of the image as uint8 [image_size, image_size, 3], exactly as `resnet-tpu predict` sees a file.
 
-    data: with which the network is evaluated. Raises Refusal: 400 for what is no image, 413 for one of more than
-    `max_pixels`.
+    data: options with which the network is evaluated. Raises Refusal: 400 for anything but an image, 413 for one of
+    more than `max_pixels`.
     """
     out = np.empty((data.image_size, data.image_size, 3), np.uint8)
     try:
@@ -29,7 +29,7 @@ def decode(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarray:
 def prepare() -> None:
     """Loads what decoding needs, so that the first request does not wait for it, and keeps it off stderr.
 
-    Pillow warns of strange files. What a client is told is enough; it is not to fill the server's log.
+    Pillow warns about odd files. Telling the client is enough; such files must not fill the server's log.
     """
     warnings.filterwarnings("ignore", module="PIL")
     for kind in ("JPEG", "PNG"):

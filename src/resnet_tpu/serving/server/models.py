@@ -37,7 +37,7 @@ class Version:
     max_pixels: int
 
     def submit(self, images: Sequence[bytes] | Sequence[np.ndarray]) -> list[Answer]:
-        """The logits [classes], some time, of each of these files, or pixels [s, s, 3]; see `Batcher.submit`."""
+        """Futures of the logits [classes] of each of these files, or pixels [s, s, 3]; see `Batcher.submit`."""
         return self.batcher.submit([functools.partial(self._decode, image) for image in images])
 
     def _decode(self, image: bytes | np.ndarray) -> np.ndarray:
@@ -55,13 +55,13 @@ class Model:
         self._refused: tuple[str, object] | None = None  # the path of what did not work, and the state of its files
 
     def card(self) -> dict[str, Any]:
-        """What there is to know of the version that is served, for people."""
+        """The model card of the version that is served."""
         bundle = self.current.bundle
         own = {"name": self.name, "version": bundle.version, "form": self.current.form}
         return {**bundle.description, **own, "class_names": bundle.class_names, "image_size": bundle.image_size}
 
     def reload(self, loader: "Loader") -> None:
-        """Serves a newer bundle where there is one that works; what does not work is logged once, and changes nothing.
+        """Switches to a newer bundle if there is one that works; one that does not is logged once and changes nothing.
 
         Requests that are under way are answered by the version that took them.
         """
@@ -80,13 +80,13 @@ class Model:
                 log.info("Serving %s version %d from %s", self.name, bundle.version, path)
         except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one serves on)
             if found != self._refused:
-                self._refused = found  # what is still being copied is another state the next time
+                self._refused = found  # a bundle that is still being copied has another state the next time
                 loader.metrics.reloads.labels(self.name, "refused").inc()
                 log.warning("%s: version %d is kept. %s", self.name, self.current.bundle.version, describe(error))
 
 
 class Loader:
-    """Makes versions from bundles; what they share."""
+    """Makes versions from bundles, and holds what these share."""
 
     def __init__(self, options: ServeOptions, decoders: Executor, metrics: Metrics) -> None:
         self.options, self.decoders, self.metrics = options, decoders, metrics

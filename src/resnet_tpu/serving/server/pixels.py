@@ -1,4 +1,4 @@
-"""Arrays of pixels out of JSON, one image at a time.
+"""Parses arrays of pixels in JSON, one image at a time.
 
 A body of the largest size holds ten million numbers. Parsed into Python's objects all at once, they would take a
 gigabyte and hold the interpreter's lock for seconds, in which no request is answered.
@@ -22,7 +22,7 @@ _NOT_BRACKETS = b"0123456789 \t\r\n"
 def take_arrays(body: bytes, max_lists: int) -> tuple[bytes, dict[str, bytes]]:
     """The body with a name in place of each array of three or more dimensions, and the text of the arrays by name.
 
-    Of more than `max_lists` the rest stays in the body.
+    Arrays beyond the first `max_lists` stay in the body.
     """
     arrays: dict[str, bytes] = {}
     rest, at = [], 0
@@ -48,7 +48,7 @@ def parse_images(array: bytes, image_size: int, max_images: int) -> list[np.ndar
 
 
 def parse_image(text: bytes, image_size: int, index: int) -> np.ndarray:
-    """The image, uint8 [s, s, 3], in the text of an array. index: what to call it. Raises Refusal (400)."""
+    """The image, uint8 [s, s, 3], in the text of an array. index: its number in messages. Raises Refusal (400)."""
     # the brackets alone say how large the array will be
     if text.translate(None, _NOT_BRACKETS) == _brackets(image_size):
         try:

@@ -81,7 +81,7 @@ def _parse_object(body: bytes) -> dict[str, Any]:
 
 
 def _unnamed(value: Any, name: str) -> Any:
-    """What is given under this name, or without one."""
+    """The value that is given under this name, or without a name."""
     return value[name] if isinstance(value, dict) and value.keys() == {name} else value
 
 
@@ -114,7 +114,7 @@ def predict_answer(logits: np.ndarray, request: PredictRequest) -> Response:
 
 
 def to_json(value: Any) -> bytes:
-    """JSON in UTF-8, without spaces. Half a surrogate pair, which UTF-8 has not, becomes a question mark."""
+    """JSON in UTF-8, without spaces. A lone surrogate, which UTF-8 cannot encode, becomes a question mark."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 

@@ -85,7 +85,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _hang_up(*_: object) -> None:
-    """SIGHUP as SIGTERM, which uvicorn handles."""
+    """Handles SIGHUP like SIGTERM, which uvicorn handles."""
     signals.drop_lost_terminal()
     signal.raise_signal(signal.SIGTERM)
 
@@ -97,7 +97,7 @@ class _Server(uvicorn.Server):
         self, app: FastAPI, listener: socket.socket, options: ServeOptions, metrics: Metrics, state: State, model: str
     ) -> None:
         """model: the name of one that is served, for an example."""
-        # not a line for each request that does not fit
+        # no log line for each malformed request
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
         super().__init__(
@@ -142,7 +142,7 @@ class _Server(uvicorn.Server):
         await self._wait_for_clients(self._options.drain_seconds)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes no more connections, and answers what came on those that are there."""
+        """Accepts no more connections, and answers the requests on existing ones."""
         loop = asyncio.get_running_loop()
         late = [connection for listener in sockets or () for connection in accept_waiting(listener)]
         for server in self.servers:
@@ -153,7 +153,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _wait_for_clients(self, seconds: float) -> None:
-        """Waits until all clients have left, but no longer than this, or than until a second Ctrl-C."""
+        """Waits until all clients have left, but no longer than `seconds`, nor beyond a second Ctrl-C."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self.server_state.connections and loop.time() < end and not self.force_exit:
@@ -179,7 +179,7 @@ def accept_waiting(listener: socket.socket) -> list[socket.socket]:
 
 
 def _num_waiting(listener: socket.socket) -> int:
-    """Connections to take, 0 where the system does not tell. To ask lets no other thread run."""
+    """Connections waiting to be accepted; 0 if the system does not tell. Asking lets no other thread run."""
     if sys.platform != "linux":
         return 0
     info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)

@@ -19,7 +19,7 @@ from resnet_tpu.serving.server.refusal import CLIENT_GONE, Refusal
 T = TypeVar("T")
 
 _LARGE = 1_000_000
-"""Bytes from which on a body is worked on beside the event loop."""
+"""Bytes above which a body is processed in a thread, off the event loop."""
 
 
 class Service:
@@ -88,7 +88,7 @@ class Service:
         read: Callable[[Share], Awaitable[T]],
         work: Callable[[T], Coroutine[Any, Any, Response]],
     ) -> Response:
-        """What `work` makes of what `read` reads, within request_timeout and as long as the client is there."""
+        """The result of `work` on what `read` gives, within request_timeout and while the client stays connected."""
         seconds = self.options.request_timeout
         deadline = asyncio.get_running_loop().time() + seconds
         with self._pending.share() as share:
@@ -143,7 +143,7 @@ def _describe(result: np.ndarray | Refusal, class_names: Sequence[str], top_k: i
 
 
 async def _apart(num_bytes: int, function: Callable[[], T]) -> T:
-    """Calls the function: beside the event loop when there are many bytes to work on."""
+    """Calls the function, in a thread if there are many bytes to process."""
     return await asyncio.to_thread(function) if num_bytes > _LARGE else function()
 
 

@@ -1,7 +1,7 @@
-"""The optional library in C: decodes nothing but the window of a JPEG, resizes it, and computes the slow augmentations.
+"""The optional C library: decodes only the wanted window of a JPEG, resizes it, and computes the slow augmentations.
 
 The pixels are the same as without it. It exists if a compiler and libjpeg-turbo were available when the package was
-installed (build.py), and is used unless the environment says RESNET_TPU_NATIVE=0.
+installed (build.py), and is used unless RESNET_TPU_NATIVE=0 is set in the environment.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ class Facts(NamedTuple):
 
     height: int
     width: int
-    may_be_turned: bool  # there is EXIF or XMP, which can say so
+    may_be_turned: bool  # there are EXIF or XMP metadata, which can hold an orientation
 
 
 class Library:
@@ -33,7 +33,7 @@ class Library:
 
     def __init__(self, path: str) -> None:
         """Raises OSError when the library is missing, or does not belong to this version of the package."""
-        library = ctypes.CDLL(path)  # every call lets go of Python's lock
+        library = ctypes.CDLL(path)  # every call releases the GIL
         pointer, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
         window, target = [number] * 4, [pointer, number, number, number]
         if library.interface_version() != _INTERFACE:
@@ -46,7 +46,7 @@ class Library:
         library.sharpness.argtypes = [pointer, number, number, ctypes.c_float, pointer]
         library.warp.argtypes = [pointer, number, number, *[ctypes.c_float] * 7, ctypes.c_uint8, pointer]
         self._library = library
-        self._read_facts = ctypes.PyDLL(path).read_facts  # keeps the lock: shorter than to take it again
+        self._read_facts = ctypes.PyDLL(path).read_facts  # keeps the GIL: reacquiring it would take longer
         self._read_facts.argtypes = [pointer, ctypes.c_char_p, size, pointer]
         self._of_thread = threading.local()
 
@@ -59,7 +59,7 @@ class Library:
         return Facts(height, width, bool(may_be_turned))
 
     def resize_jpeg(self, encoded: bytes, window: Window, out: np.ndarray, *, mirrored: bool, method: str) -> bool:
-        """Fills `out` uint8 [S, S, 3] with a window of a JPEG. False: the plain path must do it."""
+        """Fills `out` uint8 [S, S, 3] with a window of a JPEG. False: the plain Python path must do it."""
         if not out.flags.c_contiguous:
             return False
         target = out.ctypes.data, len(out), mirrored, _METHODS[method]
@@ -75,7 +75,7 @@ class Library:
         return bool(self._library.resize_pixels(self._decoder(), *source, *target))
 
     def color(self, image: np.ndarray, factor: float) -> np.ndarray:
-        """As `operations.color`, of an image whose rows lie one after the other, as all that follow."""
+        """As `operations.color`, for a C-contiguous image; so are the methods below."""
         out = np.empty_like(image)
         self._library.color(image.ctypes.data, image.size // 3, factor, out.ctypes.data)
         return out
@@ -93,7 +93,7 @@ class Library:
         return out
 
     def _decoder(self) -> int | None:
-        """The memory of this thread."""
+        """The library's memory for this thread."""
         try:
             return self._of_thread.decoder.address
         except AttributeError:
@@ -102,7 +102,7 @@ class Library:
 
 
 class _Decoder:
-    """Memory of the library, given back with the thread that holds it."""
+    """Memory of the library, freed with the thread that holds it."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.address: int = library.decoder_new()
@@ -117,7 +117,7 @@ class _Decoder:
 
 @functools.cache
 def load() -> Library | None:
-    """The library; None when it is not there, or not wanted."""
+    """The library; None when it is missing or switched off."""
     if are_off():
         return None
     try:

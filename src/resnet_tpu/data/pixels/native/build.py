@@ -1,4 +1,4 @@
-"""Compiles the library, for the build hook (hatch_build.py), which runs this file before the package is there.
+"""Compiles the C library, for the build hook (hatch_build.py), which runs this file before the package is installed.
 
 Needs a C compiler, and libjpeg-turbo with its headers (Debian, Ubuntu: apt-get install gcc libjpeg-dev).
 """
@@ -11,7 +11,7 @@ __all__ = ["LIBRARY", "BuildError", "build"]
 
 FOLDER = Path(__file__).resolve().parent
 LIBRARY = FOLDER / "crop.so"
-# Pixels are to be the same to the bit everywhere: nothing that changes the order or the number of roundings.
+# Pixels must be the same everywhere, bit for bit: no flag that changes the order or the number of roundings.
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 
 

@@ -1,0 +1,57 @@
+"""What can be set about the computation of a training step: its kernels, and what the compiler is told."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import Mesh
+
+from resnet_tpu.kernels.choose import KERNELS, why_not
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
+from resnet_tpu.training.step import TrainStep, train_step_of
+
+
+@dataclass(frozen=True)
+class KernelSetting:
+    """The kernels that compute the steps of a training, and what the compiler gets with them."""
+
+    kernels: str
+    tuned_compiler: bool = True
+    """Whether the compiler gets the options that make such devices faster by its own estimate."""
+
+    def __str__(self) -> str:
+        return self.kernels + ("" if self.tuned_compiler else ", the compiler's own options")
+
+
+def candidates(config: Config, mesh: Mesh) -> list[KernelSetting]:
+    """All settings that such devices may have, the plain one first."""
+    device = mesh.devices.flat[0]
+    names = [name for name in KERNELS if not why_not(name, config.model.precision, mesh)]
+    if not on_accelerator(mesh):  # block is fused, but for the sizes of an accelerator's batches
+        names = [name for name in names if name != "block"]
+    has_options = compiler_options_for(device) != sound_options_for(device)
+    return [KernelSetting(name, tuned) for name in names for tuned in ((False, True) if has_options else (True,))]
+
+
+def on_accelerator(mesh: Mesh) -> bool:
+    """Whether the devices are TPUs or GPUs."""
+    return mesh.devices.flat[0].platform != "cpu"
+
+
+def step_of(setting: KernelSetting, network: Network, config: Config, mesh: Mesh) -> TrainStep:
+    """The training step of a run whose options are resolved, with the kernels and compiler options of `setting`."""
+    kernels = KERNELS[setting.kernels](mesh)
+    return train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=setting.tuned_compiler)
+
+
+def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:
+    """What a checkpoint keeps of the setting."""
+    return {**dataclasses.asdict(setting), "device": mesh.devices.flat[0].device_kind}
+
+
+def setting_from(entry: dict[str, Any]) -> KernelSetting | None:
+    """The setting in what `stored_form` or the memory has kept; None where there is none."""
+    kernels, tuned = entry.get("kernels"), entry.get("tuned_compiler")
+    return KernelSetting(kernels, tuned) if isinstance(kernels, str) and isinstance(tuned, bool) else None

@@ -1,0 +1,52 @@
+"""Which kernels a training takes: those that it had, those that were the fastest here, or the usual ones."""
+
+import logging
+from typing import Any
+
+from jax.sharding import Mesh
+
+from resnet_tpu.kernels.choose import choose_kernels, why_not
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import hosts
+from resnet_tpu.training.kernel_memory import recall
+from resnet_tpu.training.kernel_setting import KernelSetting, candidates, on_accelerator, setting_from, stored_form
+from resnet_tpu.training.run import lengths_of
+from resnet_tpu.training.tune import tune
+
+log = logging.getLogger(__name__)
+
+_WORTH = 20_000  # a run of at least this many steps repays the minutes of compiling all candidates
+
+
+def resolve_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> KernelSetting:
+    """The setting of a run whose options are resolved; it is logged. With several hosts, all must call this.
+
+    With `kernels=auto` it is the first of these that exists: the setting of the checkpoint it resumes from, `before`
+    (see `stored_form`), if that was for such devices; the fastest when such a step was timed here; on a TPU or GPU and
+    for a long enough training, the fastest when timed now; the setting of `choose_kernels`.
+    """
+    setting, why = _choose(config, mesh, before)
+    if hosts.is_first():
+        log.info("Kernels: %s%s", setting, f" ({why})" if why else "")
+        if before is not None and before != stored_form(setting, mesh):
+            log.warning(
+                "Until now the kernels were %s on %s: results will agree except for rounding.",
+                before.get("kernels"), before.get("device"),
+            )  # fmt: skip
+    return setting
+
+
+def _choose(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> tuple[KernelSetting, str]:
+    default = KernelSetting(choose_kernels(config.model, mesh).name)
+    if config.model.kernels != "auto":
+        return default, ""
+    kept = setting_from(before or {})
+    if kept in candidates(config, mesh) and stored_form(kept, mesh) == before:
+        return kept, "as until now"
+    if found := recall(config, mesh):
+        return found, "the fastest when they were timed here"
+    if not on_accelerator(mesh):
+        return default, why_not("cpu", config.model.precision, mesh)
+    if lengths_of(config).total < _WORTH:
+        return default, ""
+    return tune(config, mesh)[0], "the fastest here"
