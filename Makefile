@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Both install what they need into .venv first.
+# The two main commands are `make demo` and `make test`. Both first install what they need into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,13 +12,13 @@ NEWEST_PYTHON ?= $(shell for found in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/v
 	$$found -c '' 2>/dev/null && echo $$found && break; done)
 NEWEST := .venv-newest
 NATIVE := $(shell find src -path '*/native/*.[ch]')
-# The TPU compilers that people get: those that jax 0.12.0, 0.11.2 and 0.10.2 pin. The first compiles the real steps.
+# The TPU compilers that users may have: those pinned by jax 0.12.0, 0.11.2 and 0.10.2. The first compiles real steps.
 LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
-# The compiler for NVIDIA's GPUs, of the release that is installed, and nothing of what running on one needs.
+# The compiler for NVIDIA GPUs of the installed JAX release, without the packages needed to run on one.
 CUDA := $(VENV)/cuda
-# A process for each core. Files keep their order, for those with few tests are the longest and must not all come last.
+# One process per core. Files keep their order: those with few tests take longest, and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
-# Most of the time of the tests is compiling networks that run once. Options of the XLA of the jaxlib in requirements.lock.
+# The tests mostly compile networks that run once. These are XLA options of the jaxlib in requirements.lock.
 QUICK := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 
 .PHONY: demo test test-all test-peers test-newest test-slow fuzz check-tpu check-gpu wheels release-check lint format docs pages bench lock clean
@@ -26,13 +26,13 @@ QUICK := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
 	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
 
-test: $(VENV)/installed  ## all tests but the long and the slow ones, in minutes; the long ones: make test ARGS=-mlong
+test: $(VENV)/installed  ## all tests except the long and slow ones, in minutes; the long ones: make test ARGS=-mlong
 	XLA_FLAGS='$(QUICK)' $(BIN)/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
-test-all: $(VENV)/installed  ## the long ones too, and all compiled as users have it
+test-all: $(VENV)/installed  ## all tests except the slow ones, with networks compiled as for users
 	$(BIN)/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
-test-newest:  ## the tests of what other versions may break, on Python 3.13 with the newest releases that the ranges allow
+test-newest:  ## tests that newer releases may break, on Python 3.13 with the newest releases in the allowed ranges
 ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: no Python 3.13, neither on the PATH nor among pyenv's"
 else
@@ -57,7 +57,7 @@ check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile a ResNet-50's step, with eac
 check-gpu: $(VENV)/installed $(CUDA)/installed  ## compile the real ResNet-50 for GPUs that are not here; minutes, and Linux on x86-64
 	PYTHONPATH=$(CURDIR)/$(CUDA) $(BIN)/python -m pytest -m gpu --durations=10
 
-# jaxlib, without which nothing runs, needs the same glibc. auditwheel refuses what would need a newer one.
+# jaxlib, which is required anyway, needs the same glibc. auditwheel rejects a wheel that needs a newer one.
 wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it a wheel for Linux on x86-64 that holds the libraries in C and libjpeg-turbo
 	rm -rf '$(DIST)'
 	$(BIN)/python -m build --outdir '$(DIST)/local' .
@@ -65,7 +65,7 @@ wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it 
 	mv '$(DIST)'/local/*.tar.gz '$(DIST)'
 	rm -r '$(DIST)/local'
 
-release-check: $(VENV)/installed  ## make wheels, install and run what they are on the Pythons that are here; minutes, and packages from the network
+release-check: $(VENV)/installed  ## make wheels, install and run them on all Pythons found; minutes, with downloads
 	$(BIN)/python -m pytest tests/test_release.py --verbose
 
 lint: $(VENV)/installed  ## format, lint, types
@@ -77,18 +77,18 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; a link that leads nowhere fails it
+docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; fails on dead links
 	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs site
 
-pages: $(VENV)/installed  ## docs/options.md, recipes.md and reference.md, which tell what the code says
+pages: $(VENV)/installed  ## docs/options.md, recipes.md and reference.md, written from the code
 	$(BIN)/python docs/pages.py
 
-bench: $(VENV)/installed  ## short forms of the benchmarks; peers that are not installed are left out
+bench: $(VENV)/installed  ## short forms of the benchmarks, with the peers that are installed
 	for name in flowers variants tf1_reader augment prepare bigtable gcs pieces epoch; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
 	for what in masks compact sizes; do $(BIN)/python -m benchmarks.pruned $$what --quick || exit 1; done
 	for what in input wait step serve; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
 
-lock:  ## resolve the pinned versions anew, from pyproject.toml; needs uv
+lock:  ## resolve the pinned versions again from pyproject.toml; needs uv
 	uv pip compile pyproject.toml --universal --python-version 3.11 --extra demo --extra onnx --extra serve --extra gcp --extra hub \
 		--group dev --no-annotate --quiet --no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
 
@@ -102,8 +102,8 @@ $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(NATIVE)
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-# An environment of its own over the other: what comes with a fuzzer would take part in every test, and TensorFlow would be
-# imported wherever it is found.
+# An environment on top of the other one: plugins that come with a fuzzer would take part in every test, and TensorFlow
+# would be imported wherever it is found.
 define layer
 	$(BIN)/python -m venv $(@D)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
@@ -138,7 +138,7 @@ $(NEWEST)/installed: pyproject.toml hatch_build.py $(NATIVE)
 	$(NEWEST)/bin/python -m pip install --quiet --group dev --editable '.[demo,onnx,serve,gcp,hub]'
 	touch $@
 
-# Each in a folder of its own, which goes before all others on Python's path.
+# Each in its own folder, which comes first on Python's path.
 $(VENV)/libtpus/%: $(VENV)/installed
 	rm -rf $@
 	$(BIN)/python -m pip install --quiet --no-deps --target $@ libtpu==$*

@@ -1,4 +1,4 @@
-"""Build hook: compiles the optional libraries in C where a compiler and what they need are."""
+"""Build hook: compiles the optional libraries in C if there is a compiler and what they need."""
 
 import runpy
 import sys
@@ -15,10 +15,10 @@ LIBRARIES = {
 
 
 class NativeBuildHook(BuildHookInterface):
-    """Compiles into the package, so that an editable installation has the libraries as well as a wheel."""
+    """Compiles into the package, so that both editable installations and wheels have the libraries."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Goes on without a library that cannot be compiled."""
+        """Compiles each library for a wheel; continues without those that cannot be compiled."""
         if self.target_name != "wheel":
             return
         sys.path.insert(0, str(Path(self.root) / "src"))
@@ -34,7 +34,7 @@ class NativeBuildHook(BuildHookInterface):
             return
         if is_editable:
             return
-        # Any Python that runs the package can load it, but no other system than one like this.
+        # Any Python that runs the package can load the library, but only on a platform like this one.
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
         build_data["pure_python"] = False

@@ -1,10 +1,10 @@
-"""CPU time per image of augmentation, next to torchvision's, and to what the loader spends on the image before it.
+"""CPU time of augmentation per image, compared with torchvision's and with what the loader does before it.
 
 Training crops of the photos are made once; each policy then works on them in one process, on one thread. torchvision's
-RandAugment and AutoAugment (policy ImageNet) get the same crops: as PIL images, as its own loaders give, and as uint8
-tensors. It does not do quite the same: its RandAugment has 14 operations, without Invert, Cutout and SolarizeAdd but
-with one that does nothing. CPU time instead of elapsed time, so that other work on the machine disturbs little; the
-mean over images, since operations differ widely.
+RandAugment and AutoAugment (policy ImageNet) get the same crops: as PIL images, as from its own loaders, and as uint8
+tensors. Its work differs slightly: its RandAugment has 14 operations, without Invert, Cutout and SolarizeAdd but with
+one that does nothing. CPU time is less affected by other work on the machine than elapsed time; figures are means over
+images, because operations differ widely.
 
     python -m benchmarks.augment imagenet_photos
 """
@@ -32,7 +32,7 @@ MAGNITUDE = 9
 
 
 def cpu_us(work: Callable[[Any], Any], items: Sequence[Any], runs: int) -> float:
-    """Mean CPU microseconds of `work` on one of `items`, over `runs` of them, after some that warm up."""
+    """Mean CPU microseconds of `work` on one of `items`, over `runs` runs after some for warm-up."""
     for number in range(runs // 10 + 1):
         work(items[number % len(items)])
     start = time.thread_time()
@@ -52,7 +52,7 @@ def make_crops(photos: Sequence[bytes], image_size: int) -> list[np.ndarray]:
 
 
 def measure_ours(photos: Sequence[bytes], options: argparse.Namespace) -> dict[str, float]:
-    """Each policy, each operation by itself, and the crop that comes before."""
+    """CPU time of each policy, of each operation by itself, and of the crop before them."""
     from resnet_tpu.data.pixels.augment import random_erasing
     from resnet_tpu.data.pixels.decode import train_image
     from resnet_tpu.data.pixels.operations import OPERATIONS
@@ -77,7 +77,7 @@ def measure_ours(photos: Sequence[bytes], options: argparse.Namespace) -> dict[s
 
 
 def measure_peer(photos: Sequence[bytes], options: argparse.Namespace, *, tensors: bool) -> dict[str, float]:
-    """Both policies of torchvision."""
+    """CPU time of torchvision's two policies."""
     import torch
     from PIL import Image
     from torchvision.transforms import v2
@@ -91,7 +91,7 @@ def measure_peer(photos: Sequence[bytes], options: argparse.Namespace, *, tensor
 
 
 def describe_ours(outputs: Sequence[dict[str, float]], image_size: int) -> str:
-    """Markdown: the median over rounds of what each part of ours takes."""
+    """A Markdown table with the time of each of our parts, as the median over rounds."""
     lines = [f"| at {image_size} px, of {OURS} | CPU us per image |", "|---|---|"]
     for name in outputs[0]:
         lines.append(f"| {name.replace('_', ' ')} | {compare.median(outputs, name):.0f} |")

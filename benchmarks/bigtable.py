@@ -1,8 +1,8 @@
-"""Training images per second from a table of Bigtable, next to the same records on the local disk.
+"""Training images per second from a Bigtable table, compared with the same records on the local disk.
 
-The table is that of a server on this machine which takes part of the same cores: of the tests' stand-in, in Python, or
-of Google's emulator. So the ratio says what the client costs, and not how fast a real instance is; to see that, run
-`resnet-tpu profile input --bigtable_instance=...` on the machine that trains.
+The table is on a server that uses cores of the same machine: the tests' stand-in, in Python, or Google's emulator. So
+the ratio shows the cost of the client, not the speed of a real instance; to measure that, run `resnet-tpu profile input
+--bigtable_instance=...` on the machine that trains.
 
     python -m benchmarks.bigtable PHOTOS
     python -m benchmarks.bigtable PHOTOS --emulator=cbtemulator
@@ -75,12 +75,12 @@ def _table(name: str) -> dict[str, str]:
 
 @contextmanager
 def _serving(emulator: str) -> Iterator[None]:
-    """A server in a process of its own, to which Google's client goes meanwhile."""
+    """A server in a separate process, which Google's client uses within the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [emulator, "-host=127.0.0.1", f"-port={port}"] if emulator else [sys.executable, str(STAND_IN), str(port)]
-    # in a group of its own: its CPU time is not that of the input
+    # in its own process group, so that its CPU time does not count as that of the input
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as server:
         try:
             _wait_for(port, server)

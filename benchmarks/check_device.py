@@ -1,12 +1,13 @@
-"""Loss and gradients of one training step on the device at hand, held against the CPU's in float32.
+"""Loss and gradients of one training step on the device at hand, compared with the CPU's in float32.
 
     python -m benchmarks.check_device 50:224:16
 
-Of the plain layers, and of the kernels that a training would take where none were timed; `resnet-tpu tune` holds all
-others against the plain ones. Prints JSON: in each precision the loss's difference, and the largest and the median one
-of the gradients, each in fractions of its norm. In float32 every product is computed in full, and has to agree as
-closely as rounding lets it, which is seen from weights changed in their last bits. In bfloat16 it is merely told. Take
-some dozen images of 32 px or more: where rounding turns a ReLU, gradients jump, and in a small batch that is chance.
+Checks the plain layers, and the kernels that a training would use if none had been timed; `resnet-tpu tune` compares
+all others with the plain ones. Prints JSON: for each precision, the difference of the loss, and the largest and median
+difference of the gradients, relative to their norms. In float32 products are computed in full precision, and results
+must agree as closely as rounding allows, which is estimated by changing the last bits of the weights. In bfloat16
+differences are only reported. Use some dozen images of 32 px or more: where rounding switches a ReLU, gradients jump,
+which in a small batch is a matter of chance.
 """
 
 import json
@@ -28,7 +29,7 @@ from resnet_tpu.training.reference import Reference
 
 
 def check(case: Case) -> dict[str, Any]:
-    """The figures of every form."""
+    """The figures for every precision and kernel."""
     jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
     distributed.start(use_tpu=True)
     here, cpu = (distributed.mesh_of(devices[:1]) for devices in (jax.devices(), jax.devices("cpu")))
@@ -50,7 +51,7 @@ def _figures(distances: list[float]) -> dict[str, float]:
 
 
 def program() -> None:
-    """Reads the case, checks and prints. Raises UserError when a form computes something else."""
+    """Reads the case, checks it and prints the figures. Raises UserError if a float32 result is wrong."""
     found = check(Case.parse(sys.argv[1]))
     print(json.dumps(found), flush=True)
     for form in found["forms"]:

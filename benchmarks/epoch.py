@@ -1,9 +1,9 @@
-"""An epoch of ImageNet on 1, 8 and 32 hosts, simulated; and the simulation beside trainings on this machine.
+"""An epoch of ImageNet on 1, 8 and 32 hosts, simulated; and the simulation compared with trainings on this machine.
 
-`plan` uses the same model. Each host has as many images of a batch and the same loader. The trainings read
-`PHOTOS` from memory, and from a bucket: that of the tests' server, whose replies wait. A stand-in takes the place of
-the device, as in `resnet-tpu bench wait`. The first of them have the fastest device that there can be, and no decoder:
-what they give is what a host decodes and reads. From this the simulation says how long other devices wait.
+`plan` uses the same model. All hosts get equal shares of a batch and have the same loader. The trainings read `PHOTOS`
+from memory, and from a bucket on the tests' server, which delays its replies. A stand-in takes the place of the device,
+as in `resnet-tpu bench wait`. The first trainings have an infinitely fast device, with and without the decoder: their
+rates are what a host can decode and read. From these, the simulation predicts how long other devices wait.
 
     python -m benchmarks.epoch PHOTOS
 """
@@ -29,7 +29,7 @@ from resnet_tpu.training.loop import train
 
 IMAGENET = 1_281_167
 PER_HOST, STEP = 1024, 0.05
-"""A host of eight chips that take 20,480 images/s, as `plan` estimates of a v5e."""
+"""A host with eight chips that take 20,480 images/s, as `plan` estimates for v5e."""
 
 HOSTS = {
     "enough": Host(25_000, 3_000, workers=112),
@@ -77,7 +77,7 @@ def _simulate_imagenet(steps: int) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
         for what, host in HOSTS.items():
             yield {"hosts": hosts, "what": what, "epoch": asdict(simulate(host, **settings))}
-        settings["steps"] = steps or IMAGENET // PER_HOST  # as long as on one host: an epoch for each
+        settings["steps"] = steps or IMAGENET // PER_HOST  # as long as on one host: an epoch per host
         for what, (slow, lost) in EVENTS.items():
             epoch = simulate(HOSTS["enough"], slow=[slow] if slow else [], lost=lost, **settings)
             yield {"hosts": hosts, "what": what, "epoch": asdict(epoch)}
@@ -93,12 +93,12 @@ def _line(epoch: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Training:
-    """A training here beside its simulation."""
+    """A training on this machine, and its simulation."""
 
     what: str
     device_images_per_sec: float
     host: Host
-    measured: float  # input wait: the fraction of the time after the first loop
+    measured: float  # input wait, as a fraction of the time after the first loop
     simulated: float
 
 
@@ -148,7 +148,7 @@ class _Trainings:
         return max(20, round(self.options.seconds * images_per_sec / self.options.batch_size))
 
     def _train(self, data_dir: str, step_seconds: float, steps: int, *, decodes: bool = True) -> tuple[float, float]:
-        """Input wait and images/s of a training, without its first loop."""
+        """Input wait and images/s of a training, excluding its first loop."""
         with tempfile.TemporaryDirectory() as model_dir:
             config = Config().replace(
                 data_dir=data_dir, model_dir=model_dir, mode="train", train_batch_size=self.options.batch_size,

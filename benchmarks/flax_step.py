@@ -65,7 +65,7 @@ def _norm(**settings: Any) -> nn.BatchNorm:
 
 
 def train_step(mesh: Mesh, images_per_device: int) -> tuple[Callable[..., Any], tuple[Any, Any]]:
-    """(jitted step, (state, batch) as shapes on the devices of `mesh`), which has one axis."""
+    """(jitted step, shapes of (state, batch) on the devices of `mesh`, which has one axis)."""
     model, optimizer = ResNet50(), optax.sgd(LEARNING_RATE, MOMENTUM, nesterov=True)
     (devices,) = mesh.axis_names
 
@@ -78,7 +78,7 @@ def train_step(mesh: Mesh, images_per_device: int) -> tuple[Callable[..., Any], 
             decay = sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
             return loss + WEIGHT_DECAY * 0.5 * decay, (moved, logits)
 
-        # each replica's own gradients, averaged at the end: without pvary JAX would sum them itself, one by one
+        # gradients per replica, averaged at the end; without pvary, JAX itself would sum each one separately
         params = jax.lax.pcast(state["params"], devices, to="varying")
         (loss, (moved, logits)), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
         gradients = jax.lax.pmean(gradients, devices)

@@ -1,13 +1,13 @@
-"""Test accuracy of a recipe over several seeds, next to the same training of the same network in PyTorch.
+"""Test accuracy of a recipe over several seeds, compared with the same training of the same network in PyTorch.
 
 Ours runs as a user would run it: `resnet-tpu train --recipe=flowers_cpu`, then `resnet-tpu predict --split=test`.
 PyTorch gets the same recipe: learning rate of every step, weight decay, label smoothing, number of steps. It also gets
-the same batches, in the same order with the same crops, because it reads them from our loader with the same seed; so
-what is compared is the network, its initial weights and the optimizer, not two ways to crop. Both predict the same
-centre crops of the test photos.
+the same batches, in the same order and with the same crops, because it reads them from our loader with the same seed.
+So the comparison is about the network, its initial weights and the optimizer, not about two ways to crop. Both predict
+the same centre crops of the test photos.
 
     python -m benchmarks.flowers --data_dir=data/flowers               # seeds 0, 1, 2
-    python -m benchmarks.flowers --data_dir=data/flowers --rounds=5    # seeds 0 ... 4: the mean is surer
+    python -m benchmarks.flowers --data_dir=data/flowers --rounds=5    # seeds 0 ... 4: a more reliable mean
     python -m benchmarks.flowers --data_dir=data/flowers --same_weights
 
 The initial weights of the two are drawn independently, from the same distributions. With few test photos the mean of a
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def _changes(options: argparse.Namespace) -> dict[str, Any]:
-    """What is not as in the recipe, by the flat names of options."""
+    """Options that differ from the recipe, by flat name."""
     changes: dict[str, Any] = {"seed": options.seed, "data_dir": options.data_dir}
     if options.train_steps:
         changes["train_steps"] = options.train_steps

@@ -1,8 +1,8 @@
-"""Training images per second from records in a bucket, next to the same records on the local disk.
+"""Training images per second from records in a bucket, compared with the same records on the local disk.
 
-The bucket is that of the tests' server on this machine, in Python, which takes part of the same cores. So the ratio
-says what the client costs, and not how fast Google Cloud Storage is; to see that, run `resnet-tpu profile input
---data_dir=gs://...` on the machine that trains. `--slow_secs` delays every reply, as the way to a real bucket does.
+The bucket is on the tests' server, in Python, which uses cores of the same machine. So the ratio shows the cost of the
+client, not the speed of Google Cloud Storage; to measure that, run `resnet-tpu profile input --data_dir=gs://...` on
+the machine that trains. `--slow_secs` delays every reply, as the distance to a real bucket does.
 
     python -m benchmarks.gcs PHOTOS
     python -m benchmarks.gcs PHOTOS --slow_secs=0.05
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def copy_records(records: Path) -> str:
-    """The records in the bucket, with their indexes beside them."""
+    """Copies the records and their indexes to the bucket."""
     place = "gs://bucket/records"
     for path in records.glob("*-of-*"):
         with RecordWriter(f"{place}/{path.name}") as writer:
@@ -86,7 +86,7 @@ def copy_records(records: Path) -> str:
 
 
 def _say_requests(name: str, task: Task, endpoint: str) -> None:
-    """What the first epoch asks for, in the groups in which training reads ahead."""
+    """Prints what the first epoch requests, in groups as training reads ahead."""
     source = open_source(task.data(), "train")
     assert isinstance(source, DistantRecordSource)
     order = np.random.default_rng(0).permutation(len(source)).tolist()
@@ -100,7 +100,7 @@ def _say_requests(name: str, task: Task, endpoint: str) -> None:
 
 
 def ask(endpoint: str, path: str, body: dict[str, float] | None = None) -> Any:
-    """What the server says to a request of our own."""
+    """Sends a control request to the test server and returns its reply."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(urllib.request.Request(endpoint + path, data=data)) as reply:
         return json.load(reply)
@@ -108,8 +108,8 @@ def ask(endpoint: str, path: str, body: dict[str, float] | None = None) -> Any:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """A server in a process of its own, to which gs:// leads meanwhile."""
-    # in a group of its own: its CPU time is not that of the input
+    """A server in a separate process, which gs:// paths refer to within the block."""
+    # in its own process group, so that its CPU time does not count as that of the input
     command = [sys.executable, str(SERVER)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
         try:

@@ -1,11 +1,11 @@
-"""A first day on a GPU in ten minutes, without a network: is it right, how fast is it, where does the time go?
+"""A first day on a GPU in ten minutes, without internet access: is it right, how fast is it, where does the time go?
 
     python -m benchmarks.gpu_day day --photos=PHOTOS --cifar=CIFAR10
 
-The folder gets `gpu_day.json`, pictures, and of each part what its commands wrote. A part is a few commands of ours
-with a limit of time; one that fails is told, and the rest goes on. What is done is not done again: start it once more
-after ten minutes, or when what failed is fixed. Peers are those that are installed. CIFAR-10 may be a folder of images
-per class or TFRecords; without it noise that can be learned stands in, and for PHOTOS drawn ones.
+Writes `gpu_day.json`, pictures, and the output of each part's commands to the folder. A part is a few of our commands
+with a time limit; failures are reported, and the rest continues. Finished parts are not repeated: start it again after
+ten minutes, or when a failure is fixed. Peers are those installed. CIFAR-10 may be a folder of images per class or
+TFRecords; without it, learnable noise is used, and without PHOTOS, generated photos.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 TOP = 10  # operations of the profile
 ON_CPU = ("env", "JAX_PLATFORMS=cpu")
 EXACTLY = ("env", "JAX_DEFAULT_MATMUL_PRECISION=highest")  # a GPU would round float32 to TF32
-SHARING = ("env", "XLA_PYTHON_CLIENT_PREALLOCATE=false")  # several processes on one GPU
+SHARING = ("env", "XLA_PYTHON_CLIENT_PREALLOCATE=false")  # for several processes on one GPU
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Sizes:
     check: str
     batches: tuple[int, ...]
     batch: int
-    lengths: tuple[float, float]  # of the training, in epochs: on the device, and after a little more on the CPU
+    lengths: tuple[float, float]  # of the training, in epochs: on the device, and then a little further on the CPU
     cifar: tuple[str, ...]
 
 
@@ -52,7 +52,7 @@ QUICK = Sizes("20:32", "20:32:64", (4, 8), 8, (1, 1.5), TINY)
 
 @dataclass(frozen=True)
 class Part:
-    """Commands, how many seconds they may take, and what is made of what they print: figures for JSON."""
+    """Commands, their time limit in seconds, and a function from their outputs to figures for JSON."""
 
     name: str
     seconds: float
@@ -61,7 +61,7 @@ class Part:
 
 
 def parts(options: argparse.Namespace, done: Mapping[str, Any]) -> Iterator[Part]:
-    """The parts in their order; a later one may depend on the figures of those that are `done` when it is asked for."""
+    """The parts in order; each may depend on the figures of parts that are `done` when it is created."""
     sizes = QUICK if options.quick else FULL
     quick = ["--quick"] if options.quick else ["--rounds=1", "--seconds=3"]
     step = [*ours("bench", "step"), *quick, "--precisions=bfloat16"]
@@ -100,7 +100,7 @@ def ours(*arguments: str) -> list[str]:
 
 
 def move_commands(options: argparse.Namespace, sizes: Sizes) -> list[list[str]]:
-    """ResNet-20 is trained here, predicts here and on the CPU, goes on for some steps there, and predicts on both."""
+    """ResNet-20 trains here, predicts here and on the CPU, continues to train there, and predicts on both again."""
     model_dir = str(options.folder / "cifar")
     data = [f"--data_dir={options.cifar}"]
     if options.cifar == "synthetic":
@@ -118,28 +118,28 @@ def read_last(said: list[str]) -> Any:
 
 
 def top_operations(said: list[str]) -> Any:
-    """The profile with its longest operations alone."""
+    """The profile, reduced to its longest operations."""
     found = read_last(said)
     found["steps"]["operations"] = found["steps"]["operations"][:TOP]
     return found
 
 
 def moved(said: list[str], model_dir: Path) -> dict[str, Any]:
-    """What the training reached, and how far predictions of one checkpoint by two devices are from each other."""
+    """The results of the training, and how far predictions from one checkpoint differ between two devices."""
     _, here, cpu, _, cpu_again, here_again = said
     evaluated = rt.history(str(model_dir), "eval")
     speeds = rt.history(str(model_dir), "train")["images_per_sec"]
     return {
         "steps": evaluated["step"].tolist(),
         "top_1_accuracy": evaluated["top_1_accuracy"].tolist(),
-        "images_per_sec": speeds[~np.isnan(speeds)][:-1].tolist(),  # the last are the CPU's
+        "images_per_sec": speeds[~np.isnan(speeds)][:-1].tolist(),  # the last is the CPU's
         "written here, read on a CPU": difference(here, cpu),
         "written on a CPU, read here": difference(here_again, cpu_again),
     }
 
 
 def difference(one: str, other: str) -> dict[str, float]:
-    """Of two outputs of `predict`: the share of images in the same class, and the most that a probability differs."""
+    """For two outputs of `predict`: the share of images in the same class, and the largest probability difference."""
     pairs = list(zip(probabilities(one), probabilities(other), strict=True))
     same = sum(max(a, key=a.__getitem__) == max(b, key=b.__getitem__) for a, b in pairs)
     return {
@@ -149,7 +149,7 @@ def difference(one: str, other: str) -> dict[str, float]:
 
 
 def probabilities(text: str) -> list[dict[str, float]]:
-    """Of each image the probability of each class, out of what `predict` prints."""
+    """For each image, the probability of each class, from the output of `predict`."""
     images = json.loads(text)["images"]
     return [{answer["class"]: answer["probability"] for answer in image["predictions"]} for image in images]
 
@@ -160,7 +160,7 @@ def is_done(done: Mapping[str, Any], name: str) -> bool:
 
 
 def run(part: Part, folder: Path, seconds: float) -> dict[str, Any]:
-    """Runs a part for so many seconds at most: its state, its figures or what went wrong, and the commands."""
+    """Runs a part within so many seconds. Returns its state, its figures or the failure, and the commands."""
     start, said = time.monotonic(), []
     record: dict[str, Any] = {"state": "done", "commands": [shlex.join(command) for command in part.commands]}
     log = folder / f"{part.name.replace(' ', '_')}.log"
@@ -184,7 +184,7 @@ def run(part: Part, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def draw(done: Mapping[str, Any], folder: Path) -> None:
-    """Pictures of what no command has drawn: speed by batch, and the longest operations."""
+    """Draws what no command draws: speed by batch size, and the longest operations."""
     bars = []
     for name in done:
         if name.startswith("batch ") and is_done(done, name):
@@ -200,7 +200,7 @@ def draw(done: Mapping[str, Any], folder: Path) -> None:
 
 
 def program() -> None:
-    """Reads the command line and does what is left of the day. Raises UserError when parts failed."""
+    """Reads the command line and runs the remaining parts. Raises UserError if parts failed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_day", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

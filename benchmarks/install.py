@@ -1,10 +1,10 @@
-"""What an installation takes: MB on disk, packages, and seconds of pip, beside TensorFlow and PyTorch.
+"""The cost of an installation: MB on disk, packages, and seconds of pip, compared with TensorFlow and PyTorch.
 
-Each goes into an empty environment, with nothing that is not required. One installation of each, which is not counted,
-brings the packages to pip's cache; then they alternate. Ours is a wheel made of this checkout.
+Each is installed into an empty environment, with required packages only. A first installation of each, which does not
+count, fills pip's cache; then they alternate. Ours is a wheel built from this checkout.
 
     python -m benchmarks.install
-    python -m benchmarks.install --torch='torch==2.13.0+cpu torchvision'     # where pip's own choice is one for CUDA
+    python -m benchmarks.install --torch='torch==2.13.0+cpu torchvision'     # where pip would choose a CUDA build
 """
 
 import argparse
@@ -25,7 +25,7 @@ from resnet_tpu.performance.bench.compare import Contender
 
 
 def measure(requirements: list[str]) -> dict[str, Any]:
-    """Installs the requirements into a new environment. MB, number of packages, seconds and CPU seconds of pip."""
+    """Installs requirements into a new environment. Returns MB, number of packages, seconds and CPU seconds of pip."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=False)
         python = Path(folder) / "bin" / "python"
@@ -43,7 +43,7 @@ def measure(requirements: list[str]) -> dict[str, Any]:
 
 
 def build_wheel(folder: str) -> Path:
-    """The wheel of this checkout."""
+    """Builds the wheel of this checkout."""
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(script.CHECKOUT)]
     subprocess.run(pip, check=True, stdout=sys.stderr)
     (wheel,) = Path(folder).glob("*.whl")

@@ -1,8 +1,8 @@
-"""Training data read in pieces from a bucket that no disk holds: requests, bytes, memory, speed, and how random it is.
+"""Reading training data in pieces from a bucket too large for the disk: requests, bytes, memory, speed and randomness.
 
-The bucket is that of the tests' server on this machine, whose replies wait as those of a real one do. Each host reads
-its share of an epoch, one host after the other, and nothing is decoded. `records` is the other order, a request per
-image. How random the order is, is computed for as many records as ImageNet has, beside a true permutation.
+The bucket is on the tests' server on this machine, with delayed replies like those of a real one. Each host reads its
+share of an epoch, one host after the other, and nothing is decoded. `records` is the other order, with a request per
+image. The randomness of the order is computed for as many records as in ImageNet, and compared with a true permutation.
 
     python -m benchmarks.pieces
 """
@@ -73,20 +73,20 @@ def _write(num_images: int) -> None:
 
 @dataclass(frozen=True)
 class Read:
-    """An epoch, read by all hosts one after the other."""
+    """The figures of an epoch, read by all hosts one after the other."""
 
     order: str
     hosts: int
     requests_per_image: float
-    bytes_per_data: float  # of all hosts
-    most_bytes_per_data_and_host: float  # of the host that reads most; 1 / hosts is an equal share
-    most_waiting_mb: float  # of image files, in one host
-    images_per_sec_and_host: float  # the median host
+    bytes_per_data: float  # all hosts together
+    most_bytes_per_data_and_host: float  # the host that reads most; 1 / hosts would be an equal share
+    most_waiting_mb: float  # image files, in one host
+    images_per_sec_and_host: float  # the median over hosts
     faults: dict[str, float]
 
 
 class _Counted:
-    """A source that counts the bytes of image files that were fetched and are not yet used."""
+    """A source that counts the bytes of image files that are fetched but not yet used."""
 
     def __init__(self, source: DistantRecordSource) -> None:
         self.source, self.waiting, self.most = source, 0, 0
@@ -96,13 +96,13 @@ class _Counted:
         return getattr(self.source, name)
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
-        """As the source."""
+        """Fetches from the source and counts the bytes."""
         found = self.source.fetch(records)
         self.add(sum(len(one.encoded) for one in found if isinstance(one, Sample)))
         return found
 
     def add(self, num_bytes: int) -> None:
-        """Counts."""
+        """Adds to the bytes waiting, which may be negative, and updates their maximum."""
         with self._lock:
             self.waiting += num_bytes
             self.most = max(self.most, self.waiting)
@@ -164,14 +164,14 @@ class _Bench:
 
 @dataclass(frozen=True)
 class Randomness:
-    """What a training sees of an order, its records in files at random, or class by class."""
+    """How random an order appears to a training, with records in the files in random order or class by class."""
 
     order: str
-    correlation_of_epochs: float  # of the places of all records in two epochs
+    correlation_of_epochs: float  # between the positions of all records in two epochs
     batches_with_two_of_a_piece: float  # share
-    steps_between_neighbours: dict[str, float]  # of two that lie beside each other in a file: quantiles
-    class_spread: float  # standard deviation of how often a class is in a batch, over that of independent draws
-    class_spread_by_class: float  # where the files hold one class after the other
+    steps_between_neighbours: dict[str, float]  # quantiles, for records that are adjacent in a file
+    class_spread: float  # standard deviation of a class's count per batch, relative to independent draws
+    class_spread_by_class: float  # if the files hold one class after the other
     class_spread_of_36_batches: float
     class_spread_of_36_batches_by_class: float
 
@@ -200,7 +200,7 @@ def _randomness(order: str, count: int, *, batch_size: int) -> Randomness:
 
 
 def _spread(labels: np.ndarray, together: int) -> float:
-    """Of how often a class is in so many batches, as a share of what independent draws would give."""
+    """The spread of a class's count in so many batches, relative to that of independent draws."""
     groups = labels[: len(labels) // together * together].reshape(-1, together * labels.shape[1])
     counts = np.stack([np.bincount(group, minlength=CLASSES) for group in groups])
     return float(counts.std() / np.sqrt(groups.shape[1] / CLASSES * (1 - 1 / CLASSES)))

@@ -1,7 +1,7 @@
 """Plans every recipe for ImageNet on its TPU slice: does it fit, how fast, how long. Compiler estimates, no TPU.
 
-Needs libtpu (pip install 'resnet-tpu[plan]') and one to five minutes a recipe the first time; what was compiled is
-kept, so that an interrupted run goes on. The ResNet-RS are for no slice in particular: see --slice.
+Needs libtpu (pip install 'resnet-tpu[plan]'), and one to five minutes per recipe the first time; compiled programs are
+cached, so an interrupted run can continue. The ResNet-RS recipes are not for a particular slice: see --slice.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Photos per second from class folders to TFRecords, next to the original's way, written in TensorFlow.
+"""Photos per second from class folders to TFRecords, compared with the original's method, written in TensorFlow.
 
-The original's converter reads each file, decodes it with `tf.io.decode_jpeg` to see that it is an image, and writes a
-`tf.train.Example` with nine features through a `TFRecordWriter`; one process. Ours makes the same records, and besides
-fixes files, honours EXIF, looks for duplicates, makes checksums and a manifest, and puts files in place only when they
-are whole. Both make the same number of shards. All photos are read once before, so that they come from memory; imports
-are not measured, the start of our worker processes is. Give a folder that holds nothing but JPEGs.
+The original's converter reads each file, decodes it with `tf.io.decode_jpeg` to check that it is an image, and writes a
+`tf.train.Example` with nine features through a `TFRecordWriter`, in one process. Ours makes the same records, and also
+repairs files, honours EXIF, finds duplicates, writes checksums and a manifest, and moves files into place only when
+they are complete. Both write the same number of shards. All photos are read once beforehand, so that they come from
+memory; imports are not measured, but the start of our worker processes is. Give a folder that contains only JPEGs.
 
-    python -m benchmarks.prepare flower_photos --copies 5     # a second of work says little about several processes
+    python -m benchmarks.prepare flower_photos --copies 5     # a second of work is too short for several processes
     python -m benchmarks.prepare flower_photos --workers 1 2 4 --work_dir=/mnt/fast_disk
 """
 
@@ -43,7 +43,7 @@ def prepare_peer(photos: Path, out: Path, *, train_shards: int) -> float:
     """Converts `photos` as the original does. Returns seconds."""
     import tensorflow as tf
 
-    tf.io.decode_jpeg(tf.io.encode_jpeg(tf.zeros((8, 8, 3), tf.uint8)))  # starts the runtime
+    tf.io.decode_jpeg(tf.io.encode_jpeg(tf.zeros((8, 8, 3), tf.uint8)))  # initialises the runtime
     start = time.perf_counter()
     class_names = sorted(path.name for path in photos.iterdir() if path.is_dir())
     files: dict[str, list[tuple[Path, int]]] = {split: [] for split, _ in SPLITS}

@@ -1,13 +1,13 @@
-"""What pruning costs and saves: steps with masks beside dense ones, compacted networks beside masked ones, file sizes.
+"""The costs and savings of pruning: steps with masks vs. dense ones, compacted networks vs. masked ones, file sizes.
 
     python -m benchmarks.pruned masks                       # ResNet-20, batches of 128
     python -m benchmarks.pruned masks --depth=50 --image_size=224 --batch_size=8
     python -m benchmarks.pruned compact                     # evaluation: ResNet-56-A and -B, ResNet-34-A and -B
     python -m benchmarks.pruned sizes                       # bytes of checkpoints
 
-Two programs of one framework in one process take turns, step by step, and every second round runs backwards. A figure
-is the median of a round's steps. Weights are random: neither time depends on them. Sizes are those of checkpoints with
-momentum, their peer the same arrays and masks stored whole, of which zeros are merely compressed.
+Two programs of one framework take turns in one process, step by step, and every second round runs in reverse order. A
+figure is the median over a round's steps. Weights are random, because neither time depends on them. Sizes are those of
+checkpoints with momentum; their peer is the same arrays and masks stored in full, where zeros are only compressed.
 """
 
 import statistics
@@ -176,7 +176,7 @@ def _predicting(config: Config, arrays: Arrays, images: jax.Array) -> Callable[[
 def _take_turns(
     programs: Mapping[str, Callable[[], None]], rounds: int, steps: int
 ) -> dict[str, dict[str, Sequence[float]]]:
-    """Milliseconds of a step by metric and program, a figure for each round; each has run once before."""
+    """Milliseconds per step by metric and program, one figure per round; each program must have run once before."""
     for program in programs.values():
         program()
     found: dict[str, dict[str, list[float]]] = {metric: {name: [] for name in programs} for metric in ("ms", "CPU ms")}

@@ -1,14 +1,14 @@
-"""The rewinding paper's experiment at its own size: ResNet-20 on CIFAR-10 for 182 epochs, pruned and trained again.
+"""The rewinding paper's experiment at full size: ResNet-20 on CIFAR-10 for 182 epochs, pruned and re-trained.
 
-    python -m benchmarks.rewinding runs/paper              # does what is not done, and goes on after any stop
-    python -m benchmarks.rewinding runs/paper --pack       # what there is, into benchmarks/results/rewinding
-    python -m benchmarks.rewinding runs/paper --unpack     # from there, on another machine
+    python -m benchmarks.rewinding runs/paper              # runs what remains, and continues after any interruption
+    python -m benchmarks.rewinding runs/paper --pack       # saves results so far in benchmarks/results/rewinding
+    python -m benchmarks.rewinding runs/paper --unpack     # restores them from there, on another machine
 
-`runs/paper/data` are the images, see docs/rewinding.md. Two networks, and from each one-shot pruning to two of the
-paper's densities with three ways of re-training, by the commands of `resnet-tpu`, one after the other. `starts.json`
-has a row for every start of one: CPU time and how it ended. A pack can be made beside a running experiment. One that
-goes on from a pack ends with the same bits on a processor of the same kind; on one without bfloat16 it goes on with
-`--precision=float32`, which is twice as fast there. Source: arXiv:2003.02389.
+`runs/paper/data` has the images, see docs/rewinding.md. Two networks are trained, and each is pruned in one shot to two
+of the paper's densities with three ways of re-training, by `resnet-tpu` commands, one after the other. `starts.json`
+has a row for every start of a command: CPU time and how it ended. A pack can be made while the experiment is running.
+An experiment continued from a pack ends with the same bits on a processor of the same kind; on one without bfloat16,
+continue with `--precision=float32`, which is twice as fast there. Source: arXiv:2003.02389.
 """
 
 import argparse
@@ -44,10 +44,10 @@ PRUNE = shlex.split(
     f"--retrain=lr_rewinding,weight_rewinding,fine_tuning --paper_network=resnet20 --rewind_to={REWIND_STEP}"
 )
 DENSITIES = ("20.97152", "20.97152,10.737418")
-"""Of each call of `prune`: all re-trainings of a density before the next. What is done is only read."""
+"""For each call of `prune`: all re-trainings of one density before the next. Finished ones are only read."""
 STARTS, ENDED = "starts.json", "done"
 KEPT_ROWS = 500
-"""Of so many rows of training metrics a pack has one, and all evaluations."""
+"""A pack keeps one in so many rows of training metrics, and all evaluations."""
 _PRECISION = "--precision="
 
 
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def commands(precision: str) -> Iterator[list[str]]:
-    """What there is to do, in order: arguments of `resnet-tpu`, in the folder of the experiment."""
+    """The commands of the experiment in order, as arguments of `resnet-tpu`, to be run in its folder."""
     for seed in SEEDS:
         yield [*TRAIN, f"{_PRECISION}{precision}", f"--seed={seed}", f"--model_dir=base_{seed}"]
         for density in DENSITIES:
@@ -85,7 +85,7 @@ def _but_precision(arguments: list[str]) -> set[str]:
 
 
 def run(folder: Path, precision: str) -> None:
-    """Does what is not done. Raises UserError without images, where another process does so, or a command fails."""
+    """Runs the remaining commands. Raises UserError without images, if another process runs them, or if one fails."""
     if not (folder / "data").is_dir():
         do = f"Run resnet-tpu prepare cifar10 {folder}/data"
         raise UserError(str(folder), "no images in its folder data", "those of CIFAR-10, as prepare writes them", do)
@@ -104,7 +104,7 @@ def run(folder: Path, precision: str) -> None:
 
 
 def _run(folder: Path, arguments: list[str]) -> None:
-    """Runs a command of `resnet-tpu`; a signal ends it with us, after it has saved. Its row is kept up to date."""
+    """Runs a `resnet-tpu` command, keeping its row up to date; a signal to us ends it too, after it has saved."""
     rows = _starts(folder)
     row: dict[str, Any] = {"command": arguments, "processor": compare.machine()["processor"]}
     row |= {"began": datetime.now(UTC).isoformat(timespec="seconds"), "cpu_hours": 0.0, "ended": "lost"}
@@ -130,19 +130,19 @@ def _starts(folder: Path) -> list[dict[str, Any]]:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """A kill leaves what was there, or all that is new."""
+    """Writes the file atomically: after a kill, it has either the old or the new content."""
     aside = path.with_suffix(".new")
     aside.write_text(json.dumps(content, indent=1) + "\n")
     aside.rename(path)
 
 
 def _runs(folder: Path) -> list[Path]:
-    """The model_dirs that have begun."""
+    """The model_dirs of trainings that have begun."""
     return sorted(path.parent for path in folder.rglob(store.FOLDER) if store.steps_in(str(path)))
 
 
 def pack(folder: Path, packed: Path) -> None:
-    """Of every training its newest checkpoint and those to rewind to, and thinned metrics; and the table of all."""
+    """Saves each training's newest checkpoint, those to rewind to, and thinned metrics; and a table of all."""
     table: list[tuple[Any, ...]] = [("run", "step", "of", "evaluated at step", "top_1_accuracy")]
     for model_dir in _runs(folder):
         name = model_dir.relative_to(folder)
@@ -173,13 +173,13 @@ def pack(folder: Path, packed: Path) -> None:
 
 
 def _untimed(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """The same files give the same archive."""
+    """The member without times and owners, so that the same files give the same archive."""
     member.mtime, member.uid, member.gid, member.uname, member.gname = 0, 0, 0, "", ""
     return member
 
 
 def unpack(packed: Path, folder: Path) -> None:
-    """Puts the experiment into `folder`. Raises UserError where one has begun there."""
+    """Restores the experiment into `folder`. Raises UserError if one has begun there."""
     if _runs(folder):
         raise UserError(str(folder), "an experiment that has begun", "a folder without one", "Choose another folder.")
     for path in sorted(packed.rglob("*.tar.xz")):

@@ -1,4 +1,4 @@
-"""What the scripts here share beside `resnet_tpu.performance.bench`: their command line, and where their results go."""
+"""What these scripts share besides `resnet_tpu.performance.bench`: their command line, and where results go."""
 
 import argparse
 import os
@@ -39,18 +39,18 @@ def make_parser(name: str, text: str | None, *, rounds: int) -> argparse.Argumen
 
 
 def worker(module: str, *arguments: object) -> list[str]:
-    """The command that runs a module of this folder in a process of its own."""
+    """The command that runs a module of this folder in a separate process."""
     return [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
 
 
 def alternate(contenders: Sequence[Contender], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """`compare.alternate` as the options say, this folder's modules within reach of the contenders."""
+    """Runs `compare.alternate` with the given options; contenders can import this folder's modules."""
     environment = within_reach() | (compare.KEEP_HEAP if options.keep_heap else {})
     return compare.alternate(contenders, rounds=options.rounds, environment=environment)
 
 
 def within_reach() -> dict[str, str]:
-    """What the environment of a `worker` needs to find the modules of this folder."""
+    """The environment variables with which a `worker` finds the modules of this folder."""
     return {"PYTHONPATH": os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
@@ -67,11 +67,11 @@ def report(name: str, text: str, figures: Mapping[str, Any], options: argparse.N
 
 
 def report_ratios(name: str, comparisons: Sequence[Comparison], options: argparse.Namespace) -> None:
-    """`report` of comparisons."""
+    """Calls `report` for comparisons."""
     rows = [asdict(row) | {"ratios": row.ratios()} for row in comparisons]
     report(name, compare.table(comparisons), {"comparisons": rows}, options)
 
 
 def main(program: Callable[[], None]) -> None:
-    """Runs a benchmark's program; an error of the user's is one message and exit code 2."""
+    """Runs a benchmark's program; a UserError gives one message and exit code 2."""
     sys.exit(exit_code(lambda _: program()))

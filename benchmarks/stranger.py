@@ -1,7 +1,7 @@
-"""A stranger's path: from `git clone` to the first prediction on one's own photos, in commands typed and minutes.
+"""A newcomer's path from `git clone` to the first prediction on their own photos: commands typed, and minutes.
 
-Types the commands of the README into a shell with a clean home: those that install, then the block below "Your photos"
-up to the prediction for one photo. Python, git and the network are those of the machine; what is committed is cloned.
+Types the README's commands into a shell with an empty home: the installation, then the block below "Your photos" up to
+the prediction for one photo. Uses this machine's Python, git and network; only what is committed is cloned.
 
     python -m benchmarks.stranger --photos=flower_photos --photo=flower_photos/roses/1.jpg
 """
@@ -25,14 +25,14 @@ _DONE = "the command is done:"
 
 
 def commands(pip: str) -> list[str]:
-    """What is typed: the installation, and the README's commands."""
+    """The commands to type: the installation, then the README's."""
     (block,) = _BLOCK.findall((script.CHECKOUT / "README.md").read_text())
     install = [line.format(checkout=shlex.quote(str(script.CHECKOUT)), pip=pip) for line in INSTALL]
     return install + [line for line in block.splitlines() if line]
 
 
 def type_all(lines: list[str], folder: str) -> list[float]:
-    """The seconds that each line takes in a shell in `folder`. Raises UserError for one that fails."""
+    """Runs the lines in a shell in `folder` and returns the seconds of each. Raises UserError if one fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_"))}
     shell = subprocess.Popen(
         ["bash"], cwd=folder, env=environment | {"HOME": folder, "XDG_CACHE_HOME": f"{folder}/.cache"}, text=True,
@@ -60,7 +60,7 @@ def type_all(lines: list[str], folder: str) -> list[float]:
 
 
 def render(lines: list[str], seconds: list[float]) -> str:
-    """A Markdown table of the commands, and the sum."""
+    """A Markdown table of the commands and their total time."""
     rows = [f"| `{line}` | {took:.0f} |" for line, took in zip(lines, seconds, strict=True)]
     total = f"{len(lines)} commands, {sum(seconds) / 60:.1f} minutes."
     return "\n".join(["| command | seconds |", "|---|---|", *rows, "", total])

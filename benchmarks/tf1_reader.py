@@ -1,12 +1,12 @@
-"""Reading and writing a TensorFlow 1 checkpoint, next to TensorFlow's own code.
+"""Reading and writing a TensorFlow 1 checkpoint, compared with TensorFlow's own code.
 
-The checkpoint is one of a training of the original's: ResNet-50 at full width with its Momentum slots, 205 MB of random
-numbers, written by TensorFlow. Read: all variables as NumPy arrays, each checked against its checksum, by both; the
-peer is `tf.train.load_checkpoint(...).get_tensor`, which copies, while ours are the pages of the file. The first read
-of a process is one figure, the median of those after it the other, with its CPU time. Write: all variables from memory,
-TensorFlow by its `SaveV2` operation; ours also waits until the files are on the disk (fsync) and only then gives them
-their names, the peer does neither. Imports are not measured, and the file is in the system's cache. That both read the
-same bits is checked in every round.
+The checkpoint is like one from the original's training: ResNet-50 at full width with its Momentum slots, 205 MB of
+random numbers, written by TensorFlow. Read: both read all variables as NumPy arrays and verify each checksum; the peer
+is `tf.train.load_checkpoint(...).get_tensor`, which copies, while our arrays are memory-mapped. One figure is the first
+read of a process, the other the median of later reads, with its CPU time. Write: all variables from memory, for
+TensorFlow with its `SaveV2` operation. Ours also waits until the files are on disk (fsync) and only then gives them
+their names; the peer does neither. Imports are not measured, and the file is in the system's cache. Every round checks
+that both read the same bits.
 
     python -m benchmarks.tf1_reader
     python -m benchmarks.tf1_reader --work_dir=/dev/shm      # without the disk
@@ -34,7 +34,7 @@ Reader = Callable[[str], dict[str, np.ndarray]]
 
 
 def make_variables(width: int) -> dict[str, np.ndarray]:
-    """The variables of a training of ResNet-50 by the original's names, random."""
+    """Random variables of a ResNet-50 training, under the original's names."""
     from resnet_tpu.checkpoints.tf1_names import tf_names
     from resnet_tpu.models.arrays import leaf_at
     from resnet_tpu.options.config import Config
@@ -53,14 +53,14 @@ def make_variables(width: int) -> dict[str, np.ndarray]:
 
 
 def make_reader_ours() -> Reader:
-    """What reads all variables of a prefix, by resnet_tpu."""
+    """A function that reads all variables at a prefix with resnet_tpu."""
     from resnet_tpu.checkpoints.tf1_bundle import read_bundle
 
     return read_bundle
 
 
 def make_reader_peer() -> Reader:
-    """What reads all variables of a prefix, by TensorFlow."""
+    """A function that reads all variables at a prefix with TensorFlow."""
     import tensorflow as tf
 
     def read(prefix: str) -> dict[str, np.ndarray]:
@@ -71,14 +71,14 @@ def make_reader_peer() -> Reader:
 
 
 def make_writer_ours(variables: Mapping[str, np.ndarray]) -> Callable[[str], None]:
-    """What writes `variables` under a prefix, by resnet_tpu."""
+    """A function that writes `variables` at a prefix with resnet_tpu."""
     from resnet_tpu.checkpoints.tf1_bundle import write_bundle
 
     return lambda prefix: write_bundle(prefix, variables)
 
 
 def make_writer_peer(variables: Mapping[str, np.ndarray]) -> Callable[[str], None]:
-    """What writes `variables` under a prefix, by TensorFlow."""
+    """A function that writes `variables` at a prefix with TensorFlow."""
     import tensorflow as tf
 
     names, tensors = list(variables), [tf.constant(array) for array in variables.values()]
@@ -87,11 +87,11 @@ def make_writer_peer(variables: Mapping[str, np.ndarray]) -> Callable[[str], Non
 
 
 def measure_read(read: Reader, prefix: str, repeats: int) -> dict[str, Any]:
-    """MB per second of the first read and of the median of the others, their CPU time, and a checksum of all."""
+    """MB per second of the first read and of the median of later ones, their CPU time, and a checksum of all."""
     seconds, cpu_seconds = [], []
     variables: dict[str, np.ndarray] = {}
     for _ in range(1 + repeats):
-        variables = {}  # the memory of the read before is free
+        variables = {}  # frees the memory of the previous read
         start, cpu_start = time.perf_counter(), time.process_time()
         variables = read(prefix)
         seconds.append(time.perf_counter() - start)
@@ -109,7 +109,7 @@ def measure_read(read: Reader, prefix: str, repeats: int) -> dict[str, Any]:
 
 
 def measure_write(write: Callable[[str], None], prefix: str, repeats: int) -> dict[str, Any]:
-    """MB per second and CPU time at the median of the writes after the first."""
+    """MB per second and CPU time of the median write after the first."""
     speeds, cpu_seconds = [], []
     for number in range(1 + repeats):
         start, cpu_start = time.perf_counter(), time.process_time()

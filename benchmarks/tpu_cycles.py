@@ -1,9 +1,9 @@
-"""The training step of ResNet-50 beside flax's ImageNet example on generations of TPU. Compiler estimates, no TPU.
+"""The ResNet-50 training step vs. flax's ImageNet example on several TPU generations. Compiler estimates, no TPU.
 
 Both steps are compiled for the smallest slice of each generation, 224 px, bfloat16, batch norm per replica; the figure
-is the sum of the compiler's cycles over the operations of a step. Ours takes options of the compiler
-(training/compiler_options.py); flax's example takes none, as it is, or ours by --same_options. Needs libtpu
-(pip install 'resnet-tpu[plan]') and some minutes a step the first time; what was compiled is kept.
+is the sum of the compiler's cycles over the operations of a step. Ours uses compiler options
+(training/compiler_options.py); flax's example has none as published, or ours with --same_options. Needs libtpu
+(pip install 'resnet-tpu[plan]'), and some minutes per step the first time; compiled programs are cached.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from benchmarks.script import main, report
 SLICES = ("v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2")
 COLUMNS = ("slice", "ours, M cycles", "flax, M cycles", "ours / flax", "step, ms", "images/s per device", "of the peak")
 FORWARD_MULTIPLY_ADDS = 4.09e9
-"""Of ResNet-50 for an image of 224 px; a step takes three times as many."""
+"""FLOPs of ResNet-50 for an image of 224 px; a training step needs three times as many."""
 
 
 def run() -> None:

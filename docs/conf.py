@@ -1,4 +1,4 @@
-"""How `make docs` makes a site of these pages and the notebooks; Sphinx reads it."""
+"""Sphinx configuration with which `make docs` builds a site from these pages and the notebooks."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ html_title = project
 html_copy_source = False
 html_show_sphinx = False
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # they show what is stored in them
+nb_execution_mode = "off"  # pages show the stored outputs
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 
@@ -25,12 +25,12 @@ DOCS = Path(__file__).parent
 
 
 def copy_notebooks(*_: object) -> None:
-    """Sphinx reads nothing outside of `docs/`: the notebooks are copied into it, where git ignores them."""
+    """Copies the notebooks into `docs/`, as Sphinx reads nothing outside it; git ignores the copies."""
     shutil.copytree(DOCS.parent / "notebooks", DOCS / "notebooks", dirs_exist_ok=True)
 
 
 def point_to_copies(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Links from pages to notebooks, and back, lead where the copies are."""
+    """Makes links from pages to notebooks, and back, point to the copies."""
     source[0] = source[0].replace("](../notebooks/", "](notebooks/").replace("](../docs/", "](../")
 
 

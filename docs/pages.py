@@ -1,4 +1,4 @@
-"""Writes options.md, recipes.md and reference.md, which tell what the code says: python docs/pages.py."""
+"""Writes options.md, recipes.md and reference.md from the code: python docs/pages.py."""
 
 import ast
 import dataclasses
@@ -45,7 +45,7 @@ What `resnet_tpu.api` has, as its code says. [From Python](api.md) shows it at w
 
 
 def options_page() -> str:
-    """Every option in a table per group of `Config`."""
+    """Every option, with a table for each group of `Config`."""
     parts = [WRITTEN_BY.format("src/resnet_tpu/options/config.py"), ABOUT_OPTIONS]
     for group in dataclasses.fields(Config):
         title, _, more = (inspect.getdoc(group.default_factory) or "").rstrip(".").partition("; ")
@@ -56,7 +56,7 @@ def options_page() -> str:
 
 
 def recipes_page() -> str:
-    """Every recipe: what it is for, and its options that are not the defaults."""
+    """Every recipe: what it is for, and the options in which it differs from the defaults."""
     families: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, recipe in RECIPES.items():
         families.setdefault(text_of(name), {})[name] = recipe().changed()
@@ -66,7 +66,7 @@ def recipes_page() -> str:
 
 
 def api_page() -> str:
-    """Every function and class of `resnet_tpu.api`, with the methods of its own that a class has."""
+    """Every function and class of `resnet_tpu.api`, with the methods that the class itself defines."""
     parts = [WRITTEN_BY.format("the docstrings of resnet_tpu.api"), ABOUT_API]
     for name in api.__all__:
         found = getattr(api, name)
@@ -78,7 +78,7 @@ def api_page() -> str:
 
 
 PAGES = {"options.md": options_page, "recipes.md": recipes_page, "reference.md": api_page}
-"""What makes each page, by the name of its file."""
+"""The function that makes each page, by file name."""
 
 
 def _option_row(option: Option) -> tuple[str, str, str]:
@@ -91,7 +91,7 @@ def _option_row(option: Option) -> tuple[str, str, str]:
 
 
 def _family(text: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
-    """A recipe, or several of one kind: the options that differ between them stand in a table."""
+    """A recipe, or several of one kind, with a table of the options that differ between them."""
     names = list(dict.fromkeys(name for changed in recipes.values() for name in changed))
     values = {name: [changed.get(name, OPTIONS[name].default) for changed in recipes.values()] for name in names}
     common = [name for name in names if all(value == values[name][0] for value in values[name])]
@@ -106,7 +106,7 @@ def _family(text: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _entry(name: str, found: Any) -> str:
-    """The signature, of a function, and the docstring."""
+    """The docstring, and for a function also its signature."""
     about = _as_markdown(inspect.getdoc(found) or "")
     if inspect.isclass(found):
         return f"{about}\n"

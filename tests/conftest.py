@@ -1,4 +1,4 @@
-"""What all tests share: 8 virtual CPU devices, one compilation cache, and where reference data lies."""
+"""What all tests share: 8 virtual CPU devices, one compilation cache, and the location of the reference data."""
 
 import gc
 import os
@@ -9,23 +9,23 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-# Before jax is imported. XLA sizes its thread pool by NPROC; with fewer threads than devices, steps that hold a
-# collective can wait for each other for ever.
+# Must come before jax is imported. XLA sizes its thread pool by NPROC; with fewer threads than devices, steps with a
+# collective can deadlock.
 os.environ["NPROC"] = "16"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-# Many trainings in a process, and a process for each core: they are not to keep the memory of the largest.
+# Many trainings run in each process, one process per core: none must hold on to the memory of its largest training.
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
 os.environ.setdefault("XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / f"resnet_tpu_tests_{os.getuid()}"))
 
-# Tiny networks compile in less than the half second from which on a training keeps them.
+# Trainings cache only what takes half a second or more to compile, which tiny networks do not.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(os.environ["XDG_CACHE_HOME"]) / "xla"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 import pytest
 
-# Started in the background, a shell's child ignores Ctrl-C, and under nohup SIGHUP: so would the programs that the
-# tests interrupt.
+# A process that a shell starts in the background ignores Ctrl-C, and under nohup SIGHUP; the programs that the tests
+# interrupt would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -37,7 +37,7 @@ SMALL_GOLDEN = Path(__file__).parent / "golden"
 
 
 def _golden_folder() -> Path:
-    """Where outputs of the original program's own code lie: a folder that is named, the whole set, or the small one."""
+    """Where outputs of the original program's own code are: the folder configured, the full set, or the small one."""
     if named := os.environ.get(GOLDEN):
         if not (Path(named) / "model").is_dir():
             raise pytest.UsageError(f"{GOLDEN}: got {named}, expected a folder laid out like tests/golden.")
@@ -61,7 +61,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Notes the version of what a test is held against, or skips it."""
+    """Notes the version of the program that a test compares with, or skips the test."""
     for marker in item.iter_markers("peer"):
         for name in marker.args:
             try:
@@ -79,7 +79,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs what asks for a `golden_case` for each network of the outputs at hand: those of the small set soon."""
+    """Runs tests with a `golden_case` for each network with outputs at hand; only the small set counts as short."""
     if "golden_case" in metafunc.fixturenames:
         names = _networks(_golden_folder())
         short = {*names} & {*_networks(SMALL_GOLDEN)} or {*names[:2]}
@@ -88,14 +88,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector what stays anyway: walking it took a fifth of the time of tracing networks."""
+    """Exempts objects that live on anyway from garbage collection: walking them took a fifth of the tracing time."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], Path]:
-    """The path of an output of the original program's own code; skips a test that asks for what is not at hand."""
+    """The path of an output of the original program's own code; skips the test if it is not at hand."""
     folder = _golden_folder()
 
     def find(name: str) -> Path:
@@ -108,7 +108,7 @@ def golden() -> Callable[[str], Path]:
 
 @pytest.fixture
 def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Gives these words to `resnet-tpu` in an empty folder: its one message, before anything is printed or written."""
+    """Runs `resnet-tpu` with these words in an empty folder: its one message, before it prints or writes anything."""
     from resnet_tpu import cli
 
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""CIFAR-10 out of a package: each row of a sheet becomes an image of its class, bit for bit."""
+"""CIFAR-10 from an npm package: each row of a sheet becomes an image of its class, bit for bit."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Every command in the README and the docs is one that works: ```bash blocks run as they are, others are parsed."""
+"""Every command in the README and the docs works: ```bash blocks run unchanged, those in other blocks are parsed."""
 
 import ast
 import contextlib
@@ -57,7 +57,7 @@ def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
             verb = cli.VERBS[command[1]]
             is_part = isinstance(verb, Menu) and command[2] in verb.verbs
             known, rest = options_in_help(*(command[1:3] if is_part else command[1:2])), command[2:]
-        if command[1:2] == ["submit"]:  # what follows is for `resnet-tpu train`
+        if command[1:2] == ["submit"]:  # the words that follow are for `resnet-tpu train`
             known, rest = {*known, *OPTIONS, "recipe", "params_override"}, [word for word in rest if word != "--"]
         if command[1:2] == ["prepare"] and "--" in rest:  # for Apache Beam: tests/data/prepare/test_beam.py
             rest = rest[: rest.index("--")]
@@ -75,7 +75,7 @@ def test_pages_that_tell_what_the_code_says_are_up_to_date(name: str, page: Call
 
 
 def test_the_page_for_trouble_has_messages_as_they_are() -> None:
-    """Each has in it a piece of a sentence that stands in the package or in JAX."""
+    """Every message on the page contains a piece of a sentence from the package or from JAX."""
     files = [*(ROOT / "src").rglob("*.py"), Path(xla_bridge.__file__)]
     texts = [
         text
@@ -104,7 +104,7 @@ def test_the_source_in_the_docs_gives_batches(tmp_path: Path) -> None:
 
 
 def draw_photos(folder: Path) -> None:
-    """`photos/<class>/<n>.jpg`, two kinds that differ in colour."""
+    """Draws `photos/<class>/<n>.jpg`: two classes that differ in colour."""
     rng = np.random.default_rng(0)
     for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
         (folder / name).mkdir(parents=True)
@@ -114,7 +114,7 @@ def draw_photos(folder: Path) -> None:
 
 
 def run_python(folder: Path, program: str) -> str:
-    """What a program prints that runs in `folder`, on a machine with one device."""
+    """The output of a program that runs in `folder`, with one device."""
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
         capture_output=True, text=True, check=False,
@@ -124,7 +124,7 @@ def run_python(folder: Path, program: str) -> str:
 
 
 def run(folder: Path, lines: Iterable[Sequence[str]]) -> None:
-    """Runs commands `resnet-tpu` in `folder`, one after the other in one process: a start of JAX takes seconds."""
+    """Runs `resnet-tpu` commands in `folder` one after the other in one process, because starting JAX takes seconds."""
     known = [list(line[1:]) for line in dict.fromkeys(map(tuple, lines))]
     run_python(folder, f"from resnet_tpu import cli\nfor words in {known}: assert cli.main(words) == 0, words")
 
@@ -156,7 +156,7 @@ def test_commands_for_weights_run_as_they_are(page: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_commands_for_trained_networks_run_as_they_are(tmp_path: Path) -> None:
-    """Without a network: a folder of that name goes before the name `resnet50`."""
+    """Without internet access: a folder called `resnet50` takes precedence over the published weights of that name."""
     draw_photos(tmp_path / "photos")
     pages = commands(ROOT / "docs" / "finetune.md", "bash")
     start = ["resnet-tpu", "train", "--recipe=flowers_cpu", "--data_dir=data", "--model_dir=start", "--train_steps=1"]

@@ -1,4 +1,4 @@
-"""From photos to a page: the five commands and the ten lines of docs/finetune.md, with a hub on this machine."""
+"""From photos to a web page: the five commands and ten lines of docs/finetune.md, with a stand-in hub on localhost."""
 
 import os
 import re
@@ -26,7 +26,7 @@ PHOTO = "photos/rose/1.jpg"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """With photos in `tmp_path`, a small network on the hub under the name on the page, and this Python's commands."""
+    """An environment with photos in `tmp_path`, a small network on the hub under the page's name, and our commands."""
     draw_photos(tmp_path / "photos")
     (tmp_path / "repository").mkdir()
     with hub_server.serving() as hub:
@@ -37,7 +37,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def blocks() -> list[tuple[str, str]]:
-    """The commands, and the lines in Python."""
+    """The page's commands and its Python code."""
     sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)
     return [BLOCK.findall(text)[0] for text in sections if text.startswith(("From nothing", "In a notebook"))]
 
@@ -49,7 +49,7 @@ def free_port() -> int:
 
 
 def classified(port: int, folder: Path) -> dict[str, float]:
-    """The probabilities that the server gives a photo, once its page is there."""
+    """The probabilities that the server gives a photo, once its page is up."""
     url = f"http://127.0.0.1:{port}"
     for _ in range(600):
         try:
@@ -65,7 +65,7 @@ def classified(port: int, folder: Path) -> dict[str, float]:
 
 
 def run_commands(lines: list[str], folder: Path, environment: dict[str, str]) -> dict[str, float]:
-    """What the server says that the last line starts, after the others."""
+    """Runs the commands in order; the last starts a server. Returns the probabilities that it gives a photo."""
     *before, serve = lines
     port = free_port()
     script = "\n".join(["set -e", *before, f"exec {serve} --port={port}"])

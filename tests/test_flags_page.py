@@ -1,4 +1,4 @@
-"""The page of the original's flags names each one, says truly whether it acts, and has its default."""
+"""The page of the original's flags lists each flag once, with its true default and whether it has an effect."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The first day on a GPU: all its parts run here, tiny; one that fails is told, and what is done is done once."""
+"""The first day on a GPU: every part runs here on a tiny scale, failures are reported, finished parts not repeated."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from resnet_tpu.errors import UserError
 
 
 def start(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> dict[str, Any]:
-    """Runs the script, and returns the parts that it wrote down; what it raises is in `error`."""
+    """Runs the script and returns the parts that it recorded, with the message of any UserError as `error`."""
     monkeypatch.setattr(sys, "argv", ["gpu_day", str(folder), *options])
     error = ""
     try:

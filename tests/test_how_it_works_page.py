@@ -1,4 +1,4 @@
-"""The page on how it works tells the ways of options from the command line as they are."""
+"""The "how it works" page is right about the calls by which an option gets from the command line to where it acts."""
 
 import inspect
 import re
@@ -14,7 +14,7 @@ from resnet_tpu.options import network
 from resnet_tpu.training import loop
 
 Way = list[tuple[str, str]]
-"""(function, file below the package) of each that is passed."""
+"""(function, its file relative to the package) of each call on the way."""
 
 PACKAGE = f"{Path(resnet_tpu.__file__).parent}/"
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,11 +27,11 @@ ACTS = {
     "resnet_depth": (network, "resolve_architecture"),
     "precision": (network, "Network"),
 }
-"""Where each option of the table acts, by a name that its caller calls."""
+"""Where each option of the table acts: a module, and the name in it that is called."""
 
 
 def told(text: str) -> Way:
-    """The way that a part of the page tells: each file is that of the functions right before it."""
+    """The way that a part of the page describes; a file belongs to the functions named just before it."""
     way: Way = []
     names: list[str] = []
     for word in re.findall(r"`([\w./]+)`", text):
@@ -44,7 +44,7 @@ def told(text: str) -> Way:
 
 
 def passed() -> Way:
-    """The functions of the package that led here, from the first on."""
+    """The package's functions on the call stack, outermost first."""
     found: Way = []
     frame = inspect.currentframe()
     while frame:

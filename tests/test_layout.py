@@ -1,4 +1,4 @@
-"""Where things are: the list in CONTRIBUTING.md names every part of the package, and imports go one way along it."""
+"""The list in CONTRIBUTING.md names every part of the package, and imports follow it in one direction only."""
 
 import ast
 import functools
@@ -38,18 +38,18 @@ def listed_parts() -> list[str]:
 
 
 def top_parts() -> list[str]:
-    """The modules and packages right in the package."""
+    """The modules and packages directly in the package."""
     paths = [path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     return [path.stem for path in paths if not path.stem.startswith("__")]
 
 
 def part_of(module: str) -> str:
-    """The listed part that a module, as in "data/loader/order", belongs to: the innermost."""
+    """The innermost listed part that a module, such as "data/loader/order", belongs to."""
     return max((part for part in listed_parts() if f"{module}/".startswith(f"{part}/")), key=len)
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    """The modules of the package that the one at `path` imports anywhere, in functions too, as in "data/split"."""
+    """The package's modules, such as "data/split", that the file at `path` imports anywhere, functions included."""
     known = set(top_parts())
     for node in ast.walk(ast.parse(path.read_text())):
         names: list[str] = []

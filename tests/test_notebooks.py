@@ -1,4 +1,4 @@
-"""The notebooks run in a kernel, small, and what is stored of a run is fit to be shown."""
+"""The notebooks run in a kernel, scaled down, and their stored outputs are fit to be published."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ SMALL = {
     "scale": {"NUM_IMAGES": "128", "EPOCHS": "4", "SLICE": ""},
     "rewinding": {"PHOTOS": "photos", "EPOCHS": "1", "WIDTH": "4", "DENSITIES": "20"},
 }
-"""What the first cell of each takes from the environment here."""
+"""The settings that the first cell of each reads from the environment, for short runs."""
 
 
 def read(path: Path) -> Any:
@@ -37,7 +37,7 @@ def read(path: Path) -> Any:
 
 
 def draw_photos(folder: Path, count: int) -> None:
-    """`folder/<class>/<n>.jpg`, two kinds that differ in colour."""
+    """Draws `folder/<class>/<n>.jpg`: two classes that differ in colour."""
     rng = np.random.default_rng(0)
     for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
         (folder / name).mkdir(parents=True)
@@ -61,12 +61,12 @@ def test_every_cell_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     notebook = read(ROOT / "notebooks" / f"{name}.ipynb")
     cells = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute().cells
     assert "Not in Colab" in json.dumps(cells) or name == "rewinding"
-    assert "ipywidgets" not in json.dumps(cells)  # the widget that a live line would need
+    assert "ipywidgets" not in json.dumps(cells)  # the widget that a progress line would need
     shown = [output for cell in cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]
     assert len(shown) == {"photos": 5, "scale": 1, "rewinding": 2}[name]
 
 
-def test_all_are_run() -> None:
+def test_every_notebook_is_run() -> None:
     assert [path.stem for path in NOTEBOOKS] == sorted(SMALL)
 
 

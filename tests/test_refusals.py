@@ -1,4 +1,4 @@
-"""A command that is refused leaves nothing behind, and the command that its message names is the one that helps."""
+"""A refused command leaves nothing behind, and the command that its message suggests works."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ TRAIN = [
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `photos`, a training on them in `run`, and its weights as the original program's in `original`."""
+    """A folder with `photos`, a training on them in `run`, and its weights in the original's format in `original`."""
     folder = tmp_path_factory.mktemp("made")
     rng = np.random.default_rng(0)
     for name in ("a", "b"):
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a copy of `run` and `original`, and a file called `file`."""
+    """The working directory, with copies of `run` and `original`, and a file called `file`."""
     for name in ("run", "original"):
         shutil.copytree(made / name, tmp_path / name)
     (tmp_path / "file").write_text("")

@@ -1,7 +1,7 @@
-"""What would be published (`make wheels`), and its commands in clean environments of several Pythons.
+"""What would be published (`make wheels`), installed and run in clean environments of several Python versions.
 
-They have no compiler in reach, and no cache of ours. Packages come from where pip gets them. `make release-check` runs
-this and says which Pythons worked.
+These environments have no compiler and none of our caches; packages come from pip's usual index. `make release-check`
+runs this and says which Pythons worked.
 """
 
 import json
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(folder: Path, *command: object, **environment: str) -> str:
-    """What a command prints, run in `folder` and with nothing of this checkout in reach."""
+    """The output of a command that runs in `folder` and cannot see this checkout."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "JAX_", "VIRTUAL_"))}
     done = subprocess.run(
         list(map(str, command)), cwd=folder, env=clean | environment, capture_output=True, text=True, check=False
@@ -64,7 +64,7 @@ def run(folder: Path, *command: object, **environment: str) -> str:
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter of this version: on the PATH or among pyenv's."""
+    """An interpreter of this version, on the PATH or from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     on_path = shutil.which(f"python{version}")
     for found in (on_path, *sorted(pyenv.glob(f"{version}.*/bin/python"))):
@@ -75,7 +75,7 @@ def find_python(version: str) -> str | None:
 
 
 def write_inputs(folder: Path) -> None:
-    """`photos/<class>/<n>.jpg`, two kinds that differ in colour, and the options of a small training."""
+    """Writes `photos/<class>/<n>.jpg`, two classes that differ in colour, and the options of a small training."""
     (folder / "small.yaml").write_text(SMALL)
     rng = np.random.default_rng(0)
     for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
@@ -86,7 +86,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def build_wheel(sdist: Path, folder: Path, **environment: str) -> Path:
-    """The wheel that pip makes of the sdist."""
+    """The wheel that pip builds from the sdist."""
     run(
         folder,
         sys.executable,
@@ -106,7 +106,7 @@ def build_wheel(sdist: Path, folder: Path, **environment: str) -> Path:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with what is published."""
+    """The folder with the files to publish."""
     folder = tmp_path_factory.mktemp("dist")
     run(ROOT, "make", "wheels", f"DIST={folder}")
     return folder

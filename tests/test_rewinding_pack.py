@@ -1,4 +1,4 @@
-"""The paper's experiment is carried from machine to machine by a pack, and ends as one that was never packed."""
+"""The paper's experiment can move to another machine as a pack, and ends as if it had never been packed."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_without_images_it_says_how_to_get_them(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_one_precision_has_done_another_goes_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_done_in_one_precision_is_continued_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     once, *others = rewinding.commands("bfloat16")
     rows = [

@@ -1,6 +1,7 @@
 """The commands of the original's fine-tuning tutorial, word for word as docs/tensorflow_tpu.md has them.
 
-Only the network is made small, by flags after the original's: its ResNet-50 at 224 px and batch 1024 needs much memory.
+Only the network is made small, by flags appended to the original's: ResNet-50 at 224 px and batch 1024 needs much
+memory.
 """
 
 import json
@@ -57,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_fine_tuning_then_predicting(folder: Path, golden: Callable[[str], Path]) -> None:
-    # the tutorial's checkpoint is the original's ResNet-50; this is one of its ResNet-18 with an eighth of the channels
+    # the tutorial uses a checkpoint of the original's ResNet-50; this is its ResNet-18 with an eighth of the channels
     meta = json.loads(golden("model/r18/meta.json").read_text())
     variables = len(json.loads(golden("model/r18/variables.json").read_text()))
     width, classes = 512 // meta["settings"]["width_div"], meta["settings"]["num_classes"]
@@ -77,13 +78,13 @@ def test_fine_tuning_then_predicting(folder: Path, golden: Callable[[str], Path]
     assert load_classifier(bundle)(np.zeros((2, 32, 32, 3), np.uint8)).shape == (2, 5)
 
     shown = run(folder, [*predict, "--num_cores=1"]).stdout
-    assert "20 labelled images: top-1" in shown  # of the 372 asked for, all there are
+    assert "20 labelled images: top-1" in shown  # all that there are, of the 372 asked for
     report = json.loads((model_dir / "report" / "test" / "predictions.json").read_text())
     assert report["accuracy"]["num_images"] == 20
     assert report["accuracy"]["top_1"] > 0.5
 
 
-# The pruning fork's tutorial: its lines are in rewinding.sh. Here are its numbers, small, and what surrounds them.
+# The pruning fork's tutorial: its commands are in rewinding.sh; here are smaller numbers for them, and their setting.
 REWINDING = Path(__file__).parent / "rewinding.sh"
 REWINDING_SIZES = {
     "WHEREVER_IMAGENET_IS_LOCATED": "synthetic", "RESNET_DEPTH=50": "RESNET_DEPTH=8", "112590": "6", "11259": "2",
@@ -105,7 +106,7 @@ MEASURED = {"step", "split", "loss", "learning_rate", "top_1_accuracy", "top_5_a
 
 
 def rewinding_sections() -> list[str]:
-    """The tutorial's four sections, with places that are here and small numbers."""
+    """The tutorial's four sections, with local paths and small numbers."""
     text = REWINDING.read_text().replace("gs://${YOUR_BUCKET_HERE}", "${PLACE}")
     for printed, small in REWINDING_SIZES.items():
         text = text.replace(printed, small)
@@ -113,7 +114,7 @@ def rewinding_sections() -> list[str]:
 
 
 def left_by(model_dir: Path) -> dict[str, Any]:
-    """What a training leaves but for times and places: checkpoints bit for bit, measurements, density, names."""
+    """What a training leaves, except times and paths: checkpoints bit for bit, measurements, density, names."""
     folder = str(model_dir / store.FOLDER)
     return {
         "arrays": {
@@ -128,7 +129,7 @@ def left_by(model_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_the_rewinding_procedures_one_after_the_other(tmp_path: Path) -> None:
-    """Fine-tuning reuses the directory of learning-rate rewinding, as printed; each is what it is in a fresh one."""
+    """As printed, fine-tuning reuses the directory of learning-rate rewinding; results equal those of a fresh one."""
     initial, weights, learning_rate, fine_tuning = rewinding_sections()
     fresh = fine_tuning.replace("rewind_lr_model_results", "fresh_model_results")
     (tmp_path / "all.sh").write_text("\n".join([REWINDING_SHELL, initial, weights, learning_rate, fine_tuning, fresh]))
@@ -142,7 +143,7 @@ def test_the_rewinding_procedures_one_after_the_other(tmp_path: Path) -> None:
     assert left_by(reused) == left_by(alone)
     names = {path.name: Path(path.read_text()).name for path in reused.glob("checkpoint_iter_*")}
     assert names == {"checkpoint_iter_6": "6", "checkpoint_iter_final": "10"}
-    # each has the steps and evaluations of its own
+    # each has only its own steps and evaluations
     for run, steps, evaluated in (
         (tmp_path / "rewind_model_results", [2, 3, 6], [3, 6]),
         (reused / "former.1", [2, 3, 6], [3, 6]),

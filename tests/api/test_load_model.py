@@ -1,4 +1,4 @@
-"""A model is the same whatever its weights are loaded from: a file, a name, or what convert makes of them."""
+"""A model is the same whether its weights are loaded from a file, by name, or from what `convert` makes of them."""
 
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, 80, 100, 3), np.uint8)
 
 @pytest.fixture
 def weights() -> dict[str, np.ndarray]:
-    """A ResNet-18 of width 4 for three classes, by torchvision's names."""
+    """A ResNet-18 of width 4 for three classes, under torchvision's names."""
     config = rt.Config().replace(resnet_depth=18, resnet_width=4, stem="imagenet")
     network = create_network(config.model, num_classes=3, image_size=64)
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_a_file_of_weights_in_each_form(
     said = capfd.readouterr()
     assert (said.out, said.err) == ("", "")
     assert cli.main(["convert", str(pickled), str(run)]) == 0
-    models.append(rt.load_model(run, precision="float32"))  # a training with it would compute in bfloat16
+    models.append(rt.load_model(run, precision="float32"))  # a training would compute in bfloat16 by default
     for model in models:
         assert (model.class_names, model.config.model.precision) == (["0", "1", "2"], "float32")
         np.testing.assert_array_equal(model.predict(IMAGES).probabilities, models[0].predict(IMAGES).probabilities)
@@ -71,7 +71,7 @@ def test_exported_and_served_it_sees_a_photo_as_its_makers_did(weights: dict[str
 
 
 def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file has been fetched by other means, and lies where the message says that it may."""
+    """The file was downloaded by other means and put where the message says that it may be."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     own = tmp_path / "own.pth"
@@ -88,7 +88,7 @@ def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatc
     options = model.config.flat()
     assert {name: options[name] for name in tiny.options} == dict(tiny.options)
     assert (options["weights_licence"], options["eval_preprocessing"]) == ("bsd-3-clause", "pil")
-    image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)  # its middle is cut out, not resized
+    image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)  # its centre is cropped, not resized
     np.testing.assert_array_equal(model.logits(image), file.logits(image))
 
 
@@ -100,6 +100,6 @@ def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatc
         ("hf:tiny", "got tiny, expected a repository, OWNER/NAME"),
     ],
 )
-def test_what_is_nowhere(source: str, message: str) -> None:
+def test_a_source_that_does_not_exist_is_refused(source: str, message: str) -> None:
     with pytest.raises(rt.UserError, match=message):
         rt.load_model(source)

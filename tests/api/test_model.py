@@ -1,4 +1,4 @@
-"""Trained models in a program: whatever they are loaded from and given, they say what the command line says."""
+"""Trained models in a program: whatever they are loaded from and given, they predict what the command line predicts."""
 
 import itertools
 import subprocess
@@ -17,7 +17,7 @@ from resnet_tpu import api
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of PNG files, which every decoder reads alike."""
+    """Two classes of PNG files, which all decoders read alike."""
     folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
     for name, level in (("bright", 170), ("dark", 30)):
         (folder / name).mkdir()
@@ -28,7 +28,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[rt.Config, list[tuple[int, dict[str, float]]]]:
-    """A small training that is done, and what it said of each step."""
+    """A small finished training, and what it reported for each step."""
     said: list[tuple[int, dict[str, float]]] = []
     folder = tmp_path_factory.mktemp("run")
     config = rt.find_recipe("flowers_cpu").replace(
@@ -85,7 +85,7 @@ def test_stages_agree_with_each_other_and_with_the_bundle(photos: Path, run: tup
 def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tuple[rt.Config, list]) -> None:
     model = rt.load_model(run[0].run.model_dir)
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
-    for number, orientation in enumerate([*range(1, 9), None]):  # the last is no EXIF at all
+    for number, orientation in enumerate([*range(1, 9), None]):  # the last one has no EXIF at all
         exif = Image.Exif() if orientation else b"Exif\0\0garbage-not-tiff"
         if isinstance(exif, Image.Exif):
             exif[0x0112] = orientation
@@ -103,7 +103,7 @@ def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tup
     ("image", "message"),
     [
         ("nowhere.png", "Image: got nowhere.png, expected an existing file"),
-        (np.zeros((3, 3)), r"got an array float64 \[3, 3\], expected a path"),
+        (np.zeros((3, 3)), r"got an array of float64 \[3, 3\], expected a path"),
         (np.zeros((0, 3, 3), np.uint8), r"got an array of uint8 \[0, 3, 3\]"),
         (np.zeros((3, 3), int), r"int64 \[3, 3\].* x.astype\(np.uint8\) of 0 to 255, \(255 \* x\).* of 0 to 1\."),
         (Image.new("F", (3, 3)), "Image image 0: got ValueError: pixels are floats, expected a whole picture"),

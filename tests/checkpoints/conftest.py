@@ -1,5 +1,5 @@
-"""The same weights in a file of each kind; and a writer of tensor bundles, made from the descriptions of the formats
-and apart from the reader it tests."""
+"""The same weights in a file of each kind; and a writer of tensor bundles, written from the descriptions of the formats
+and independently of the reader that it tests."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ _TYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool"
 
 @dataclass(frozen=True)
 class ThreeKinds:
-    """The same weights, `arrays`, in a folder by kind: `model_dir`, TF1 checkpoint, folder of Hugging Face's hub."""
+    """The same weights, `arrays`, in a folder per kind: a `model_dir`, a TF1 checkpoint, a Hugging Face repository."""
 
     folders: dict[Kind, Path]
     network: Network
@@ -39,9 +39,9 @@ class ThreeKinds:
 
 @pytest.fixture(scope="session")
 def three_kinds(tmp_path_factory: pytest.TempPathFactory) -> ThreeKinds:
-    """A ResNet-18 of width 4 for 3 classes with random arrays, after 7 steps; with moving averages, but not in torch's.
+    """A ResNet-18 of width 4 for 3 classes with random arrays, after 7 steps; torch's has no moving averages.
 
-    Its colours are normalised by a mean of 0.5, of which only our own checkpoint tells.
+    Its colours are normalised by a mean of 0.5, which only our own checkpoint records.
     """
     config = Config().replace(
         resnet_depth=18, resnet_width=4, num_label_classes=3, image_size=64, stem="imagenet", mean_rgb="0.5,0.5,0.5"
@@ -72,7 +72,7 @@ def three_kinds(tmp_path_factory: pytest.TempPathFactory) -> ThreeKinds:
 def write_bundle(tmp_path: Path) -> WriteBundle:
     """write_bundle(arrays, name="model.ckpt-7", num_shards=1, snappy=False, dtypes=None) -> the bundle's prefix.
 
-    Array i of `arrays` goes to shard i modulo `num_shards`. `dtypes` maps names to numbers of types to lie about.
+    Array i of `arrays` goes to shard i modulo `num_shards`. `dtypes` maps names to false type numbers to record.
     """
 
     def write(

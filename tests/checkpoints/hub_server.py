@@ -1,7 +1,7 @@
-"""A small hub in memory: what its client asks for when it downloads files, and faults on demand.
+"""A small in-memory hub: the requests that its client sends to download files, and faults on demand.
 
-Written from the description of the protocol: `HEAD` and `GET /OWNER/NAME/resolve/REVISION/FILE` tell the commit and a
-tag of the content, SHA-256 for large files, which lie at another address; ranges of these may be asked for.
+Written from the description of the protocol: `HEAD` and `GET /OWNER/NAME/resolve/REVISION/FILE` return the commit and
+an ETag of the content (SHA-256 for large files). Large files are at another address, where ranges can be requested.
 """
 
 import hashlib
@@ -31,30 +31,30 @@ _LARGE = (".safetensors", ".bin", ".pth")
 
 @dataclass
 class Hub:
-    """What it holds: files by repository and name; who may read; and what goes wrong."""
+    """The hub's state: files by repository and name, who may read them, and faults."""
 
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     private: set[str] = field(default_factory=set)
-    cut_after: int | None = None  # the first answer with a large file ends after so many bytes
-    is_lying: bool = False  # large files come with another byte in them
-    status: int | None = None  # the answer to everything
+    cut_after: int | None = None  # the first response with a large file is cut after so many bytes
+    is_lying: bool = False  # large files are sent with one byte changed
+    status: int | None = None  # the status of every response
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
     address: str = ""
 
     def asked(self, method: str) -> list[str]:
-        """The files that were asked for, and the addresses of large ones."""
+        """The files requested with this method, large ones by their address."""
         return [path.rsplit("/", 1)[-1] for made, path, _ in self.requests if made == method]
 
     def environment(self, home: Path) -> dict[str, str]:
-        """That of a program which asks this hub, with its cache at `home`."""
+        """The environment of a program that uses this hub, with its cache at `home`."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
         own |= {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
         return own | {"XDG_CACHE_HOME": str(home), "no_proxy": "", "NO_PROXY": "", "JAX_NUM_CPU_DEVICES": "1"}
 
 
 def make_repository(folder: Path) -> dict[str, bytes]:
-    """The files of a repository with a ResNet-18 of width 4 for three classes, at 64 px; written into `folder`."""
+    """Writes a repository with a ResNet-18 of width 4 for three classes at 64 px into `folder`; returns its files."""
     options = {
         "resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "pool_padding": "symmetric",
         "project_first_group": False, "image_size": 64, "crop_pct": 0.95, "resize_method": "bilinear",
@@ -74,7 +74,7 @@ def make_repository(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def serving() -> Iterator[Hub]:
-    """A hub at `address`, until the block ends."""
+    """A hub that serves at its `address` until the block ends."""
     hub = Hub()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""`resnet-tpu convert`: the same weights and training state on the other side, or a message and nothing at all."""
+"""`resnet-tpu convert`: the same weights and training state in the other format, or an error message and no output."""
 
 import atexit
 import functools
@@ -52,7 +52,7 @@ def _made(config: Config, average: bool) -> tuple[Path, Arrays]:
     shapes = {"params": params, "batch_stats": batch_stats, "momentum": params}
     shapes |= {"ema": {"params": params, "batch_stats": batch_stats}} if average else {}
     rng = np.random.default_rng(0)
-    # positive, for a variance is; small, for probabilities that are not all 0 or 1
+    # positive, as variances are; small, so that probabilities are not all 0 or 1
     arrays = jax.tree.map(lambda leaf: jnp.asarray(0.01 + 0.09 * rng.random(leaf.shape, np.float32)), shapes)
     arrays["step"] = jnp.int32(7)
     folder = Path(tempfile.mkdtemp())
@@ -68,7 +68,7 @@ def convert(*arguments: str) -> None:
 
 
 def assert_same_arrays(actual: str, expected: Arrays) -> None:
-    """`actual`: a model_dir."""
+    """Checks the arrays in the model_dir `actual`."""
     found = store.load_named(store.find(actual))
     named = dict(leaves(expected))
     assert found.keys() == named.keys()
@@ -181,7 +181,7 @@ def test_checkpoints_of_the_original_give_its_logits(golden: Callable[[str], Pat
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one message with which the command ends, leaving nothing behind that was not there."""
+    """The one message with which the command fails; it must leave no new files behind."""
     before = sorted(Path().rglob("*"))
     capsys.readouterr()
     assert cli.main(["convert", *arguments]) == 2
@@ -193,7 +193,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def write_tf1(**options: Any) -> Path:
-    """Writes `tf1/model.ckpt-7` and returns its file of data."""
+    """Writes `tf1/model.ckpt-7` and returns its data file."""
     config = Config().replace(**(TINY | options))
     network = create_network(config.model, num_classes=3, image_size=32)
     params, batch_stats = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), network.shapes())
@@ -317,7 +317,7 @@ TIMM = {"resnet_width": 64, "project_first_group": False, "pool_padding": "symme
 
 @pytest.fixture(scope="module")
 def timm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network as timm takes it."""
+    """A network in timm's format."""
     folder = tmp_path_factory.mktemp("timm")
     make_run(str(folder / "run"), **TIMM)
     convert(str(folder / "run"), str(folder / "folder"), "--to=timm")
@@ -325,7 +325,7 @@ def timm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("name", "value"), [("interpolation", "lanczos"), ("crop_mode", "squash")])
-def test_preprocessing_that_there_is_not_is_named(
+def test_unsupported_preprocessing_is_warned_of(
     name: str, value: str, timm_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(timm_folder, "folder")
@@ -387,7 +387,7 @@ def test_a_network_that_timm_has_not_is_refused(capsys: pytest.CaptureFixture[st
         ({"crop_pct": 1.5}, "crop_pct in the description of folder/model.safetensors: got 1.5, expected at most 1."),
     ],
 )
-def test_a_description_that_cannot_be(
+def test_an_invalid_description_is_refused(
     content: dict[str, Any], message: str, timm_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(timm_folder, "folder")

@@ -1,6 +1,6 @@
-"""Weights by name from the hub: what arrives, from where, and one message where nothing does.
+"""Weights by name from the hub: what arrives and from where, or else a single message.
 
-The client reads its environment once, so that each test asks in a process of its own.
+The client reads its environment only once, so each test runs it in a separate process.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ sys.exit(program.exit_code(lambda names: [print(json.dumps(pretrained.fetch(name
 
 @dataclass(frozen=True)
 class Asker:
-    """Programs that ask the hub, each with an empty cache unless they share one."""
+    """Runs programs that ask the hub, each with an empty cache unless they share one."""
 
     hub: Hub
     home: Path
@@ -51,7 +51,7 @@ class Asker:
         return Path(place), options
 
     def fails(self, name: str = NAME, **settings: str) -> str:
-        """The one message, after what the client itself says of its attempts."""
+        """The one error message, after what the client itself prints about its attempts."""
         done = self.run(name, **settings)
         assert (done.returncode, done.stdout) == (2, "")
         return done.stderr.splitlines()[-1]
@@ -114,14 +114,14 @@ def test_without_a_network_the_cache_answers(asker: Asker) -> None:
 
 
 def test_a_proxy_is_asked_for_the_hub(asker: Asker) -> None:
-    """The server is the proxy: it is asked for whole addresses of a hub that is nowhere."""
+    """The server acts as the proxy: it receives full URLs of a hub that does not exist."""
     done = asker.run(NAME, HF_ENDPOINT="http://hub.invalid", HTTP_PROXY=asker.hub.address, http_proxy=asker.hub.address)
     assert done.returncode == 2
     assert ("HEAD", "http://hub.invalid/timm/tiny.test/resolve/main/config.json", None) in asker.hub.requests
 
 
 def test_a_cut_connection_goes_on_where_it_was(asker: Asker) -> None:
-    """The client writes pieces of 10 MB."""
+    """The client writes in pieces of 10 MB, and resumes after the last whole one."""
     content = bytes(11 << 20)
     asker.hub.files["timm/tiny.test"]["model.safetensors"] = content
     asker.hub.cut_after = len(content) - 1000
@@ -167,7 +167,7 @@ def test_content_that_is_not_the_hub_s_is_never_taken(asker: Asker) -> None:
     blob.unlink()
     place, _ = asker.fetch()
     place.resolve().chmod(0o644)
-    place.resolve().write_bytes(b"\0" + place.read_bytes()[1:])  # a disk that forgets
+    place.resolve().write_bytes(b"\0" + place.read_bytes()[1:])  # as if the disk had lost data
     assert "as the hub has it. Delete " in asker.fails()
 
 
@@ -199,7 +199,7 @@ def test_convert_takes_a_name_and_keeps_what_came_with_it(asker: Asker) -> None:
 
 @pytest.mark.long
 def test_a_program_loads_a_model_by_its_name_and_prints_nothing(asker: Asker) -> None:
-    """What it says of an image is what the converted model says."""
+    """Its prediction for an image is that of the converted model."""
     program = (
         "import sys, json, numpy as np, resnet_tpu as rt\n"
         "image = np.random.default_rng(0).integers(0, 256, (80, 100, 3), np.uint8)\n"

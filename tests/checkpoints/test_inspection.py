@@ -1,4 +1,4 @@
-"""What is in a file of weights: every array once, in the order of the layers, and what it is in a sentence."""
+"""The contents of a file of weights: every array once, in the order of the layers, and a sentence on what it is."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is around a call of Orbax."""
+"""The guards around a call to Orbax."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ from resnet_tpu.training.interrupt import Interruption
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What would be printed of errors that nobody can catch."""
+    """What would be printed for errors that nobody can catch."""
     found: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: found.append(str(args.exc_value)))
     yield found

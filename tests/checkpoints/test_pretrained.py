@@ -1,4 +1,4 @@
-"""Names of weights that others published: a table that says what is so, and files that are what their name says."""
+"""Names of published weights: the table of them is right, and files are what their names say."""
 
 import hashlib
 import http.server
@@ -22,7 +22,7 @@ FILE = f"tiny-{CHECKSUM[:8]}.pth"
 
 
 class Site:
-    """Files at an address, with what goes wrong."""
+    """A file at an address, and faults in serving it."""
 
     content = CONTENT
     is_cut = False

@@ -1,4 +1,4 @@
-"""Masked arrays come back bit for bit, and take little more room than what the masks keep."""
+"""Masked arrays are restored bit for bit, and take little more room than the values that the masks keep."""
 
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def test_one_collection_alone(name: str, tmp_path: Path) -> None:
     assert_same_bits(found, {name: arrays[name]})
 
 
-def test_it_lies_on_the_devices_that_are_asked_for(tmp_path: Path) -> None:
+def test_arrays_are_restored_to_the_requested_devices(tmp_path: Path) -> None:
     arrays = draw()
     mesh = jax.make_mesh((2,), ("batch",), devices=jax.devices()[:2])
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -103,7 +103,7 @@ def test_it_takes_little_more_than_what_is_kept(tmp_path: Path) -> None:
     on_disk = sum(sizes)
     masks = sum(mask.size / 8 for _, mask in leaves(arrays["masks"]))
     kept = sum(4 * np.count_nonzero(array) for name, array in leaves(arrays) if not name.startswith("masks"))
-    assert on_disk < kept + masks + 1_000 * len(sizes)  # each file describes what is in it, and timing says how many
+    assert on_disk < kept + masks + 1_000 * len(sizes)  # each file has a header, and their number depends on timing
     assert on_disk < 0.4 * sum(array.nbytes for _, array in leaves(arrays))
 
 

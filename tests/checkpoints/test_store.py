@@ -1,4 +1,4 @@
-"""Our checkpoints: whole or not there."""
+"""Our checkpoints: complete or absent."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ runpy.run_module("resnet_tpu", run_name="__main__", alter_sys=True)
 
 
 def train(model_dir: Path, train_steps: int, *, file_limit: int = -1) -> "subprocess.CompletedProcess[str]":
-    """Trains in a process of its own, in which no file can grow beyond `file_limit` bytes (-1: any size)."""
+    """Trains in a separate process in which no file can exceed `file_limit` bytes (-1: no limit)."""
     options = [f"--params_override={OPTIONS},train_steps={train_steps}", f"--model_dir={model_dir}"]
     return subprocess.run(
         [sys.executable, "-c", LIMITED, str(file_limit), "train", *options],
@@ -46,7 +46,7 @@ def train(model_dir: Path, train_steps: int, *, file_limit: int = -1) -> "subpro
 @pytest.mark.long
 def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path: Path) -> None:
     assert train(tmp_path, 2).returncode == 0
-    failed = train(tmp_path, 4, file_limit=60_000)  # enough for metrics and batches, not for arrays
+    failed = train(tmp_path, 4, file_limit=60_000)  # enough for metrics and other small files, but not for arrays
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
     assert f"Writing a checkpoint to {tmp_path}" in failed.stderr
@@ -58,7 +58,7 @@ def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path:
 
 @contextlib.contextmanager
 def as_a_user() -> Iterator[None]:
-    """Takes from root, as which containers run tests, the right to write everywhere."""
+    """Drops root's right to write everywhere, as containers run tests as root."""
     if os.geteuid():
         yield
         return
@@ -79,7 +79,7 @@ def test_a_folder_below_one_that_may_not_be_read_is_named_too() -> None:
 
 
 def test_a_folder_that_may_not_be_written_is_named_and_the_last_checkpoint_is_whole() -> None:
-    with tempfile.TemporaryDirectory() as path:  # pytest's own folders are not for other users
+    with tempfile.TemporaryDirectory() as path:  # pytest's own folders are closed to other users
         folder = Path(path)
         with store.CheckpointStore(path, keep=9) as checkpoints:
             checkpoints.save(1, ARRAYS, {})
@@ -138,7 +138,7 @@ def test_a_signal_while_a_checkpoint_is_read_does_not_make_it_damaged(
     def swallow(*_: object) -> NoReturn:
         with contextlib.suppress(BaseException):
             signal.raise_signal(signal.SIGINT)
-        raise ValueError("no entry")  # as Orbax says of whatever was raised
+        raise ValueError("no entry")  # as Orbax does, whatever was raised
 
     monkeypatch.setattr(store.ocp, name, swallow)
     checkpoints = store.CheckpointStore(str(saved / store.FOLDER), keep=2)
@@ -186,7 +186,7 @@ def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) ->
         UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it\. Train first"
     ):
         store.find(str(saved / "nowhere"))
-    (saved / "exported" / "1795181234").mkdir(parents=True)  # as a bundle is called, or the photos of a digit
+    (saved / "exported" / "1795181234").mkdir(parents=True)  # a name like that of a bundle, or of a class of digits
     with pytest.raises(UserError, match=r"got .*exported, expected a model_dir or a checkpoint in it"):
         store.find(str(saved / "exported"))
 

@@ -1,4 +1,4 @@
-"""The original's checkpoints: found where users point, and every variable in its place."""
+"""The original's checkpoints: found by the paths that users give, with every variable in its place."""
 
 import functools
 import json
@@ -206,7 +206,7 @@ def test_values_are_the_ones_that_tensorflow_saw(golden: Callable[[str], Path]) 
     values = [variables[name].astype(np.float64) for name, *_ in rows]
     slots = [variables[f"{name}/Momentum"].astype(np.float64) for name, _, _, trainable in rows if trainable]
     for prefix, arrays in (("after", values), ("mom", slots)):
-        # The sums were made in float64 of the same float32 values; only the order of adding may differ.
+        # The sums were computed in float64 from the same float32 values; only the order of additions may differ.
         np.testing.assert_allclose([array.sum() for array in arrays], results[f"{prefix}_sum"], rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose([np.linalg.norm(array) for array in arrays], results[f"{prefix}_l2"], rtol=1e-12)
     assert variables["global_step"] == json.loads(golden("model/r18/meta.json").read_text())["after_global_step"]

@@ -1,4 +1,4 @@
-"""The tensor bundle: what was written is read, and no damage passes."""
+"""The tensor bundle: it reads back as written, and no damage goes unnoticed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_a_damaged_byte_anywhere_is_an_error_or_makes_no_difference(
             unnoticed += 1
         except UserError as error:
             assert str(file) in str(error)
-    # The metadata block (13 bytes or 15), its place and the padding of the footer hold nothing.
+    # The metadata block (13 or 15 bytes), its position and the padding of the footer carry no information.
     assert unnoticed <= (60 if suffix == ".index" else 0)
 
 
@@ -176,7 +176,7 @@ def test_arrays_stay_when_their_files_are_replaced(tmp_path: Path) -> None:
     _assert_same(read, arrays)
 
 
-def test_an_empty_bundle_is_one(tmp_path: Path) -> None:
+def test_an_empty_bundle_is_valid(tmp_path: Path) -> None:
     tf1_bundle.write_bundle(str(tmp_path / "empty"), {})
     assert read_bundle(str(tmp_path / "empty")) == {}
 
@@ -195,7 +195,7 @@ def test_what_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def _write_entries(prefix: Path, data: bytes, names: Sequence[str], shape: Sequence[int], **values: Any) -> str:
-    """A bundle of these variables, all of them described by the same values."""
+    """Writes a bundle of these variables, all described by the same values."""
     entry = tf1_bundle._Entry(**({"dtype": 1, "size": len(data), "crc32c": masked_crc(data)} | values))
     for size in shape:
         entry.shape.dim.add(size=size)

@@ -1,4 +1,4 @@
-"""What a checkpoint's variables tell of its network."""
+"""What a checkpoint's variables tell about its network."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The pruning fork's variables under the original's names, masks applied."""
+"""The pruning fork's variables under the original's names, with masks applied."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
 
-# depth -> projections, from the fork's networks
+# depth -> projections, as in the fork's networks
 PROJECTIONS = {
     18: ["proj_2_2", "proj_6_7", "proj_10_12", "proj_14_17"],
     34: ["proj_2_2", "proj_8_9", "proj_16_18", "proj_28_31"],
@@ -33,7 +33,7 @@ def make_network(depth: int) -> Network:
 
 
 def fork_names(network: Network) -> dict[str, str]:
-    """The fork's name, without `_w`, of each kernel of the original, counted as the fork counts."""
+    """The fork's name, without `_w`, of each of the original's kernels, numbered as the fork numbers them."""
     names: dict[str, str] = {}
     conv = 0
     kernels = [(name, path) for name, (_, path) in tf1_names.tf_names(network).items() if name.endswith("/kernel")]
@@ -56,7 +56,7 @@ def as_fork(
 
 
 def draw(network: Network, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Random (variables with their Momentum slots, masks) by the original's names."""
+    """Random (variables with their Momentum slots, masks) under the original's names."""
     rng = np.random.default_rng(seed)
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}

@@ -1,4 +1,4 @@
-"""The original's names for the variables of every variant, in its order."""
+"""The original's names of the variables of every variant, in its order."""
 
 import csv
 from pathlib import Path

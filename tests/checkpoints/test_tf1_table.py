@@ -1,4 +1,4 @@
-"""LevelDB's table: what was made is read, and Snappy's elements one by one."""
+"""LevelDB's table reads back as written; Snappy's elements are tested one by one."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ def test_damaged_snappy_is_an_error(packed: bytes) -> None:
 
 
 def _table(*blocks: bytes, handles: Sequence[int]) -> bytes:
-    """A table of these blocks as they are, whose index names them by their numbers, in this order."""
+    """A table of these raw blocks, whose index refers to them by number, in the order of `handles`."""
     out, places = b"", []
 
     def add(block: bytes) -> bytes:
@@ -76,7 +76,7 @@ def _varint(value: int) -> bytes:
 
 
 def _block(entries: Iterable[tuple[int, bytes, bytes]], num_restarts: int = 1) -> bytes:
-    """Entries of (bytes shared with the key before, further bytes of the key, value)."""
+    """A block of entries (number of bytes shared with the previous key, rest of the key, value)."""
     rows = (_varint(shared) + _varint(len(key)) + _varint(len(value)) + key + value for shared, key, value in entries)
     return b"".join(rows) + struct.pack("<II", 0, num_restarts)
 

@@ -1,4 +1,4 @@
-"""Ours as a checkpoint of the original, and back, bit for bit."""
+"""Our checkpoints converted to the original's and back, bit for bit."""
 
 import json
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def make_network(options: dict[str, Any], num_classes: int = 3) -> Network:
 
 
 def draw(network: Network, *, step: int = 1251, kept: tuple[str, ...] = ("momentum", "ema")) -> Arrays:
-    """A checkpoint's arrays of any bits, NaN and subnormal numbers among them."""
+    """Checkpoint arrays with random bits, including NaN and subnormal numbers."""
     rng = np.random.default_rng(step)
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats, "momentum": params}

@@ -1,4 +1,4 @@
-"""Weights of torchvision and timm: what a file is, what it tells, and the way back. PyTorch itself is not needed."""
+"""Weights of torchvision and timm: what a file is, what it says, and conversion back. PyTorch itself is not needed."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ def _network(depth: int = 18, num_classes: int = 3, **options: Any) -> Network:
 
 
 def _state_dict(network: Network) -> dict[str, np.ndarray]:
-    """Arrays of PyTorch's names, shapes and layout; zeros that take no memory."""
+    """Arrays with PyTorch's names, shapes and layout: zeros that take no memory."""
     params, batch_stats = network.shapes()
     trees = {"params": params, "batch_stats": batch_stats}
     zeros = {
@@ -43,7 +43,7 @@ def _drawn(network: Network) -> dict[str, Any]:
 
 
 class Saved(NamedTuple):
-    """A file that `write_safetensors` wrote, the network, and its arrays: {"params": ..., "batch_stats": ...}."""
+    """A file written by `write_safetensors`, its network, and the arrays: {"params": ..., "batch_stats": ...}."""
 
     path: str
     network: Network
@@ -62,7 +62,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 
 @pytest.fixture
 def blank(tmp_path: Path) -> str:
-    """A file that tells nothing of itself, for arrays made elsewhere."""
+    """The path of a file without a description of its own, for arrays made elsewhere."""
     (tmp_path / "w.pth").touch()
     return str(tmp_path / "w.pth")
 
@@ -99,13 +99,13 @@ def test_an_outline_has_all_but_the_numbers(saved: Saved) -> None:
 @pytest.mark.parametrize("metadata", [[], {"resnet_tpu": 3}, {"resnet_tpu": "{"}, {"resnet_tpu": "[1]"}])
 def test_odd_notes_in_a_file(metadata: Any, tmp_path: Path) -> None:
     path = _write(tmp_path / "w.safetensors", {"__metadata__": metadata}, b"")
-    with contextlib.suppress(UserError):  # what is no JSON
+    with contextlib.suppress(UserError):  # raised for invalid JSON
         assert torch.read_class_names(path) is None
 
 
 def test_names_and_layouts_are_torchvision_s(saved: Saved) -> None:
     shapes = {name: array.shape for name, array in torch.read_state_dict(saved.path).items()}
-    assert len(shapes) == 122 - 20  # torchvision's resnet18 without its counters of batches
+    assert len(shapes) == 122 - 20  # torchvision's resnet18 without its batch counters
     assert shapes["conv1.weight"] == (64, 3, 7, 7)
     assert shapes["bn1.running_var"] == (64,)
     assert shapes["layer2.0.conv1.weight"] == (128, 64, 3, 3)
@@ -151,7 +151,7 @@ def test_the_arrays_tell_the_options(options: dict[str, Any], blank: str) -> Non
 
 
 def _change(state_dict: Mapping[str, np.ndarray], **shapes: tuple[int, ...] | None) -> dict[str, np.ndarray]:
-    """With some arrays of other shapes, or without them; '__' stands for a dot."""
+    """Gives some arrays other shapes, or removes them (None); '__' in a name stands for a dot."""
     changed = {**state_dict}
     for name, shape in shapes.items():
         if shape is None:
@@ -257,7 +257,7 @@ def test_which_file(tmp_path: Path) -> None:
 
 
 def _write(path: Path, entries: Mapping[str, Any], data: bytes, size: int | None = None) -> str:
-    """A .safetensors file byte by byte."""
+    """Writes a .safetensors file byte by byte."""
     header = json.dumps(entries).encode()
     path.write_bytes((len(header) if size is None else size).to_bytes(8, "little") + header + data)
     return str(path)
@@ -320,7 +320,7 @@ def test_headers_of_which_no_outline_can_be_made(tmp_path: Path, entries: dict[s
         torch.read_outline(_write(tmp_path / "w.safetensors", entries, b"\0" * 16))
 
 
-def test_no_metadata_is_none(tmp_path: Path) -> None:
+def test_null_metadata_reads_as_none(tmp_path: Path) -> None:
     path = _write(tmp_path / "w.safetensors", {"__metadata__": None, "a": _ENTRY}, b"\0" * 16)
     assert torch.read_state_dict(path)["a"].shape == torch.read_outline(path)["a"].shape == (4,)
     assert torch.read_class_names(path) is None
@@ -389,7 +389,7 @@ def test_prefixes_of_wrappers_are_taken_off(tmp_path: Path) -> None:
         ({"depth": 50, "pre_activation": True}, "pre_activation: got True, expected False"),
     ],
 )
-def test_what_pytorch_s_classes_have_not_is_not_written(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_networks_that_pytorch_lacks_are_not_written(options: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         torch.write_safetensors(str(tmp_path / "w.safetensors"), _network(**options), {})
     assert words in str(caught.value)

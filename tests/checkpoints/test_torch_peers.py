@@ -36,9 +36,9 @@ _TOLERANCE = 1e-4  # logits are between -7 and 7; PyTorch's own differ from thos
 
 @functools.cache
 def _torchvision() -> Any:
-    """torchvision, also one made for GPUs beside a torch that is not.
+    """torchvision, even if it is a build for GPUs next to a torch for CPUs.
 
-    Its operations in C++ are missing then. It asks for these two by name, and no network here uses any.
+    Its C++ operations are missing then; it looks up these two by name on import, and no network here uses any.
     """
     try:
         return importlib.import_module("torchvision")
@@ -50,7 +50,7 @@ def _torchvision() -> Any:
 
 
 def _make(name: str) -> Any:
-    """A network of `library/name` with random weights, and batch norms that are used to some noise."""
+    """The network `library/name` with random weights, whose batch-norm statistics come from some noise."""
     library, model_name = name.split("/")
     torchvision, timm = _torchvision(), pytest.importorskip("timm")  # which imports torchvision
     create = torchvision.models.get_model if library == "torchvision" else timm.create_model
@@ -63,7 +63,7 @@ def _make(name: str) -> Any:
                 module.weight.normal_(1.0, 0.2)
                 module.bias.normal_(0.0, 0.2)
         for module in model.modules():
-            if last := getattr(module, "bn3", getattr(module, "bn2", None)):  # a block's; else rounding grows 1000-fold
+            if last := getattr(module, "bn3", getattr(module, "bn2", None)):  # of a block; else errors grow 1000-fold
                 last.weight.mul_(0.2)
         model.fc.weight.normal_(0.0, 0.1)
         model.train()(torch.randn(16, 3, 64, 64))
@@ -76,7 +76,7 @@ def _logits(model: Any, images: np.ndarray) -> np.ndarray:
 
 
 def _load(path: str) -> tuple[Network, Arrays, Arrays]:
-    """The network and its arrays from a file of PyTorch's."""
+    """The network and its arrays from a file of PyTorch."""
     state_dict = weights.read_state_dict(path)
     options = weights.options_of(state_dict, path)
     num_classes = options.pop("num_label_classes")
@@ -98,10 +98,10 @@ def test_same_logits_there_and_back(name: str, tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "w.pth")
     network, params, batch_stats = _load(str(tmp_path / "w.pth"))
     apply = jax.jit(lambda images: network.apply(params, batch_stats, images, train=False)[0])
-    for size in (64, 75):  # even and odd maps are padded in other ways
+    for size in (64, 75):  # even and odd maps are padded differently
         images = np.random.default_rng(0).standard_normal((2, 3, size, size), np.float32)
         theirs, ours = _logits(model, images), np.asarray(apply(images.transpose(0, 2, 3, 1)))
-        assert np.abs(theirs[0] - theirs[1]).max() > 1  # else nothing that the layers do to the images would be noticed
+        assert np.abs(theirs[0] - theirs[1]).max() > 1  # otherwise the effect of the layers on images would not show
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=_TOLERANCE)
 
     arrays = {"params": params, "batch_stats": batch_stats}
@@ -115,13 +115,13 @@ def test_same_logits_there_and_back(name: str, tmp_path: Path) -> None:
 
 
 def _photos() -> list[Path]:
-    """The two that come with scikit-learn."""
+    """The two photos that come with scikit-learn."""
     folder = Path(importlib.import_module("sklearn.datasets").__file__ or "").parent / "images"
     return [folder / "china.jpg", folder / "flower.jpg"]
 
 
 def _undecided(name: str) -> Any:
-    """As `_make`, with a classifier that gives several classes a share of a photo: there a difference shows most."""
+    """Like `_make`, but with a less confident classifier: differences show most when several classes have a share."""
     model = _make(name)
     with torch.no_grad():
         model.fc.weight.mul_(0.2)
@@ -129,13 +129,13 @@ def _undecided(name: str) -> Any:
 
 
 def _probabilities(model: Any, transform: Any) -> np.ndarray:
-    """What a network of PyTorch's says of the photos, with its makers' preprocessing."""
+    """The probabilities that a PyTorch network gives the photos, with its authors' preprocessing."""
     images = [transform(Image.open(photo).convert("RGB")) for photo in _photos()]
     with torch.inference_mode():
         return model(torch.stack(images)).softmax(1).numpy()
 
 
-_SAME = 1e-5  # of probabilities
+_SAME = 1e-5  # tolerance of probabilities
 
 
 @pytest.mark.peer("timm", "torchvision")
@@ -146,7 +146,7 @@ _SAME = 1e-5  # of probabilities
 def test_timm_s_prediction_of_a_photo(
     architecture: str, interpolation: str, crop_pct: float, size: int, tmp_path: Path
 ) -> None:
-    """From a folder as the hub has it, which timm wrote; also when converted, exported and served."""
+    """Loaded from a folder in the hub's format that timm wrote; also when converted, exported and served."""
     model, timm = _undecided(f"timm/{architecture}"), importlib.import_module("timm")
     told = {
         "interpolation": interpolation,
@@ -175,7 +175,7 @@ def test_timm_s_prediction_of_a_photo(
 def test_torchvision_s_prediction_of_a_photo(
     name: str, weights_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the weights that have a short name, which are random here."""
+    """For the published weights with a short name; the weights are random here."""
     model, file = _undecided(f"torchvision/{name}"), tmp_path / "w.pth"
     torch.save(model.state_dict(), file)
     monkeypatch.setitem(PRETRAINED, name, dataclasses.replace(PRETRAINED[name], location=str(file)))
@@ -186,7 +186,7 @@ def test_torchvision_s_prediction_of_a_photo(
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_reads_what_torch_load_reads(zipped: bool, tmp_path: Path) -> None:
-    """A training's checkpoint, of every type and with arrays that are not contiguous."""
+    """A training checkpoint with every type, and with non-contiguous arrays."""
     values = torch.arange(48).reshape(2, 4, 3, 2)
     kinds = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool)
     state_dict = {str(kind): values.to(kind) for kind in kinds}

@@ -1,4 +1,4 @@
-"""Files of torch.save: every way to lie about arrays, to hide code and to be damaged. Written here without PyTorch."""
+"""Files of torch.save that lie about arrays, hide code or are damaged, in every way. Written here without PyTorch."""
 
 import contextlib
 import io
@@ -24,14 +24,14 @@ _KINDS = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16"
 
 
 class Global(NamedTuple):
-    """A name that the pickle asks for."""
+    """A global name that the pickle imports."""
 
     module: str
     name: str
 
 
 class Call(NamedTuple):
-    """A call of it, by REDUCE or by NEWOBJ."""
+    """A call of a global, by REDUCE or NEWOBJ."""
 
     function: Any
     arguments: Any
@@ -52,13 +52,13 @@ class Reference(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Opcodes as they are."""
+    """Raw opcodes."""
 
     opcodes: bytes
 
 
 def opcodes_of(value: Any) -> bytes:
-    """The opcodes of a pickle of protocol 2 that make `value`."""
+    """The opcodes of a protocol 2 pickle that build `value`."""
     match value:
         case Raw(opcodes):
             return opcodes
@@ -80,12 +80,12 @@ def opcodes_of(value: Any) -> bytes:
 
 
 def dump(value: Any) -> bytes:
-    """A whole pickle."""
+    """A complete pickle of `value`."""
     return b"\x80\x02" + opcodes_of(value) + b"."
 
 
 def tensor(key: str, storage: np.ndarray, shape: Any = None, strides: Any = None, offset: Any = 0, **odd: Any) -> Call:
-    """What torch.save writes for a tensor on `storage`; all of it by default. `odd`: other kind, size or view."""
+    """What torch.save writes for a tensor on `storage`, by default on all of it. `odd`: another kind, size or view."""
     shape = storage.shape if shape is None else shape
     strides = tuple(step // storage.itemsize for step in storage.strides) if strides is None else strides
     kind = odd.get("kind", Global("torch", f"{_KINDS[storage.dtype.name]}Storage"))
@@ -95,7 +95,7 @@ def tensor(key: str, storage: np.ndarray, shape: Any = None, strides: Any = None
 
 
 def save_zip(path: Path, value: Any, storages: Mapping[str, np.ndarray], *, order: bytes = b"little") -> None:
-    """The format since PyTorch 1.6."""
+    """Writes the format used since PyTorch 1.6."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", dump(value))
         archive.writestr("archive/byteorder", order)
@@ -105,14 +105,14 @@ def save_zip(path: Path, value: Any, storages: Mapping[str, np.ndarray], *, orde
 
 
 def save_stream(path: Path, value: Any, storages: Mapping[str, np.ndarray]) -> None:
-    """The format before."""
+    """Writes the format used before."""
     head = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True})
     data = [struct.pack("<q", storage.size) + storage.tobytes() for storage in storages.values()]
     path.write_bytes(b"".join([*map(dump, head), dump(value), dump(list(storages)), *data]))
 
 
 def save_whole(path: Path, value: Any, storages: Mapping[str, np.ndarray]) -> None:
-    """A pickle alone, which torch.save never writes."""
+    """Writes only a pickle, which torch.save never does."""
     path.write_bytes(dump(value))
 
 
@@ -163,7 +163,7 @@ def test_big_endian_archive(tmp_path: Path) -> None:
 
 @both
 def test_a_training_s_checkpoint(save: Save, tmp_path: Path) -> None:
-    """Only the weights come out of it, and of two sets the average."""
+    """Only the weights are read; of two sets, the moving average."""
     settings = Build(Call(Global("argparse", "Namespace"), (), pickle.NEWOBJ), {"lr": 0.1})
     content: dict[str, Any] = {
         "epoch": 90,
@@ -182,15 +182,15 @@ def test_a_training_s_checkpoint(save: Save, tmp_path: Path) -> None:
 
 
 @both
-def test_forms_of_old(save: Save, tmp_path: Path) -> None:
-    """What PyTorch 0.1 to 0.4 wrote, also with Python 2: torchvision's first files are so."""
+def test_formats_of_pytorch_0_are_read(save: Save, tmp_path: Path) -> None:
+    """What PyTorch 0.1 to 0.4 wrote, also under Python 2; torchvision's first files are like that."""
     storage = Reference(
         ("storage", Global("torch", "FloatStorage"), "0", "cuda:0", 24, None)[: 6 if save is save_stream else 5]
     )
     plain = Call(Global("torch._utils", "_rebuild_tensor"), (storage, 0, (2, 3, 4), (12, 4, 1)))
     parameter = Build(Call(Global("torch.nn.parameter", "Parameter"), (plain,), pickle.NEWOBJ), (True, False, {}))
     newer = Call(Global("torch._utils", "_rebuild_parameter"), (plain, True, {}))
-    short = Raw(b"U\x05short")  # a string of Python 2
+    short = Raw(b"U\x05short")  # a Python 2 string
     pairs = [["old", parameter], ["new", newer], [short, plain]]
     content = Build(Call(Global("collections", "OrderedDict"), (pairs,)), {"_metadata": {"": {"version": 1}}})
     save(tmp_path / "w.pth", content, {"0": some})
@@ -201,7 +201,7 @@ def test_forms_of_old(save: Save, tmp_path: Path) -> None:
 
 
 def _evils(marker: Path) -> dict[str, tuple[str, Any]]:
-    """Ways to run a command by loading a pickle: the forbidden name, and what to save."""
+    """Ways to run a command when a pickle is loaded: the forbidden name, and what to save."""
     command = f"touch {marker}"
     system, popen = Global("os", "system"), Global("subprocess", "Popen")
     run = Call(system, (command,))
@@ -250,8 +250,8 @@ def test_nothing_in_a_file_is_run(save: Save, name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["call", "inside a tensor", "instance", "object", "name from the stack"])
-def test_these_would_run(name: str, tmp_path: Path) -> None:
-    """The files of the test above do what they are there for when they are read without care."""
+def test_the_attacks_work_on_plain_pickle(name: str, tmp_path: Path) -> None:
+    """The attacks of the test above work when the pickle is loaded without protection."""
     _, evil = _evils(tmp_path / "marker")[name]
     data = dump(evil).replace(b"ctorch._utils\n_rebuild_tensor_v2\n", b"cbuiltins\nprint\n")
     made = pickle.loads(data)
@@ -321,12 +321,12 @@ def test_odd_descriptions(save: Save, name: str, tmp_path: Path) -> None:
 
 _DEEP = 100_000
 _NESTED = Raw(b")" + b"\x85" * _DEEP)  # (((...),),)
-_DOUBLED = Raw(b")" + b"2\x86" * 60)  # t = (t, t), again and again: 2^60 elements for whoever goes through them
+_DOUBLED = Raw(b")" + b"2\x86" * 60)  # t = (t, t), again and again: 2^60 elements for code that visits all
 _ORDERED = Global("collections", "OrderedDict")
 
 
 def _item(key: Any) -> Raw:
-    """A dictionary with this key."""
+    """The opcodes of a dictionary with this key."""
     return Raw(b"}" + opcodes_of(key) + b"Ns")
 
 
@@ -417,16 +417,16 @@ def test_a_stream_with_another_magic(content: Any, tmp_path: Path) -> None:
 
 
 class Entry(NamedTuple):
-    """What the directory of an archive says of a file in it."""
+    """What the directory of an archive says about a file in it."""
 
     name: bytes
-    offset: int  # of its header
+    offset: int  # of the file's header
     crc: int
     size: int
     extra: bytes = b""
 
     def facts(self) -> bytes:
-        """As they stand in its header and in the directory."""
+        """The fields that the file's header and the directory share."""
         numbers = (20, 0, 0, 0, 33, self.crc, self.size, self.size, len(self.name), len(self.extra))
         return struct.pack("<HHHHHIIIHH", *numbers)
 
@@ -437,7 +437,7 @@ def appended(body: bytes, name: str, data: bytes) -> tuple[bytes, Entry]:
 
 
 def archive_of(body: bytes, entries: list[Entry]) -> bytes:
-    """An archive of files whose headers and data are in `body`."""
+    """An archive of the files whose headers and data are in `body`."""
     directory = b"".join(
         b"PK\1\2\x14\0" + entry.facts() + struct.pack("<HHHII", 0, 0, 0, 0, entry.offset) + entry.name + entry.extra
         for entry in entries
@@ -447,7 +447,7 @@ def archive_of(body: bytes, entries: list[Entry]) -> bytes:
 
 
 def test_entries_that_overlap(tmp_path: Path) -> None:
-    """Each of 50 storages holds the headers of those behind it, and the same 100 kB."""
+    """Each of 50 storages contains the headers of the following ones, and all share the same 100 kB."""
     body, content, found = bytes(100_000), {}, []
     for number in range(50):
         content[f"a{number}"] = tensor(str(number), np.frombuffer(body, np.uint8))
@@ -513,7 +513,7 @@ def test_flipped_bytes_of_a_stream_are_noticed_where_they_can_be(tmp_path: Path)
     whole = path.read_bytes()
     for position in range(len(whole) - some.nbytes):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
-        with contextlib.suppress(UserError, KeyError):  # KeyError: the array has another name now
+        with contextlib.suppress(UserError, KeyError):  # KeyError: the flip changed the name of the array
             assert read_pickle(str(path))["a"].nbytes == some.nbytes
 
 

@@ -40,7 +40,7 @@ def arrays_of(network: Network, seed: int) -> tuple[Arrays, Arrays]:
 
 
 def variables_of(network: Network, params: Arrays, batch_stats: Arrays) -> dict[str, np.ndarray]:
-    """The arrays of a network under the original's names, with momentum, average and step as a training saves them."""
+    """A network's arrays under the original's names, with momentum, averages and step, as a training saves them."""
     trees = {"params": params, "batch_stats": batch_stats}
     variables: dict[str, np.ndarray] = {"global_step": np.array(5, np.int64)}
     for name, (collection, path) in tf1_names.tf_names(network).items():

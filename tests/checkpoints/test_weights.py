@@ -1,4 +1,4 @@
-"""Weights of every kind, found by any of their paths; and what is none of them, named for what it is."""
+"""Weights of every kind are found by any of their paths; anything else is refused, saying what it is."""
 
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def make_files(folder: Path, names: str) -> None:
         ("notes.txt", "notes.txt", "Weights: got notes.txt, expected"),
     ],
 )
-def test_what_is_none_is_named(
+def test_paths_without_weights_are_refused_by_what_they_are(
     files: str, path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -133,6 +133,6 @@ def test_what_is_none_is_named(
     assert message in str(raised.value)
 
 
-def test_an_empty_folder_is_none(tmp_path: Path) -> None:
+def test_an_empty_folder_holds_no_weights(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a folder of nothing, expected"):
         open_weights(str(tmp_path))

@@ -16,7 +16,7 @@ def named(*names: str) -> dict[str, Any]:
 
 
 def parse(*words: str, single_dash: bool = False) -> dict[str, Any]:
-    """What is given to a command with a number, a bool, one that begins with `no`, and any arguments."""
+    """The values parsed by a command with a number, a bool, an option that begins with `no`, and any arguments."""
     nowhere = dataclasses.replace(OPTIONS["freeze"], name="nowhere")
     group = Group("some", {**named("train_steps", "use_tpu"), "nowhere": nowhere})
     arguments = (Argument("words", "WORD", "Any.", is_required=False, many=True, is_path=False),)
@@ -55,7 +55,7 @@ def test_spellings(words: list[str], expected: dict[str, Any] | None) -> None:
         assert parse(*words) == expected
 
 
-def test_an_empty_value_is_one() -> None:
+def test_an_empty_value_counts_as_given() -> None:
     assert Command("prog", groups=[Group("some", named("freeze"))]).parse(["--freeze="]).values == {"freeze": ""}
 
 

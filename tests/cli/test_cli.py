@@ -1,4 +1,4 @@
-"""The command `resnet-tpu`: its verbs on real files, how options add up, help, mistakes."""
+"""The command `resnet-tpu`: its verbs on real files, how options combine, help, and mistakes."""
 
 import re
 import subprocess
@@ -36,7 +36,7 @@ num_cores: 1
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one message with which the command ends."""
+    """The one message with which the command fails."""
     assert cli.main(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -45,7 +45,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def prints(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the command shows, done without a mistake."""
+    """The output of the command, which must succeed."""
     try:
         code = cli.main(arguments)
     except SystemExit as ended:
@@ -90,7 +90,7 @@ def test_help_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_whole_help_of_train_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     words = prints(capsys, "train", "--help-all").split()
-    options = [name for name, found in OPTIONS.items() if found.group != "lottery"]  # `prune` is the verb for those
+    options = [name for name, found in OPTIONS.items() if found.group != "lottery"]  # those are for `prune`
     for name in (*options, "recipe", "config_file", "params_override"):
         assert f"--{name}" in words
 
@@ -213,7 +213,7 @@ def test_common_names_mean_the_options_of_the_original(monkeypatch: pytest.Monke
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Class folders of 20 photos each: bright ones and dark ones."""
+    """Two class folders of 20 photos each, bright ones and dark ones."""
     folder = tmp_path_factory.mktemp("raw")
     rng = np.random.default_rng(0)
     for name, level in (("bright", 170), ("dark", 30)):
@@ -229,7 +229,7 @@ def test_verbs_one_after_the_other(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))  # so that what is below ~ is below here
+    monkeypatch.setenv("HOME", str(tmp_path))  # so that paths below ~ are below here
     Path("small.yaml").write_text(SMALL_RUN)
     shown = prints(capsys, "prepare", str(raw), "~/data", "--workers=1", "--train_shards=2", "--split=0.8,0.1,0.1")
     assert "dark" in shown
@@ -285,7 +285,7 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     would = prints(capsys, *command, "--train_batch_size=12", "--dry_run")
     assert "steps 0 to 2 (0.8 epochs, in whole batches)" in would
     printed = prints(capsys, *command, "--print_config")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["my photos"]  # neither wrote anything
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my photos"]  # neither command wrote anything
 
     Path("printed.yaml").write_text(printed)
     assert prints(capsys, "train", "--config_file=printed.yaml", "--print_config") == printed

@@ -1,4 +1,4 @@
-"""The Tab key in real shells: what is typed, with Tab where `\\t` is, and the command that comes of it."""
+"""The Tab key in real shells: what is typed, with `\\t` for Tab, and the command that results."""
 
 import os
 import pty
@@ -46,7 +46,7 @@ TYPED = {
 }
 
 NOT_IN = {
-    "zsh": {"train --data_dir=some\t"},  # names of files only as words of their own
+    "zsh": {"train --data_dir=some\t"},  # zsh completes file names only as separate words
     "fish": {"train --random_flip=f\t", "submit gke --dry\t -- --recipe=flowers_c\t"},
 }
 
@@ -81,7 +81,7 @@ def test_tab_completes_what_is_typed(shell: str, scripts: dict[str, str], tmp_pa
         assert wait_for(came, terminal) == ["ready"]
         for typed in TYPED.keys() - NOT_IN.get(shell, set()):
             os.write(terminal, f"resnet-tpu {typed}\n".encode())
-            # zsh takes the / of a folder away again at the end of a word
+            # zsh removes the trailing / of a folder at the end of a word
             assert [word.rstrip("/") for word in wait_for(came, terminal)] == TYPED[typed], typed
     finally:
         process.kill()
@@ -90,7 +90,7 @@ def test_tab_completes_what_is_typed(shell: str, scripts: dict[str, str], tmp_pa
 
 
 def wait_for(path: Path, terminal: int) -> list[str]:
-    """The lines of the file, once it is there; it is gone then. What the terminal shows is read all the while."""
+    """Waits for the file, returns its lines and deletes it; meanwhile, reads what the terminal shows."""
     os.set_blocking(terminal, False)
     shown = b""
     for _ in range(3000):

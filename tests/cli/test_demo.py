@@ -1,4 +1,4 @@
-"""The demo: from scans to a table, on what is at hand."""
+"""The demo: from scanned digits to a table, with the data at hand."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="the demo's
 @pytest.mark.long
 def test_digits_are_read_with_at_least_97_percent(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "resnet_tpu", "demo", f"--output_dir={tmp_path}"]
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}  # as where no test runs: eight take twice as long
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}  # as outside of tests: eight devices take twice as long
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (accuracy,) = re.findall(r"test accuracy .* (\S+)%", done.stdout)
@@ -30,9 +30,9 @@ def test_digits_are_read_with_at_least_97_percent(tmp_path: Path) -> None:
     for path in (report / "curves.png", report / "test" / "confusion_matrix.png"):
         with Image.open(path) as picture:
             assert min(picture.size) > 200
-    assert (report / "test" / "mistakes.png").exists()  # of any size: there may be no mistake
+    assert (report / "test" / "mistakes.png").exists()  # of any size, as there may be no mistakes
     with (report / "test" / "predictions.csv").open() as file:
-        assert len(list(csv.reader(file))) == 1 + 188  # the shares of 1797 scans in ten classes
+        assert len(list(csv.reader(file))) == 1 + 188  # the test share of 1797 scans in ten classes
 
 
 def test_digits_are_written_once(tmp_path: Path) -> None:

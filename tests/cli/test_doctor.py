@@ -1,4 +1,4 @@
-"""What `doctor` finds on a machine, and on one that lacks something."""
+"""What `doctor` finds on this machine, and on one that lacks something."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from resnet_tpu.cli import findings
 
 
 def examine(**environment: str) -> dict[str, dict[str, str]]:
-    """What `resnet-tpu doctor` says, by name."""
+    """The findings of `resnet-tpu doctor`, by name."""
     command = [sys.executable, "-m", "resnet_tpu", "doctor", "--format=json"]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
     return {finding["name"]: finding for finding in json.loads(done.stdout)}

@@ -1,4 +1,4 @@
-"""The original's flags: all there, merged in its order, acting or saying why not."""
+"""The original's flags: all exist, are merged in its order, and take effect or say why not."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ lth_prediction_result_dir
 
 resnet_size project zone max_train_steps lth_generate_predictions
 """
-"""Every name of a flag or hyperparameter in any version of the original: hyperparameters, run control, Bigtable,
+"""The name of every flag or hyperparameter in any version of the original: hyperparameters, run control, Bigtable,
 pruning, synonyms."""
 
 

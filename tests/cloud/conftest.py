@@ -1,4 +1,4 @@
-"""Stand-ins on this machine for the services of Google Cloud that trainings are sent to."""
+"""Local stand-ins for the Google Cloud services to which trainings are submitted."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ import pytest
 
 
 class TpuService:
-    """Cloud TPU's queued resources behind its own gRPC protocol: keeps what it is asked, answers with `states`."""
+    """Cloud TPU's queued resources, with its real gRPC protocol: records requests and answers with `states`."""
 
     def __init__(self) -> None:
         from google.cloud import tpu_v2
@@ -39,7 +39,7 @@ class TpuService:
         self._server.stop(None).wait()
 
     def say(self, *states: str, message: str = "") -> None:
-        """The states that the next looks find; the last one stays."""
+        """Sets the states returned by the next requests; the last one is repeated."""
         kind = self._types.QueuedResourceState
         for state in states:
             found = kind(state=kind.State[state])
@@ -78,7 +78,7 @@ def tpu_service() -> Iterator[TpuService]:
 
 
 class VertexService:
-    """Custom jobs of Vertex AI over HTTP: keeps what it is asked, answers with `answers` (status, body)."""
+    """Custom jobs of Vertex AI over HTTP: records requests and answers with `answers` (status, body)."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, Any]] = []

@@ -1,4 +1,4 @@
-"""Slices by the names that Google Cloud gives them."""
+"""Slices by their names in Google Cloud."""
 
 from typing import Literal
 
@@ -21,7 +21,7 @@ def test_every_slice_is_found_by_all_its_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", SLICES)
-def test_every_recipe_for_a_slice_has_one(recipe: str) -> None:
+def test_every_slice_recipe_has_a_slice_of_its_name(recipe: str) -> None:
     name = find_slice(recipe).accelerator_type
     assert name == recipe.replace("v5e", "v5litepod")
 
@@ -39,7 +39,7 @@ def test_hosts(name: str, hosts: int, chips: int) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"), [("v5litepod-9", "v5litepod-"), ("v6-8", "v6e-8"), ("v3-33", "v3-32"), ("", "got nothing")]
 )
-def test_a_slice_that_is_none_names_the_nearest(name: str, hint: str) -> None:
+def test_an_unknown_slice_names_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(
         UserError, match=r"--tpu_type: got .*expected a TPU slice such as v5litepod-8 or v4-32"
     ) as caught:

@@ -1,4 +1,4 @@
-"""Trainings sent off: the exact requests, in the types of Google's own clients, and what services say to them."""
+"""Submitted trainings: the exact requests, checked with the types of Google's clients, and the services' responses."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ def words(service: str, *options: str, training: tuple[str, ...] = TRAINING) -> 
 
 @pytest.fixture
 def dry_run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What --dry_run prints."""
+    """Runs `submit` with --dry_run and returns what it prints."""
 
     def dry_run(service: str, *options: str, training: tuple[str, ...] = TRAINING) -> str:
         code = cli.main(words(service, "--dry_run", *options, training=training))
@@ -58,7 +58,7 @@ def make_job(**changes: Any) -> Job:
 
 
 def write(name: str, text: str) -> None:
-    """A file in the folder of the job's logs."""
+    """Writes a file in the job's log folder."""
     fsspec.filesystem("memory").pipe_file(f"/bucket/run/jobs/job-1/{name}", text.encode())
 
 
@@ -78,7 +78,7 @@ def test_the_request_of_a_tpu_vm_is_one_of_the_service(dry_run: Callable[..., st
 
     asked = json.loads(dry_run("tpu_vm", *options))
     message = tpu_v2.CreateQueuedResourceRequest.pb(tpu_v2.CreateQueuedResourceRequest())
-    json_format.ParseDict(asked, message)  # fails at a field that is not there
+    json_format.ParseDict(asked, message)  # fails for an unknown field
     assert json_format.MessageToDict(message) == without_false(asked)
     (spec,) = asked["queuedResource"]["tpu"]["nodeSpec"]
     assert asked["parent"] == spec["parent"] == "projects/p/locations/us-west4-a"
@@ -94,7 +94,7 @@ def test_the_request_of_a_tpu_vm_is_one_of_the_service(dry_run: Callable[..., st
 
 
 def without_false(values: Any) -> Any:
-    """The way a message is written: what is false is left out."""
+    """The values as in a serialised message, which omits what is false."""
     if isinstance(values, dict):
         return {name: without_false(value) for name, value in values.items() if value is not False}
     return [without_false(value) for value in values] if isinstance(values, list) else values
@@ -152,7 +152,7 @@ def test_the_manifest_of_gke(dry_run: Callable[..., str], spot: bool) -> None:
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     assert service["metadata"] == job["metadata"]
     assert job["metadata"]["namespace"] == "team"
-    assert service["spec"]["clusterIP"] == "None"  # text, which means: none
+    assert service["spec"]["clusterIP"] == "None"  # the text "None" means no address
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     spec = job["spec"]
     assert spec["completionMode"] == "Indexed"
@@ -278,7 +278,7 @@ def test_the_cluster_is_of_the_project(
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Callable[..., None]:
-    """Programs by name, as shell scripts, in `tmp_path / "bin"`; each notes its arguments in `NAME.log` there."""
+    """Makes programs from shell scripts in `tmp_path / "bin"`; each logs its arguments to `NAME.log` there."""
     (tmp_path / "bin").mkdir()
 
     def programs(**scripts: str) -> None:
@@ -360,7 +360,7 @@ def test_the_service_sees_the_request_that_a_dry_run_prints(tpu_service: Any, dr
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_training_is_followed_to_its_end(tpu_service: Any, capsys: pytest.CaptureFixture[str], keep: bool) -> None:
-    write("exit-0", "1")  # of an earlier job
+    write("exit-0", "1")  # from an earlier job
     texts = deque(["", "", "one\n", "one\ntwo\n", "one\ntwo\nthree\n"])
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""Photos to prepare, drawn on the spot."""
+"""Generated photos to prepare."""
 
 import hashlib
 import time
@@ -17,14 +17,14 @@ from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 
-settings.register_profile("files", deadline=None)  # a busy disk is no failure
+settings.register_profile("files", deadline=None)  # a slow disk is no failure
 settings.load_profile("files")
 
 Draw = Callable[..., Path]
 
 
 def draw_image(path: Path, seed: int = 0, size: tuple[int, int] = (24, 18), mode: str = "RGB", **save: Any) -> Path:
-    """Draws a smooth picture of its own for each seed, of `size` (width, height); the format by the name's end."""
+    """Draws a smooth picture that depends on the seed, of `size` (width, height); the suffix sets the format."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8)).resize(size, Image.Resampling.BICUBIC)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def draw() -> Draw:
 
 @pytest.fixture
 def class_folders(tmp_path: Path) -> Path:
-    """A folder of three classes with 20, 10 and 10 JPEG photos of their own."""
+    """A folder of three classes with 20, 10 and 10 distinct JPEG photos."""
     raw = tmp_path / "raw"
     for k, (name, count) in enumerate((("cat", 20), ("dog", 10), ("emu", 10))):
         for i in range(count):
@@ -50,7 +50,7 @@ def class_folders(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def run() -> Callable[..., Manifest]:
-    """`prepare` with options as keywords, in this process unless told otherwise, and silent."""
+    """Runs `prepare` silently with options as keywords, by default in this process."""
 
     def run(raw: Path | str, out: Path | str, **options: Any) -> Manifest:
         return prepare(str(raw), str(out), PrepareOptions(**{"workers": 1, **options}), console=Console(quiet=True))
@@ -60,7 +60,7 @@ def run() -> Callable[..., Manifest]:
 
 @pytest.fixture(scope="session")
 def contents() -> Callable[[Path], dict[str, str]]:
-    """Digests of the files of a prepared folder that must not depend on how the work was done, by name."""
+    """Digests, by name, of those files in a prepared folder that must not depend on how the work was done."""
 
     def contents(out: Path) -> dict[str, str]:
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir() if path.is_file()}
@@ -77,7 +77,7 @@ def encoded(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 @pytest.fixture(scope="session")
 def write_shards() -> Callable[[Path | str, list[bytes]], None]:
-    """Writes up to 39 images as records with labels 1 ... n, in three shards for training and for validation each."""
+    """Writes up to 39 images as records with labels 1 ... n, in three shards each for training and validation."""
 
     def write_shards(folder: Path | str, encoded: list[bytes]) -> None:
         for shard in range(3):
@@ -103,7 +103,7 @@ def records(tmp_path: Path, encoded: list[bytes], write_shards: Callable[[Path |
 
 @pytest.fixture
 def damaged(tmp_path: Path, encoded: list[bytes], write_shards: Callable[[Path | str, list[bytes]], None]) -> Path:
-    """As `records`, but record 5 fails its checksum, and images 20 and 21 cannot be decoded."""
+    """Like `records`, but record 5 fails its checksum, and images 20 and 21 cannot be decoded."""
     write_shards(tmp_path, [image[:-60] if i in (20, 21) else image for i, image in enumerate(encoded)])
     for split in ("train", "validation"):
         path = tmp_path / f"{split}-00000-of-00003"
@@ -115,7 +115,7 @@ def damaged(tmp_path: Path, encoded: list[bytes], write_shards: Callable[[Path |
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., None]:
-    """Waits until a condition holds, and fails when it does not within a minute."""
+    """Waits until a condition holds; fails after a minute."""
 
     def wait_until(condition: Callable[[], Any]) -> None:
         deadline = time.monotonic() + 60
@@ -128,7 +128,7 @@ def wait_until() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def is_running() -> Callable[[int], bool]:
-    """Whether a process is there and not merely waiting to be forgotten."""
+    """Whether a process exists and is not just a zombie."""
 
     def is_running(pid: int) -> bool:
         try:

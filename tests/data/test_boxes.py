@@ -112,7 +112,7 @@ def test_other_boxes_are_other_records(imagenet: Path, tmp_path: Path) -> None:
     [
         ("a.csv", "one.JPEG,0,0,1\n", "a.csv line 1: got 0, 0, 1, expected numbers for xmin, ymin, xmax, ymax"),
         ("a.csv", "name,xmin,ymin,xmax,ymax\none.JPEG,0,0,1,a\n", "a.csv line 2: got 0, 0, 1, a, expected"),
-        ("a.csv", "one.JPEG,0,0,100,200\n", "a.csv line 1: got 0, 0, 100, 200, expected"),  # pixels
+        ("a.csv", "one.JPEG,0,0,100,200\n", "a.csv line 1: got 0, 0, 100, 200, expected"),  # pixel coordinates
         ("a.csv", "one.JPEG,0,nan,1,1\n", "a.csv line 1: got 0, nan, 1, 1, expected"),
         ("a.csv", "", "which has no boxes"),
         ("a.xml", "<annotation><object><bndbox/></object></annotation>", "a.xml: got None of None"),

@@ -1,4 +1,4 @@
-"""Which photos are found in which layout, and what is said about the rest."""
+"""Which photos are found in which folder layout, and what is reported about the rest."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Each kind of photo comes out as a JPEG of the same picture, upright and small enough, or is named bad."""
+"""Each kind of photo becomes a JPEG of the same picture, upright and small enough, or is reported as bad."""
 
 import io
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_other_formats_become_jpeg(tmp_path: Path, draw, suffix: str) -> None:
     assert [kind for kind, _ in image.notes] == [Kind.CONVERTED]
     assert (image.height, image.width) == (140, 150)
     original = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(float)
-    assert abs(pixels(image.encoded) - original).mean() < (3 if suffix == "gif" else 2)  # its dots do not compress
+    assert abs(pixels(image.encoded) - original).mean() < (3 if suffix == "gif" else 2)  # dithering compresses badly
     assert kinds(data, "a.jpg") == [Kind.MISNAMED]
 
 

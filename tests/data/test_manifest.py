@@ -1,4 +1,4 @@
-"""A manifest and the class names beside it: what is not what `prepare` writes is one error that names the file."""
+"""A manifest and its class names: anything that `prepare` would not write gives one error that names the file."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The split by class: split-folders' rule, the flowers' counts, nothing lost."""
+"""The split by class: it follows split-folders' rule, gives the flowers' known counts, and loses nothing."""
 
 import random
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from resnet_tpu.data.split import parse_ratios, split_files
 from resnet_tpu.errors import UserError
 
-FLOWERS = {  # photos -> train, validation, test; the counts of the original's tutorial
+FLOWERS = {  # photos -> (train, validation, test), as in the original's tutorial
     633: (506, 63, 64), 898: (718, 89, 91), 641: (512, 64, 65), 699: (559, 69, 71), 799: (639, 79, 81)
 }  # fmt: skip
 NAMES = st.lists(st.text(min_size=1), unique=True, max_size=60)
@@ -27,7 +27,7 @@ def test_the_order_is_that_of_split_folders() -> None:
     random.seed(1337)
     random.shuffle(shuffled)
     assert split_files(names) == (shuffled[:16], shuffled[16:18], shuffled[18:])
-    # Fixed for ever: another order would put training photos of old runs into new test sets.
+    # Must never change: another order would put training photos of old runs into new test sets.
     assert split_files(names)[2] == ["17.jpg", "19.jpg"]
 
 

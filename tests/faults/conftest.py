@@ -1,4 +1,4 @@
-"""Programs that are stopped at random moments, and what they do is compared with the same work left in peace."""
+"""Programs that are stopped at random moments and run again; results are compared with those of uninterrupted runs."""
 
 import contextlib
 import functools
@@ -27,11 +27,11 @@ from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
 
 IN_A_ROW = 10
-PATIENCE_SECS = 500  # with a machine that is busy with other tests
+PATIENCE_SECS = 500  # for a machine that is busy with other tests
 SAID = {
     signal.SIGINT: [130, "Interrupted."], signal.SIGTERM: [143, "Terminated."], signal.SIGHUP: [129, "Hung up."],
 }  # fmt: skip
-"""Exit code and last line of a program that a signal ended."""
+"""Exit code and last line of a program ended by each signal."""
 
 
 _NURSERY = """
@@ -57,46 +57,46 @@ for line in sys.stdin:
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""What runs one program after another as children of its own, that begin with modules imported."""
+"""A script that runs one program after another as forks of itself, in which modules are imported already."""
 
 LIGHT = ("data.prepare.prepare", "data.prepare.report")
 HEAVY = (
     "data.prepare.prepare", "serving.export.onnx", "serving.export.stablehlo", "serving.export.verify",
     "pruning.experiment", "pruning.lottery", "pruning.picture", "reports.curves",
 )  # fmt: skip
-"""The modules of `prepare`, and of the others, which need JAX."""
+"""The modules to import for `prepare`, and for the other programs, which need JAX."""
 
 
 class Nursery:
-    """Starts programs without the seconds that each would need to import JAX. One at a time."""
+    """Starts programs, one at a time, without the seconds that each would spend on importing JAX."""
 
     def __init__(self, *modules: str) -> None:
-        """With these modules of the package imported already."""
+        """Imports these modules of the package in advance."""
         environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _NURSERY, *modules],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment,
         )  # fmt: skip
         self.child = 0
-        """The process of the program that runs; 0 for none."""
+        """The process id of the running program; 0 for none."""
 
     def _read(self) -> int:
         assert self._process.stdout is not None
         return int(self._process.stdout.readline())
 
     def start(self, folder: Path, log: Path, words: Sequence[str]) -> None:
-        """Starts `resnet-tpu` with these words in a folder, its output in `log`, in a process group of its own."""
+        """Starts `resnet-tpu` with these words in a folder, in its own process group, its output going to `log`."""
         assert self._process.stdin is not None
         log.write_bytes(b"")
         self._process.stdin.write((json.dumps([str(folder), str(log), list(words)]) + "\n").encode())
         self.child = self._read()
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal to the program, Ctrl-C to all of its processes, as a terminal does."""
+        """Sends a signal to the program; Ctrl-C goes to all of its processes, as from a terminal."""
         (os.killpg if number == signal.SIGINT else os.kill)(self.child, number)
 
     def wait(self, seconds: float) -> int | None:
-        """The exit code, negative for a signal; None when the program still runs after so long."""
+        """The exit code, negative for a signal; None if the program is still running after so many seconds."""
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], seconds)[0]:
             return None
@@ -104,7 +104,7 @@ class Nursery:
         return self._read()
 
     def close(self) -> None:
-        """Ends it, with the program that it may still run."""
+        """Ends the nursery and any program that it is still running."""
         if self.child:
             os.killpg(self.child, signal.SIGKILL)
         self._process.kill()
@@ -115,8 +115,8 @@ class Nursery:
 class Program:
     """`resnet-tpu` with these words, run in a folder that is empty at first; paths are relative to that folder.
 
-    stage: how far the work in a folder has come, in words, of a program that began at a unix time. check: that a folder
-    holds what another one does.
+    stage: how far the work in a folder has come, in words, if the program began at a Unix time. check: checks that a
+    folder has the same contents as another.
     """
 
     nursery: Nursery
@@ -125,14 +125,14 @@ class Program:
     check: Callable[[Path, Path], None]
 
     def finish(self, folder: Path) -> float:
-        """Lets it run to its end; the seconds that took."""
+        """Lets the program run to its end and returns the seconds that it took."""
         begin, log = time.monotonic(), folder.parent / "log.txt"
         self.nursery.start(folder, log, self.words)
         assert self.nursery.wait(PATIENCE_SECS) == 0, log.read_text()
         return time.monotonic() - begin
 
     def stop(self, folder: Path, number: signal.Signals, moment: float) -> bool:
-        """Sends the signal after `moment` seconds; whether it came in time to end the program."""
+        """Sends the signal after `moment` seconds. Returns whether it came in time to end the program."""
         log = folder.parent / "log.txt"
         self.nursery.start(folder, log, self.words)
         code = self.nursery.wait(moment)
@@ -152,9 +152,9 @@ class Program:
 
 @dataclass
 class Tally:
-    """What came of stopping a program: how often at which stage, and how many runs were finished in spite of it."""
+    """The outcome of stopping a program: how often at which stage, and how many runs finished in spite of it."""
 
-    seconds: float  # of the program left in peace
+    seconds: float  # that the program takes uninterrupted
     stages: Counter[str] = field(default_factory=Counter)
     finished: int = 0
 
@@ -166,15 +166,15 @@ class Tally:
 
 
 def stop_again_and_again(program: Program, base: Path, numbers: Sequence[signal.Signals], seed: int) -> Tally:
-    """Stops the program by each signal, at moments spread over its length, and starts it again where it was stopped.
+    """Stops the program by each signal at moments spread over its duration, restarting it in the same folder each time.
 
-    After ten stops at most it is let run to its end. That is checked, and the next run begins in an empty folder.
+    After ten stops at most, it may run to its end. The result is checked, and the next run begins in an empty folder.
     """
     whole, folder = base / "whole", base / "work"
     whole.mkdir()
     program.finish(whole)
     folder.mkdir()
-    tally = Tally(program.finish(folder))  # the second: the first may have compiled
+    tally = Tally(program.finish(folder))  # timed on the second run: the first may have compiled
     program.check(whole, folder)
     rng = random.Random(seed)
     moments = [tally.seconds * (i + rng.random()) / len(numbers) for i in range(len(numbers))]
@@ -193,12 +193,12 @@ def stop_again_and_again(program: Program, base: Path, numbers: Sequence[signal.
                 tally.stages[program.stage(folder, begin)] += 1
         if not is_done:
             program.finish(folder)
-        elif not stops:  # it is quicker than it was
+        elif not stops:  # it was quicker than before
             number, moment = waiting.pop()
             waiting.append((number, 0.9 * moment))
         program.check(whole, folder)
         tally.finished += stops > 0
-        print(f"\n{program.words[0]}: {tally}", flush=True)  # of hours of work, what was seen so far
+        print(f"\n{program.words[0]}: {tally}", flush=True)  # the results so far, as the whole takes hours
     return tally
 
 
@@ -227,7 +227,7 @@ def prepared(nursery: Nursery, photos: Path, workers: int = 2) -> Program:
 
 
 def check_same_files(whole: Path, found: Path) -> None:
-    """Every byte of every file, hidden ones too; but an index also says when the records were written."""
+    """Compares every byte of every file, hidden ones too, except that an index also says when records were written."""
     expected, files = ({path.relative_to(folder) for path in folder.rglob("*")} for folder in (whole, found))
     assert files == expected
     contents = [path for path in files if (whole / path).is_file() and path.parent.name != "_index"]
@@ -239,7 +239,7 @@ def differ(one: Path, other: Path) -> bool:
 
 
 def trained(nursery: Nursery, data: Path, **options: Any) -> Program:
-    """`train`, which saves every other step and evaluates every eighth, with changed options."""
+    """`train`, which saves every second step and evaluates every eighth, with changed options."""
 
     def stage(folder: Path, _: float) -> str:
         return stage_of_checkpoints(folder / "run" / store.FOLDER, TRAINING["train_steps"])
@@ -262,13 +262,13 @@ def stage_of_checkpoints(folder: Path, last: int) -> str:
 
 
 def check_same_run(whole: Path, found: Path) -> None:
-    """The same arrays (parameters, momentum, statistics, masks) in the checkpoints, metrics and events."""
+    """Checks for the same metrics, events, and arrays (parameters, momentum, statistics, masks) in the checkpoints."""
     expected, steps = (store.steps_in(str(run / store.FOLDER)) for run in (whole, found))
     assert {path.name for path in (found / store.FOLDER).iterdir()} == set(map(str, steps))
     missing, more = {*expected} - {*steps}, {*steps} - {*expected}
-    # a stop saves where it is, which may be between the steps of a whole run, and counts among those that are kept
+    # a stop saves a checkpoint at its step, which an uninterrupted run may not save, and which counts among those kept
     assert len(missing) <= len([step for step in more if step % TRAINING["save_checkpoints_steps"]])
-    assert {expected[0], expected[-1]} <= {*steps}  # to rewind to, and the last
+    assert {expected[0], expected[-1]} <= {*steps}  # the one to rewind to, and the last
     assert len(steps) <= len(expected) + 1  # a kill may come between the last save and the deletion that follows it
     for step in {*expected} & {*steps}:
         one, other = (str(run / store.FOLDER / str(step)) for run in (whole, found))
@@ -332,7 +332,7 @@ def exported(nursery: Nursery, dense: Path) -> Program:
         return "while the bundle was written" if names else "before the first file"
 
     def check(whole: Path, found: Path) -> None:
-        """Every bundle that has a name, be it of a program that was stopped afterwards."""
+        """Checks every published bundle, including those of programs that were stopped afterwards."""
         (expected,) = (described(path) for path in (whole / "bundles").iterdir())
         bundles = [described(path) for path in (found / "bundles").iterdir()]
         assert bundles == [expected] * len(bundles) != []
@@ -342,7 +342,7 @@ def exported(nursery: Nursery, dense: Path) -> Program:
 
 
 def described(bundle: Path) -> dict[str, Any]:
-    """What a bundle says of itself but for the time, and its files."""
+    """A bundle's description without times, and its files."""
     found = json.loads((bundle / "bundle.json").read_text())
     del found["written"], found["description"]["exported"], found["checksum"]
     found["content"] = {path.name: path.read_bytes() for path in bundle.iterdir() if path.name != "bundle.json"}
@@ -351,7 +351,7 @@ def described(bundle: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def photo_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of 40 PNG files of noise around a grey, each of which takes a while to encode as JPEG."""
+    """Three classes of 40 PNG files with noise around a grey, each of which takes a while to encode as JPEG."""
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     for name, grey in (("dark", 60), ("grey", 120), ("light", 180)):
@@ -364,7 +364,7 @@ def photo_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Callable[..., Nursery]]:
-    """Of programs, one for each choice of modules."""
+    """Gives the nursery for a choice of modules."""
     with contextlib.ExitStack() as stack:
         yield functools.cache(lambda *modules: stack.enter_context(contextlib.closing(Nursery(*modules))))
 
@@ -373,7 +373,7 @@ def nursery() -> Iterator[Callable[..., Nursery]]:
 def program(
     nursery: Callable[..., Nursery], photo_folders: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Program]:
-    """The program of a verb, with what it works on."""
+    """Makes the program of a verb, with the inputs that it needs."""
 
     @functools.cache
     def data() -> Path:

@@ -1,7 +1,7 @@
-"""A disk that is full, at every writer: it says so and where, earlier results stay, and with room it goes on.
+"""A full disk, for everything that writes: the error names it, earlier results stay, and with room work continues.
 
-The disk is a small one in memory, which only root may mount; for others see RLIMIT_FSIZE in
-`tests/checkpoints/test_store.py`.
+The disk is a small one in memory, which only root may mount; `tests/checkpoints/test_store.py` uses RLIMIT_FSIZE, which
+works for other users.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def only(disk: Path, pages: int) -> Iterator[None]:
-    """Meanwhile the disk has room for so many pages more."""
+    """Within the block, the disk has room for only so many more pages."""
     filler = disk / "filler"
     free = os.statvfs(disk).f_bavail - pages
     with filler.open("wb") as file:
@@ -56,7 +56,7 @@ def only(disk: Path, pages: int) -> Iterator[None]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """The files below a folder, by name, with what is in them."""
+    """Digests of the files below a folder, by name."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -80,7 +80,7 @@ def test_measurements_go_on_after_the_last_whole_row(disk: Path) -> None:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of 20 photos of noise."""
+    """Two classes of 20 noise photos each."""
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     for name in "ab":
@@ -109,22 +109,25 @@ def test_prepare_goes_on_when_there_is_room(
 
 @dataclass(frozen=True)
 class Writer:
-    """A command, `{disk}` being the disk and `{run}` a trained run elsewhere; pages: room left, too little for it."""
+    """A command, where `{disk}` is the disk and `{run}` a trained run elsewhere.
+
+    pages: amounts of room left that are too little for it.
+    """
 
     words: Sequence[str]
     pages: Sequence[int]
-    results: Callable[[Path], object]  # what a run that had room all along must have as well
+    results: Callable[[Path], object]  # what must equal the results of a run that always had room
 
 
 def arrays_of(run: Path) -> object:
-    """The newest checkpoint of a run and all that it measured but the times."""
+    """A run's newest checkpoint and all its measurements except times."""
     found = store.load_all(store.find(str(run)))
     arrays = [(name, array.tobytes()) for name, array in store.leaves(found.arrays)]
     return found.step, arrays, [(row["split"], row["step"], row.get("loss")) for row in read_metrics(str(run))]
 
 
 def newest_bundle(folder: Path) -> object:
-    (bundle,) = folder.iterdir()  # of the one that failed nothing is left
+    (bundle,) = folder.iterdir()  # nothing is left of the one that failed
     return {name: digest for name, digest in digests(bundle).items() if name != "bundle.json"}
 
 
@@ -162,7 +165,7 @@ WRITERS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained run, and the same weights as a checkpoint of TensorFlow 1 beside it."""
+    """A trained run, and its weights as a TensorFlow 1 checkpoint next to it."""
     folder = tmp_path_factory.mktemp("trained")
     words = [word.replace("{disk}", str(folder)) for word in WRITERS["train"].words]
     assert start([*words, "--lottery_checkpoint_iters=4"]).returncode == 0
@@ -171,7 +174,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """The program with these words, in a process of its own."""
+    """Runs the program with these words in a process of its own."""
     command, environment = [sys.executable, "-m", "resnet_tpu", *words], os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 

@@ -1,4 +1,4 @@
-"""A hundred epochs of a real training hold no more at their end than after forty."""
+"""A real training of a hundred epochs holds no more resources at the end than after forty."""
 
 import os
 import re
@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 EPOCHS, SETTLED, WINDOW = 100, 40, 20
-"""Epochs in all; those after which the least that is held in a window of so many is compared with the last window."""
+"""Epochs in total; the epoch by which usage has settled; and the length of the windows whose minima are compared."""
 
 IMAGE_SIZE = 64
 IN_MEMORY = re.compile("/dev/shm/|/memfd:")
 GROWTH_MB = 32
-"""Of memory, in the 40 epochs between: pages that the allocators touch for the first time, 27 MB in the worst run while
-what they gave out stayed the same, and 3 MB that TensorStore 0.1.86 loses, whose `to_json` keeps its strings. Kept
-images of every epoch (1.2 MB) would be 48 MB more, kept arrays of every checkpoint (1.4 MB) 56 MB."""
+"""Memory growth allowed in the 40 epochs between: pages that allocators touch for the first time, 27 MB in the worst
+run although no more was allocated, and 3 MB leaked by TensorStore 0.1.86, whose `to_json` keeps its strings. Keeping
+the images of every epoch (1.2 MB) would add 48 MB, keeping the arrays of every checkpoint (1.4 MB) 56 MB."""
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a process and all below it hold: memory in MB, and files in memory (/dev/shm and the like) in use."""
+    """What a process and its descendants hold; shared_files: those in memory, as in /dev/shm."""
 
     threads: int
     descriptors: int
@@ -35,13 +35,13 @@ class Holdings:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all that descend from it."""
+    """The process and all its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(below for child in children for below in family(int(child)))]
 
 
 def holdings(pid: int) -> Holdings:
-    """At this moment. Raises OSError when one of them ends meanwhile."""
+    """What the process and its descendants hold now. Raises OSError if one of them ends meanwhile."""
     folders = [Path(f"/proc/{number}") for number in family(pid)]
     status = [dict(line.split(":", 1) for line in (f / "status").read_text().splitlines()) for f in folders]
     anonymous, shared = (sum(int(one[name].split()[0]) for one in status) / 1024 for name in ("RssAnon", "RssShmem"))
@@ -53,20 +53,20 @@ def holdings(pid: int) -> Holdings:
 
 
 def floors(process: "subprocess.Popen[bytes]", metrics: Path) -> dict[int, Holdings]:
-    """The least of each that was seen in each epoch: a leak raises it, what is held for a moment does not."""
+    """The minimum of each resource in each epoch, which a leak raises but a temporary use does not."""
     seen: dict[int, list[Holdings]] = {}
     while process.poll() is None:
         epoch = metrics.read_text().count('"split": "eval"') if metrics.exists() else 0
         try:
             seen.setdefault(epoch, []).append(holdings(process.pid))
-        except (OSError, KeyError):  # one of them has just ended
+        except (OSError, KeyError):  # a process has just ended
             continue
         time.sleep(0.02)
     return {epoch: merge(min, seen[epoch]) for epoch in sorted(seen) if 0 < epoch < EPOCHS}
 
 
 def merge(choose: Callable[..., Any], held: list[Holdings]) -> Holdings:
-    """The least or the most of each."""
+    """The minimum or maximum of each resource."""
     return Holdings(*map(choose, zip(*map(astuple, held), strict=True)))
 
 

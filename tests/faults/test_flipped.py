@@ -1,7 +1,7 @@
-"""Files with a byte flipped, or cut off: noticed and named, or of no consequence; never a wrong result.
+"""Files with a flipped byte, or truncated: the damage is noticed and the file named, or harmless; never a wrong result.
 
-Files of each kind are made small, damaged at seeded places, and read by what the verbs read them with. What is not
-noticed must give what the undamaged files give, to the last bit.
+Small files of each kind are damaged at seeded places and read with the functions that the verbs use. Damage that is not
+noticed must leave the result the same to the last bit.
 """
 
 import contextlib
@@ -49,14 +49,14 @@ CONFIG = Config().replace(
 
 @dataclass(frozen=True)
 class Subject:
-    """Files of one kind, and what they hold, in a form that can be compared."""
+    """Files of one kind, and a function that reads their contents in a form that can be compared."""
 
     files: list[Path]
     read: Callable[[], Any]
 
 
 def records(folder: Path) -> Subject:
-    """What `prepare` writes: shards, indexes and manifest."""
+    """Shards, indexes and manifest, as `prepare` writes them."""
     rng = np.random.default_rng(0)
     for name in CLASSES:
         (folder / "raw" / name).mkdir(parents=True)
@@ -74,7 +74,7 @@ def records(folder: Path) -> Subject:
 
 
 def checkpoint(folder: Path, *, masked: bool = False) -> Subject:
-    """A checkpoint of ours, with masks on request."""
+    """A checkpoint in our format, with masks on request."""
     rng = np.random.default_rng(0)
     weights = {name: rng.normal(size=(20, 30)).astype(np.float32) for name in ("params", "momentum")}
     mask = rng.random((20, 30)) < (0.3 if masked else 1)
@@ -93,7 +93,7 @@ def checkpoint(folder: Path, *, masked: bool = False) -> Subject:
 
 
 def drawn(config: Config = CONFIG) -> tuple[Network, dict[str, Any]]:
-    """A network with arrays drawn at random."""
+    """A network with random arrays."""
     network = create_network(config.model, num_classes=3, image_size=32)
     params, batch_stats = network.shapes()
     rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def drawn(config: Config = CONFIG) -> tuple[Network, dict[str, Any]]:
 
 
 def tensorflow(folder: Path) -> Subject:
-    """A checkpoint of the original: index and data."""
+    """A checkpoint in the original's format: index and data."""
     small, arrays = drawn()
     prefix = Path(tf1.write_checkpoint(str(folder), small, {"step": np.int32(7), **arrays}))
 
@@ -114,8 +114,8 @@ def tensorflow(folder: Path) -> Subject:
 
 
 def weights(folder: Path) -> Subject:
-    """What `convert --to=safetensors` writes."""
-    whole, arrays = drawn(CONFIG.replace(resnet_width=64, project_first_group=False))  # as PyTorch has it
+    """A file as `convert --to=safetensors` writes it."""
+    whole, arrays = drawn(CONFIG.replace(resnet_width=64, project_first_group=False))  # as in PyTorch's ResNet
     path = folder / "weights.safetensors"
     torch.write_safetensors(str(path), whole, arrays, class_names=CLASSES)
 
@@ -161,7 +161,7 @@ LONG_KINDS = ("pruned checkpoint", "safetensors")
 
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
-    """The files of a kind, made once."""
+    """Gives the files of a kind, created only once."""
     made: dict[str, Subject] = {}
 
     def subject(kind: str) -> Subject:
@@ -174,7 +174,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject
 
 @contextlib.contextmanager
 def hanging_fails() -> Iterator[None]:
-    """Raises where something takes so long that it would never end."""
+    """Raises TimeoutError if the block seems to hang."""
 
     def fail(*_: object) -> None:
         raise TimeoutError(f"nothing after {HANGING_SECS} s")
@@ -189,7 +189,7 @@ def hanging_fails() -> Iterator[None]:
 
 
 def outcome(subject: Subject, expected: Any, file: Path, damaged: bytes) -> str:
-    """'noticed' or 'harmless'; fails for anything else. The file is as it was afterwards."""
+    """'noticed' or 'harmless'; fails for anything else. Restores the file afterwards."""
     whole = file.read_bytes()
     file.write_bytes(damaged)
     try:
@@ -204,7 +204,7 @@ def outcome(subject: Subject, expected: Any, file: Path, damaged: bytes) -> str:
 
 
 def flipped(rng: random.Random, content: bytes) -> bytes:
-    """One byte changed: one bit of it, or any."""
+    """The content with one byte changed, in one bit or in any bits."""
     at = rng.randrange(len(content))
     change = 1 << rng.randrange(8) if rng.random() < 0.5 else rng.randrange(1, 256)
     return content[:at] + bytes([content[at] ^ change]) + content[at + 1 :]
@@ -239,7 +239,7 @@ def test_1000_flipped_bytes_are_noticed_or_harmless(kind: str, subject: Callable
 
 
 def cuts(file: Path) -> dict[str, bytes]:
-    """A file cut off, or longer, in each way that matters to a format."""
+    """The contents of the file truncated or extended, in each way that matters to its format."""
     content = file.read_bytes()
     sizes = {"nothing": 0, "a byte": 1, "in the header": 6, "a header": 12, "half": len(content) // 2}
     sizes |= {"before the last checksum": -4, "in the last checksum": -2, "the last byte": -1}

@@ -1,4 +1,4 @@
-"""kill -9 at random moments, and the same command again: in the end nothing can be told of it."""
+"""kill -9 at random moments, then the same command again: the final result is as if it had never been killed."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 KILLS = int(os.environ.get("KILLS", "50"))
-"""Of each program in the long form."""
+"""How often each program is killed in the long form."""
 
 
 def test_prepare_killed_and_run_again(

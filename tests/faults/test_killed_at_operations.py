@@ -1,4 +1,4 @@
-"""Killed before each operation on a file, one after the other: what random moments may miss."""
+"""Killed before each file operation in turn, which random moments may miss."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""kill -9 of a process that reads the images: the training says so, and goes on as if nothing had been."""
+"""kill -9 of a process that reads images: the training reports it and continues as if nothing had happened."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ TIMES = int(os.environ.get("KILLS", "10"))
 
 
 def workers_of(pid: int) -> list[int]:
-    """The processes at work for `pid`, without Python's own that watches over resources."""
+    """The worker processes of `pid`, without Python's own resource tracker."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
@@ -23,7 +23,7 @@ def workers_of(pid: int) -> list[int]:
 
 
 def kill_a_worker(nursery: Any, rng: random.Random) -> int | None:
-    """Kills one of both as soon as there are two and another moment has passed. The exit code of the program."""
+    """Kills one of the two workers a moment after both have started, and returns the program's exit code."""
     moment = 1.5 * rng.random()
     code = None
     while code is None and len(workers_of(nursery.child)) < 2:

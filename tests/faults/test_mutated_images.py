@@ -1,6 +1,6 @@
-"""Images that a seeded fuzzer has damaged: each is decoded or refused on its own, and nothing crashes, hangs or grows.
+"""Images damaged by a seeded fuzzer: each is decoded or refused by itself; nothing crashes, hangs or leaks memory.
 
-Over HTTP see `tests/serving/server/test_abuse.py`.
+For the same over HTTP, see `tests/serving/server/test_abuse.py`.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ IMAGES, SHORT_IMAGES = 10_000, 200
 SIZE = 32
 HANGING_SECS = 60
 GROWTH_MB = 1500
-"""What decoding one image of 50 million pixels may take, at 3 bytes a pixel, several times over."""
+"""Several times the memory that decoding one image of 50 million pixels takes, at 3 bytes per pixel."""
 
 FORMATS = {
     "jpg": [("JPEG", {}), ("JPEG", {"progressive": True}), ("JPEG", {"quality": 100, "subsampling": 0})],
@@ -47,7 +47,7 @@ FORMATS = {
 
 
 def whole_images() -> list[tuple[str, bytes]]:
-    """(suffix, file) of small images of every format, in several modes."""
+    """(suffix, file contents) of small images in every format and several modes."""
     rng = np.random.default_rng(0)
     found = []
     for suffix, forms in FORMATS.items():
@@ -63,7 +63,7 @@ def whole_images() -> list[tuple[str, bytes]]:
 
 
 def mutated(rng: random.Random, whole: list[tuple[str, bytes]]) -> tuple[str, bytes]:
-    """One of the images with one to three accidents, half of them near its beginning."""
+    """One of the images with one to three mutations, half of them near its beginning."""
     suffix, content = rng.choice(whole)
     data = bytearray(content)
     for _ in range(rng.randint(1, 3)):
@@ -81,9 +81,9 @@ def mutated(rng: random.Random, whole: list[tuple[str, bytes]]) -> tuple[str, by
                 del data[at:]
             case 4:
                 data[at:at] = data[at : at + length] * 3
-            case 5:  # the beginning of another
+            case 5:  # the beginning of another image
                 data[: 2 * length] = other[: 2 * length]
-            case 6:  # a number of the format's, or what lies behind a marker of JPEG's
+            case 6:  # a number in the format's structure, or the bytes after a JPEG marker
                 marker = data.find(b"\xff", at)
                 place = at if marker < 0 else marker + rng.randint(1, 5)
                 data[place : place + 2] = rng.choice([b"\x00\x00", b"\xff\xff", b"\x7f\xff", rng.randbytes(2)])
@@ -93,7 +93,7 @@ def mutated(rng: random.Random, whole: list[tuple[str, bytes]]) -> tuple[str, by
 
 
 def with_checksums(data: bytes) -> bytes:
-    """The file; a PNG with the checksums of its chunks fixed, so that the damage gets past them."""
+    """The file; in a PNG, the checksums of the chunks are recomputed, so that the damage gets past them."""
     found, at = bytearray(data), 8
     while data.startswith(b"\x89PNG") and at + 12 <= len(data):
         length = struct.unpack_from(">I", data, at)[0]
@@ -113,7 +113,7 @@ def mutants(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Fails where something takes a minute, or the process has grown by more than GROWTH_MB since."""
+    """Fails if the block takes a minute, or the process grows by more than GROWTH_MB during it."""
 
     def fail(*_: object) -> None:
         raise TimeoutError(f"nothing after {HANGING_SECS} s")
@@ -130,19 +130,19 @@ def bounded() -> Iterator[None]:
 
 
 def stored(data: bytes, name: str, limits: Limits) -> str:
-    """What `prepare` makes of the image."""
+    """What `prepare` does with the image: "stored", or the kind of error."""
     try:
         image = clean_image(data, name, limits)
     except BadImageError as error:
         return error.kind.name
     pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-    eval_image(image.encoded, SIZE, pixels)  # whatever it stored can be read
+    eval_image(image.encoded, SIZE, pixels)  # whatever it stores can be read
     assert Image.open(io.BytesIO(image.encoded)).size == (image.width, image.height)
     return "stored"
 
 
 def seen(data: bytes) -> np.ndarray | None:
-    """What `predict` sees of the image; None where it refuses it."""
+    """The pixels that `predict` sees of the image; None if it refuses it."""
     pixels = np.empty((SIZE, SIZE, 3), np.uint8)
     try:
         eval_image(data, SIZE, pixels, honour_exif=True)
@@ -153,7 +153,7 @@ def seen(data: bytes) -> np.ndarray | None:
 
 
 def served(data: bytes) -> np.ndarray | int:
-    """What `serve` sees of the image, or the status that it refuses it with."""
+    """The pixels that `serve` sees of the image, or the status code with which it refuses it."""
     try:
         return decode(data, DataConfig(image_size=SIZE), 50_000_000)
     except Refusal as refusal:
@@ -169,13 +169,13 @@ def check_mutants(count: int, seed: int) -> None:
         found[f"predict: {'refused' if pixels is None else 'seen'}"] += 1
         found[f"serve: {answer if isinstance(answer, int) else 'seen'}"] += 1
         if isinstance(answer, int):
-            assert answer in (400, 413)  # 400 also for what OpenCV can decode, but nobody can tell the size of before
+            assert answer in (400, 413)  # 400 also for images that OpenCV can decode, but of unknown size beforehand
         else:
             assert pixels is not None
             np.testing.assert_array_equal(answer, pixels)
     print(dict(sorted(found.items())))
     for name in ("predict: refused", "predict: seen", "serve: 400", "serve: seen", "prepare: stored"):
-        assert found[name] > count / 20, found  # neither so mild nor so wild that it tells nothing
+        assert found[name] > count / 20, found  # mutations are neither too mild nor too wild to test anything
 
 
 def test_mutated_images_are_decoded_or_refused() -> None:
@@ -189,7 +189,7 @@ def test_10000_mutated_images_are_decoded_or_refused() -> None:
 
 
 def check_folder(tmp_path: Path, count: int, workers: int) -> None:
-    """`prepare` lists each bad image of a folder and keeps the rest; `predict` leaves out those it cannot decode."""
+    """`prepare` lists each bad image of a folder and keeps the rest; `predict` leaves out images it cannot decode."""
     expected: set[str] = set()
     for number, (suffix, data) in enumerate(mutants(count, seed=2)):
         name = f"{'ab'[number % 2]}/{number:05d}.{suffix}"

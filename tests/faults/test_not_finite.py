@@ -1,6 +1,6 @@
-"""What is not finite is no result: every verb stops, says where it was and what to try, and writes nothing of it.
+"""Non-finite numbers are no result: every verb stops, says where they are and what to try, and writes none of them.
 
-Weights that are not finite, and weights that are but whose activations overflow.
+Tested with weights that are not finite, and with finite weights whose activations overflow.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Verb = Callable[..., str]
 
 
 def with_nan(path: Any, leaf: np.ndarray) -> np.ndarray:
-    """One number of one kernel that is none."""
+    """Replaces one number of one kernel by NaN."""
     if [key.key for key in path[-5:]] == ["group1", "block1", "conv1", "conv", "kernel"]:
         leaf = leaf.copy()
         leaf.flat[3] = np.nan
@@ -36,18 +36,18 @@ def with_nan(path: Any, leaf: np.ndarray) -> np.ndarray:
 
 
 def with_overflow(path: Any, leaf: np.ndarray) -> np.ndarray:
-    """Scales of norms which the activations of two layers do not survive."""
+    """Makes norm scales so large that activations overflow within two layers."""
     return leaf * np.float32(1e25) if path[-1].key == "scale" else leaf
 
 
 def with_unknown_statistics(path: Any, leaf: np.ndarray) -> np.ndarray:
-    """Running statistics that training does not look at, but evaluation does."""
+    """Spoils running statistics, which evaluation uses but training does not."""
     return np.full_like(leaf, np.nan) if path[-1].key == "mean" else leaf
 
 
 @pytest.fixture
 def model_dir(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a `model_dir` with one checkpoint, whose arrays `spoil` has changed."""
+    """Writes a `model_dir` with one checkpoint, with its arrays changed by `spoil`."""
 
     def write(spoil: Callable[[Any, np.ndarray], np.ndarray], **options: Any) -> Path:
         small: dict[str, Any] = {
@@ -79,7 +79,7 @@ def picture(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Verb:
-    """Runs a command that is to end with 2, with nothing on stdout; its message."""
+    """Runs a command that must end with exit code 2 and print nothing to stdout; returns its message."""
 
     def run(*arguments: object) -> str:
         assert cli.main([str(argument) for argument in arguments]) == 2
@@ -124,7 +124,7 @@ def test_export_of_weights_that_are_not_finite(model_dir: Callable[..., Path], r
 def test_a_bundle_of_a_network_that_overflows(
     model_dir: Callable[..., Path], refused: Verb, picture: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is found where it runs: by --verify, which leaves no bundle, predict and serve; int8 is not even written."""
+    """Found when the bundle runs: by predict, by serve, and by --verify, which deletes it. int8 is not even written."""
     run = model_dir(with_overflow)
     exported = run.parent / "exported"
     assert cli.main(["export", str(run), str(exported), str(picture), "--forms=stablehlo,onnx", "--verify"]) == 2
@@ -164,13 +164,13 @@ def test_training_from_such_weights(model_dir: Callable[..., Path], refused: Ver
 
 
 def like(run: Path, **changes: Any) -> list[str]:
-    """The options of the training in `run` that its data and network need."""
+    """The options of the training in `run` that describe its data and network, with changes."""
     flat = config_of(store.read_meta(store.find(str(run)))).flat() | changes
     names = (
         "data_dir", "image_size", "num_label_classes", "num_train_images", "num_eval_images", "resnet_depth",
         "resnet_width", "precision", "train_batch_size", "eval_batch_size", "train_steps", "num_cores",
     )  # fmt: skip
-    return [*(f"--{name}={flat[name]}" for name in names), "--steps_per_eval=1251"]  # no evaluation is due at its step
+    return [*(f"--{name}={flat[name]}" for name in names), "--steps_per_eval=1251"]  # so none is due at its step
 
 
 def test_training_on_from_such_statistics(model_dir: Callable[..., Path], refused: Verb) -> None:
@@ -183,7 +183,7 @@ def test_training_on_from_such_statistics(model_dir: Callable[..., Path], refuse
 
 def test_prune(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) -> None:
     run, output = model_dir(with_nan), tmp_path / "pruned"
-    with MetricsWriter(str(run)) as writer:  # as versions wrote it that took this for a result
+    with MetricsWriter(str(run)) as writer:  # as earlier versions wrote it, which took this for a result
         writer.write("eval", {STEP: {"loss": float("nan"), "top_1_accuracy": 0.5, "top_5_accuracy": 1.0}})
     Path(curves_path(str(run))).parent.mkdir()
     Path(curves_path(str(run))).touch()

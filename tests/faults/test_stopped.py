@@ -1,4 +1,4 @@
-"""Signals at random moments, and the same command again: exit codes 130, 143 and 129, a word, nothing lost."""
+"""Signals at random moments, then the same command again: exit codes 130, 143 and 129, one word, nothing lost."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 STOPS = int(os.environ.get("STOPS", "20"))
-"""Of each program, a third of them by each signal."""
+"""How often each program is stopped; a third of the stops by each signal."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What Schemathesis is told of the server: the model that is there, and files that are nearly images."""
+"""What Schemathesis is told about the server: the model that it serves, and files that are almost images."""
 
 import base64
 import io
@@ -25,7 +25,7 @@ def _files() -> list[bytes]:
 
 @st.composite
 def _damaged(draw: st.DrawFn) -> bytes:
-    """A file that is an image, or was one."""
+    """A file that is an image, or a damaged one."""
     content = bytearray(draw(st.sampled_from(_files())))
     for at, byte in draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=4)):
         content[at] = byte
@@ -38,7 +38,7 @@ schemathesis.openapi.format("binary", _damaged())
 
 @schemathesis.hook
 def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
-    """Takes out what allows any answer, so that each must be named."""
+    """Removes the default responses, which allow any answer, so that the schema must list each."""
     for operations in raw_schema["paths"].values():
         for operation in operations.values():
             del operation["responses"]["default"]
@@ -46,7 +46,7 @@ def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def flatmap_path_parameters(context: Any, path_parameters: Any) -> st.SearchStrategy[Any]:
-    """The model that is served, as often as another."""
+    """Uses the name of the model that is served half of the time."""
     if not path_parameters:
         return st.just(path_parameters)
     there = {"name": "flowers", "version": VERSION}

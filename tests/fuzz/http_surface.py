@@ -1,9 +1,9 @@
 """Fuzzes a server over HTTP: `python -m tests.fuzz.http_surface --seconds 60`, from the checkout.
 
-For half of the time Schemathesis sends what the server's own `/openapi.json` allows and what it forbids. The other half
-goes to requests with accidents in their bytes. With `--runs` both send a number of requests, the same every time. The
-server may refuse what it likes, with a status and a body that the page names; it may not fail, grow, stop or answer
-nobody. The exit code is 0 when all went well.
+For half of the time, Schemathesis sends requests that the server's own `/openapi.json` allows and ones that it forbids.
+In the other half, requests with mutated bytes are sent. With `--runs`, both send a number of requests, the same every
+time. The server may refuse any request, with a documented status and body; it must not fail, leak memory, stop or leave
+clients without an answer. The exit code is 0 if all went well.
 """
 
 import argparse
@@ -75,30 +75,30 @@ def main() -> int:
 
 
 def check(server: Server, images: list[bytes]) -> None:
-    """The server answers."""
+    """Checks that the server answers."""
     answer = httpx.post(server.url + CLASSIFY, files=[("images", image) for image in images], timeout=60)
     assert answer.status_code == 200, answer.text
 
 
 def counts(server: Server) -> list[str]:
-    """How often each route answered with each code."""
+    """How often each route answered with each status code."""
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()
     return [line for line in lines if line.startswith("resnet_tpu_requests_total")]
 
 
 def run_schemathesis(server: Server, length: str, seed: int) -> int:
-    """Its exit code. It prints what it finds, with the command that repeats it."""
+    """Runs Schemathesis, which prints its findings with commands to reproduce them, and returns its exit code."""
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json",
         length, f"--seed={seed}", "--request-timeout=30", "--no-color",
-        # not all base64 that the schema allows is an image
+        # the schema allows any base64, which need not be an image
         "--checks=all", "--exclude-checks=positive_data_acceptance",
     ]  # fmt: skip
     return subprocess.run(command, env={**os.environ, "SCHEMATHESIS_HOOKS": HOOKS}, check=False).returncode
 
 
 def seeds(images: list[bytes]) -> list[bytes]:
-    """Whole requests of every kind."""
+    """Complete requests of every kind."""
     rows = {"instances": [{"b64": base64.b64encode(image).decode()} for image in images[:2]]}
     pixels = {"signature_name": "pixels", "inputs": {"images": decode(images[:1]).tolist()}}
     part = b'--x\r\nContent-Disposition: form-data; name="a"; filename="%b"\r\nContent-Type: image/png\r\n\r\n%b\r\n'
@@ -116,7 +116,7 @@ def seeds(images: list[bytes]) -> list[bytes]:
 
 
 def accident(rng: random.Random, content: bytes, others: list[bytes]) -> bytes:
-    """The request with one to four accidents: bytes changed, cut out, repeated, or of another request."""
+    """The request with one to four mutations: bytes changed, cut out, repeated, or taken from another request."""
     changed = bytearray(content)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(min(len(changed), rng.choice((300, len(changed)))) or 1)
@@ -138,14 +138,14 @@ def accident(rng: random.Random, content: bytes, others: list[bytes]) -> bytes:
 
 
 def send_accidents(server: Server, images: list[bytes], rounds: Iterable[object], seed: int) -> Counter[str]:
-    """Statuses of the answers to such requests, up to three in each round, which has a connection of its own."""
+    """Statuses of the answers to mutated requests: up to three per round, and one connection per round."""
     rng, whole = random.Random(seed), seeds(images)
     statuses: Counter[str] = Counter()
     for _ in rounds:
         sent = b"".join(accident(rng, rng.choice(whole), whole) for _ in range(rng.randint(1, 3)))
         received = b""
         with server.connect() as connection, contextlib.suppress(ConnectionError, TimeoutError):
-            connection.settimeout(0.5)  # nobody waits for the end of what is only half sent
+            connection.settimeout(0.5)  # do not wait for answers to requests that are only half sent
             connection.sendall(sent)
             while chunk := connection.recv(65536):
                 received += chunk

@@ -1,7 +1,7 @@
 """Fuzzes the decoder in C with libFuzzer and the sanitizers: `python tests/fuzz/jpeg_decoder.py --seconds 60`.
 
-Needs clang with its runtime (Debian, Ubuntu: apt-get install clang libclang-rt-dev libjpeg-dev). What it finds goes to
-found/image, whose files the tests go through.
+Needs clang with its runtime (Debian, Ubuntu: apt-get install clang libclang-rt-dev libjpeg-dev). Findings go to
+found/image, whose files the tests replay.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _DO = "Install what is missing: apt-get install clang libclang-rt-dev libjpeg-de
 
 
 def main() -> int:
-    """Builds and runs it; the exit code of libFuzzer, which is 0 when nothing was found."""
+    """Builds and runs the fuzzer, and returns libFuzzer's exit code: 0 if it found nothing."""
     parser = argparse.ArgumentParser(description=__doc__)
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=int, default=60)

@@ -1,12 +1,12 @@
-"""`make fuzz SECONDS=60`: every target in `targets/` for so long, guided by the coverage of our code; needs atheris.
+"""`make fuzz SECONDS=60`: fuzzes every target in `targets/` for so long, guided by coverage of our code; needs atheris.
 
-`make fuzz RUNS=1000` gives each target so many inputs instead, from the seeds alone and always the same: what it finds,
-it finds again, so it is what CI runs.
+`make fuzz RUNS=1000` gives each target so many inputs instead, always the same and derived from the seeds alone. Its
+findings are reproducible, so CI runs it.
 
-A target is a module with `one_input(data: bytes) -> None`, which returns for any bytes. What ends otherwise, takes
-longer than a minute or more than 3 GB is a finding: its input is kept in `found/`, where `test_found.py` replays it
-from then on, and the exit code is 1. What was reached stays in `.fuzz/`, and the next run goes on from it. Programs of
-this folder that fuzz something else (`PROGRAMS`) are run for the same time or as often.
+A target is a module with `one_input(data: bytes) -> None`, which must return for any bytes. An input with which it
+raises, takes longer than a minute or needs more than 3 GB is a finding: it is kept in `found/`, where `test_found.py`
+replays it from then on, and the exit code is 1. Inputs that reach new code stay in `.fuzz/`, where the next run
+continues. Programs of this folder that fuzz something else (`PROGRAMS`) get the same time or number of runs.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from typing import Any, NamedTuple
 FOLDER = Path(__file__).resolve().parent
 CORPORA = FOLDER.parents[1] / ".fuzz"
 PROGRAMS = ("jpeg_decoder.py", "http_surface.py")
-"""Each takes `--seconds N` or `--runs N`, and ends with exit code 1 when it found something."""
+"""Each takes `--seconds N` or `--runs N`, and ends with exit code 1 if it found something."""
 
 INSTRUMENTED = ("resnet_tpu", "yaml")
-MEMORY = "/dev/shm"  # where no write waits for a disk
+MEMORY = "/dev/shm"  # writes there do not wait for a disk
 SECONDS_AN_INPUT, MEGABYTES, LONGEST = 60, 3_000, 1 << 14
 
 
 class Outcome(NamedTuple):
-    """What came of a target: `coverage` are the edges that were reached."""
+    """The outcome for a target; `coverage` is the number of edges reached."""
 
     name: str
     executions: int
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def fuzz(name: str, arguments: list[str]) -> int:
-    """Runs the target in this process, which ends with it."""
+    """Runs the target in this process, which ends when it does."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=list(INSTRUMENTED)):
         spec = importlib.util.spec_from_file_location(f"fuzz_{name}", FOLDER / "targets" / f"{name}.py")
@@ -88,7 +88,7 @@ def fuzz(name: str, arguments: list[str]) -> int:
 
 
 def run(name: str, seconds: int, runs: int | None) -> Outcome:
-    """Fuzzes the target in a process of its own for so long, or with so many inputs that are the same every time."""
+    """Fuzzes the target in a separate process for so long, or with so many inputs, the same every time."""
     found = FOLDER / "found" / name
     known = [str(folder) for folder in (FOLDER / "seeds" / name, found) if folder.is_dir()]
     with tempfile.TemporaryDirectory(dir=MEMORY if Path(MEMORY).is_dir() else None) as temporary:
@@ -116,7 +116,7 @@ def run(name: str, seconds: int, runs: int | None) -> Outcome:
 
 
 def keep(data: bytes, folder: Path, kind: str) -> Path:
-    """Writes an input that is a finding where the tests replay it."""
+    """Saves an input that is a finding where the tests will replay it."""
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"{kind}-{hashlib.sha256(data).hexdigest()[:12]}"
     place.write_bytes(data)
@@ -124,7 +124,7 @@ def keep(data: bytes, folder: Path, kind: str) -> Path:
 
 
 def show(outcome: Outcome) -> bool:
-    """Prints a row of the table, and what was found. Returns whether anything was."""
+    """Prints a row of the table and the findings. Returns whether there were any."""
     print(f"{outcome.name:16} {outcome.executions:12,} {outcome.coverage:9,}  {len(outcome.findings)}", flush=True)
     if outcome.failure:
         print(outcome.failure, *(f"kept: {place}" for place in outcome.findings), sep="\n", flush=True)

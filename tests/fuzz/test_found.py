@@ -1,4 +1,4 @@
-"""Every seed and everything that fuzzing found is gone through quickly, in little memory, and without an error."""
+"""Every seed and every input that fuzzing found is handled quickly, in little memory, and without an error."""
 
 import contextlib
 import importlib.util
@@ -50,7 +50,7 @@ def load(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def at_most(num_bytes: int) -> Iterator[None]:
-    """An end to the memory that the process may take beside what it has, where the system says what it has."""
+    """Limits the memory that the process may allocate in addition, if the system tells how much it has now."""
     statm = Path("/proc/self/statm")
     before = resource.getrlimit(resource.RLIMIT_AS)
     if statm.exists():

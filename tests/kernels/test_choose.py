@@ -1,4 +1,4 @@
-"""Which kernels a training computes by."""
+"""Which kernels a training uses."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ has_library = pytest.mark.skipif("float32" not in native.load(), reason="needs t
 
 
 def devices(platform: str, count: int = 1) -> Mesh:
-    """Devices that are not here."""
+    """Stand-ins for devices that this machine does not have."""
     found = np.array([SimpleNamespace(platform=platform)] * count)
     return cast("Mesh", SimpleNamespace(devices=found))
 
@@ -34,7 +34,7 @@ def devices(platform: str, count: int = 1) -> Mesh:
     [
         (devices("tpu"), {}, "fused"),
         (devices("tpu", 8), {}, "fused"),
-        (devices("tpu"), {"precision": "float32"}, "plain"),  # what the original computes to the last bits
+        (devices("tpu"), {"precision": "float32"}, "plain"),  # as the original computes it, to the last bits
         (devices("gpu"), {}, "plain"),
         (CPUS, {"precision": "float32"}, "plain"),
         (devices("tpu", 4), {"kernels": "block"}, "block"),
@@ -77,7 +77,7 @@ def test_a_processor_without_bfloat16_says_so_and_what_is_faster(monkeypatch: py
     monkeypatch.setattr(native, "load", lambda: frozenset({"float32"}))
     assert choose_kernels(ModelConfig(precision="float32"), CPU).name == "cpu"
     assert choose_kernels(ModelConfig(precision="bfloat16"), CPU).name == "plain"
-    assert "no bfloat16 on this processor; --precision=float32 is faster" in why_not("cpu", "bfloat16", CPU)
+    assert "lacks bfloat16 on this processor; --precision=float32 is faster" in why_not("cpu", "bfloat16", CPU)
 
 
 def test_every_kernel_is_a_choice_of_the_option() -> None:

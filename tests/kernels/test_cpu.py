@@ -1,4 +1,4 @@
-"""The layers in C, with oneDNN's convolutions, against the plain ones."""
+"""The layers in C, with oneDNN's convolutions, compared with the plain ones."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ def random(*shape: int, seed: int = 0) -> jax.Array:
 
 
 def distance(actual: Any, expected: Any) -> float:
-    """The largest of all leaves' distances, in shares of the largest value of the leaf."""
+    """The largest distance in any leaf, relative to the leaf's largest value."""
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     wide = [(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in pairs]
     return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in wide)
@@ -49,12 +49,12 @@ def plain_norm(x: jax.Array, norm: Norm) -> jax.Array:
 
 
 def random_norm(features: int, seed: int) -> Norm:
-    """Factors of both signs."""
+    """A norm whose scales have both signs."""
     return Norm(*(random(features, seed=seed + i) for i in range(3)))
 
 
 def all_gradients(function: Callable[..., Any], *arguments: Any) -> Any:
-    """(results, gradients in all arguments) of the sum of the results, each times numbers of its own."""
+    """(results, gradients with respect to all arguments) of the sum of the results, each weighted by random numbers."""
     results = function(*arguments)
     weights = [random(*leaf.shape, seed=90 + i) for i, leaf in enumerate(jax.tree.leaves(results))]
 
@@ -66,7 +66,7 @@ def all_gradients(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 GEOMETRIES = [
-    # images, height, width, channels before and after, kernel, stride
+    # images, height, width, input and output channels, kernel, stride
     (3, 9, 12, 16, 32, 1, 1),
     (4, 9, 12, 24, 7, 3, 1),
     (6, 11, 8, 32, 16, 3, 2),
@@ -90,7 +90,7 @@ def test_convolution_and_all_its_gradients_are_the_plain_ones(geometry: tuple[in
 
     arguments = random(n, height, width, before), random(size, size, before, after), random_norm(before, 1)
     expected, actual = (all_gradients(function, *arguments) for function in (plain, ours))
-    if not is_deferred:  # nothing is normalised: no gradient
+    if not is_deferred:  # nothing is normalised, so the norm has no gradient
         assert not any(leaf.any() for leaf in actual[1][2])
         expected, actual = ((results, gradients[:2]) for results, gradients in (expected, actual))
     assert distance(actual, expected) < 3e-6
@@ -130,7 +130,7 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_library_for_another_version_of_xla_s_interface_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """XLA asks for the version, and calls by what it knows of that one: it has to be the one compiled for."""
+    """XLA asks for the version and calls the library accordingly, so it must be the version compiled against."""
     headers = tmp_path / "xla" / "ffi" / "api"
     headers.mkdir(parents=True)
     own = (locate_headers() / "xla" / "ffi" / "api" / "c_api.h").read_text()
@@ -149,7 +149,7 @@ def test_a_library_for_another_version_of_xla_s_interface_is_left_alone(
 
 @needs_library
 def test_mean_and_variance_of_values_far_from_zero() -> None:
-    """The variance is computed around the mean: 1000 beside a deviation of 0.1 leaves three digits of each square."""
+    """The variance is computed around the mean; at 1000 with a deviation of 0.1, float32 leaves it three digits."""
     x = 1000 + 0.1 * random(8, 16, 16, 16)
     _, mean, var, _ = cpu.convolve(x, jnp.eye(16)[None, None], 1)
     wide = np.asarray(x, np.float64)
@@ -166,7 +166,7 @@ def test_end_of_a_block_is_the_plain_one(has_norm: bool) -> None:
     def plain(x: jax.Array, norm: Norm, beside: jax.Array, other: Norm) -> jax.Array:
         return jax.nn.relu(plain_norm(x, norm) + (plain_norm(beside, other) if has_norm else beside))
 
-    shape = 3, 20, 20, 300  # several blocks of rows
+    shape = 3, 20, 20, 300  # several blocks of rows for the threads
     arguments = random(*shape), random_norm(300, 1), random(*shape, seed=5), random_norm(300, 6)
     expected, actual = (all_gradients(function, *arguments) for function in (plain, ours))
     if not has_norm:
@@ -190,7 +190,7 @@ def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
 
 
 @needs_library
-def test_what_is_no_number_goes_through() -> None:
+def test_nan_passes_through() -> None:
     x = random(2, 8, 8, 16).at[1, 2, 3, 4].set(jnp.nan)
     norm = random_norm(16, 1)
     for y in (cpu.max_pool(Deferred(x, norm), "same"), cpu.residual_add(Deferred(x, norm), x)):
@@ -200,7 +200,7 @@ def test_what_is_no_number_goes_through() -> None:
 
 
 def network_of(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Network, Config]:
-    for depth in (18, 50):  # each kind of block, and one that follows its like
+    for depth in (18, 50):  # each kind of block, and one that follows another of its kind
         monkeypatch.setitem(
             ARCHITECTURES, depth, dataclasses.replace(ARCHITECTURES[depth], blocks_per_group=(2, 1, 1, 1))
         )
@@ -212,12 +212,12 @@ def network_of(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, **options: Any
 
 
 def perturbed(params: Any) -> Any:
-    """Last norms of branches begin at zero and would hide theirs."""
+    """Changes scales and biases: the last norm of a branch starts at zero, which would hide the branch's gradients."""
     return jax.tree.map(lambda leaf: leaf + 0.2 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)
 
 
 def gradients_of(network: Network) -> Callable[[jax.Array], Any]:
-    """What gives a network's gradients, logits and statistics for images."""
+    """A function from images to a network's gradients, logits and statistics."""
     params, batch_stats = network.init(0)
 
     def forward(params: Any, images: jax.Array) -> Any:
@@ -266,7 +266,7 @@ def test_a_network_in_bfloat16_is_as_near_to_float32_as_the_plain_one(monkeypatc
     found = []
     for kernels, precision in ((PLAIN, "float32"), (PLAIN, "bfloat16"), (CPU, "bfloat16")):
         gradients = gradients_of(network_of(kernels, monkeypatch, precision=precision, resnet_depth=18)[0])
-        # one batch is off by up to 20 %, their mean by 1 %
+        # a single batch may be off by 20 %, the mean over batches by 1 %
         found.append(
             [leaf for seed in range(16) for leaf in jax.tree.leaves(gradients(random(8, 64, 64, 3, seed=seed)))]
         )

@@ -1,4 +1,4 @@
-"""Batch norms computed with the layers beside them, and in whole blocks, against the plain layers."""
+"""Batch norms fused with neighbouring layers, or into whole blocks, compared with the plain layers."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
@@ -27,19 +27,19 @@ from tests.models.nets import TRAINING, Part, architecture, random
 OPTIONS = sound_options_for(jax.devices("cpu")[0])
 FEATURES = 24
 BLOCKS = {"block": (32, 1, 2), "first block": (8, 1, 1), "halving block": (8, 2, 1)}
-"""(channels in, group, number in it)."""
+"""(input channels, group, block number within it)."""
 KINDS = ["expanding", "strided", "stem", *BLOCKS]
 LONG_KINDS = ("first block", "halving block")
 
 
 @pytest.fixture(autouse=True)
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three images fill a row of vector memory."""
+    """Lets three images fill a row of vector memory."""
     monkeypatch.setattr(whole_block, "_LANES", 3)
 
 
 def make(kind: str, *, groups: int, dtype: Any = jnp.float32) -> Part:
-    """A 1x1 convolution that adds channels, one of stride 2, a stem of 7x7, or a block; scales of both signs."""
+    """A 1x1 convolution that adds channels, one with stride 2, a 7x7 stem, or a block; scales have both signs."""
     calls: dict[str, Callable[[Any, jax.Array], jax.Array]] = {
         "expanding": lambda net, x: net.conv_norm("conv", x, FEATURES, 1),
         "strided": lambda net, x: net.conv_norm("conv", x, FEATURES, 1, 2),
@@ -67,7 +67,7 @@ def kernels_for(kind: str) -> Kernels:
 
 
 def run(part: Part, xs: Iterable[jax.Array], kernels: Kernels) -> Any:
-    """For every x: (result, gradients of x and of the parameters, running statistics) of a step of training."""
+    """For every x: (result, gradients of x and of the parameters, running statistics) of a training step."""
 
     def step(x: jax.Array, params: Any) -> Any:
         y, vjp, moved = jax.vjp(lambda x, params: part.step(params, x, TRAINING, kernels), x, params, has_aux=True)
@@ -79,11 +79,11 @@ def run(part: Part, xs: Iterable[jax.Array], kernels: Kernels) -> Any:
 
 def images(kind: str, dtype: Any = jnp.float32, *, seed: int = 4) -> jax.Array:
     x = random(6, 12, 12, 3 if kind == "stem" else BLOCKS.get(kind, (8,))[0], seed=seed)
-    return jnp.asarray(x if kind == "stem" else np.maximum(x, 0), dtype)  # as after a ReLU, whose mean is no zero
+    return jnp.asarray(x if kind == "stem" else np.maximum(x, 0), dtype)  # as after a ReLU, with a non-zero mean
 
 
 def distance(actual: jax.Array, expected: jax.Array) -> float:
-    """Of the farthest values, in fractions of the largest."""
+    """The largest difference, as a fraction of the largest value."""
     wide = np.asarray(expected, np.float64)
     return float(np.abs(np.asarray(actual, np.float64) - wide).max() / np.abs(wide).max())
 
@@ -111,7 +111,7 @@ def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> Non
 
 
 def root_mean_squares(actual: Any, expected: Any) -> list[float]:
-    """Of the differences of each array, in fractions of the largest value."""
+    """The root mean square difference of each array, as a fraction of its largest value."""
 
     def of(actual: jax.Array, expected: jax.Array) -> float:
         wide = np.asarray(expected, np.float64)
@@ -130,7 +130,7 @@ def test_in_bfloat16_they_are_as_near_to_float32_as_the_plain_ones(kind: str) ->
     plain, other = (run(half, xs, kernels) for kernels in (PLAIN, kernels_for(kind)))
     assert other[0][0].dtype == jnp.bfloat16
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(other[0][2]))
-    # the median, for by chance a ReLU lets through what that of the other stops, and then that batch is all that counts
+    # the median, because a ReLU may let through by chance what the other's stops; that batch would dominate a mean
     errors = [np.median(list(map(root_mean_squares, found, exact)), axis=0) for found in (plain, other)]
     for by_plain, by_other in zip(*errors, strict=True):
         assert by_other <= 1.15 * by_plain  # up to 1.08 seen
@@ -138,7 +138,7 @@ def test_in_bfloat16_they_are_as_near_to_float32_as_the_plain_ones(kind: str) ->
 
 @pytest.mark.long
 def test_the_gradient_of_a_normalised_input_has_no_mean() -> None:
-    """A constant added to the input changes nothing behind a batch norm: not even rounding may say otherwise."""
+    """A constant added to the input has no effect after a batch norm; rounding must not make it appear to have one."""
     x = jnp.asarray(np.maximum(random(8, 112, 112, 16), 0) + 0.5, jnp.bfloat16)  # 10^5 positions
     part = Part(lambda net, x: net.conv_norm("conv", x, 64, 1), architecture(), x, dtype=jnp.bfloat16)
     norm = part.params["conv"]["norm"]
@@ -146,7 +146,7 @@ def test_the_gradient_of_a_normalised_input_has_no_mean() -> None:
     ((_, (dx, _), _),) = run(part, [x], FUSED)
     wide = np.asarray(dx, np.float64)
     bias = np.abs(wide.mean((0, 1, 2))) / np.sqrt(np.square(wide).mean((0, 1, 2)))
-    assert bias.max() < 5e-4  # by unrounded matrices 3e-3 to 3e-2
+    assert bias.max() < 5e-4  # with unrounded matrices it would be 3e-3 to 3e-2
 
 
 def test_a_kernel_says_what_it_does_not_do() -> None:
@@ -159,7 +159,7 @@ def test_a_kernel_says_what_it_does_not_do() -> None:
     assert fused.conv_norm(x, widening, **of, relu=True, pool=None) is None
     assert fused.conv_norm(x, narrowing, **of, relu=False, pool=None) is None
     assert fused.conv_norm(x, widening, stride=2, num_groups=1, relu=False, pool=None) is None
-    assert whole_block.block(x, [widening] * 2, None, **of, num_devices=1) is None  # no bottleneck
+    assert whole_block.block(x, [widening] * 2, None, **of, num_devices=1) is None  # not a bottleneck block
     assert whole_block.block(x, [widening] * 3, None, **of, num_devices=4) is None  # too few images on each device
     assert whole_block.block(x, [widening._replace(frozen=frozen)] * 3, None, **of, num_devices=1) is None
 
@@ -188,13 +188,13 @@ def gradients_of(network: Network) -> Callable[..., Any]:
 def test_a_whole_network_gives_the_same(
     kernels: Kernels, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # each kind of block, and some that follow their like
+    # each kind of block, and some that follow another of their kind
     monkeypatch.setitem(ARCHITECTURES, 50, dataclasses.replace(ARCHITECTURES[50], blocks_per_group=(2, 2, 1, 1)))
     monkeypatch.setattr(whole_block, "_LANES", 2)
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
     plain_network = create_network(model, num_classes=5, image_size=64, batch_norm_groups=2)
     params, batch_stats = plain_network.init(0)
-    # last norms of branches begin at zero and would hide theirs
+    # the last norm of each branch starts at zero, which would hide the branch's gradients
     params = jax.tree.map(lambda leaf: leaf + 0.1 * random(*leaf.shape) if leaf.ndim == 1 else leaf, params)
     x = random(4, 64, 64, 3)
     nearly = [np.nextafter(x, random(*x.shape, seed=seed)) for seed in range(1, 9)]
@@ -204,7 +204,7 @@ def test_a_whole_network_gives_the_same(
         found += [jax.tree.leaves(gradients(params, batch_stats, jnp.asarray(images))) for images in inputs]
     plain, *noisy, other = found
     differences, *noise = ([distance(*pair) for pair in zip(each, plain, strict=True)] for each in (other, *noisy))
-    # up to twice what the last bits of the images make, more or less by the processor
+    # up to twice the effect of changing the last bits of the images, depending on the processor
     assert max(differences) < 3 * np.max(noise) < 1e-4
     assert np.median(differences) < 3 * np.median(noise) < 1e-5
 

@@ -1,4 +1,4 @@
-"""The kernels for GPUs against the plain layers, on a CPU."""
+"""The GPU kernels compared with the plain layers, on a CPU."""
 
 from typing import Any
 
@@ -42,12 +42,12 @@ def test_in_bfloat16_they_are_nearly_as_near_to_float32_as_the_plain_ones(kind: 
     plain, other = (run(half, xs, kernels) for kernels in (PLAIN, GPU))
     errors = [np.median(list(map(root_mean_squares, found, exact)), axis=0) for found in (plain, other)]
     for by_plain, by_other in zip(*errors, strict=True):
-        # up to 1.24 seen, of the offset that is rounded too, and by a CPU after each addition; by a GPU only at the end
+        # up to 1.24 seen, as the offset is rounded too; a CPU rounds after each addition, a GPU only at the end
         assert by_other <= 1.3 * by_plain
 
 
 def test_the_gradient_of_a_normalised_input_has_no_mean() -> None:
-    """As of `fused`."""
+    """As in the test of `fused`."""
     x = jnp.asarray(np.maximum(random(2, 112, 112, 16), 0) + 0.5, jnp.bfloat16)
     arrays = random(16, 64) / 4, random(64, seed=1), np.zeros(64, np.float32)
     normed: Any

@@ -1,4 +1,4 @@
-"""Whether oneDNN's convolutions keep to the memory that they are given."""
+"""oneDNN's convolutions stay within the memory that they are given."""
 
 import ctypes
 import itertools
@@ -14,12 +14,12 @@ from resnet_tpu.kernels.native.build import FOLDER, locate_headers
 pytestmark = pytest.mark.skipif("float32" not in native.load(), reason="needs the library in C, and oneDNN")
 
 FORWARD, TO_INPUT, TO_KERNEL = range(3)
-TYPES = {"float32": 11, "bfloat16": 16}  # of XLA_FFI_DataType
+TYPES = {"float32": 11, "bfloat16": 16}  # values of XLA_FFI_DataType
 MARK, BEYOND = 0x3C, 1 << 16
 
 
 class Geometry(ctypes.Structure):
-    """As in onednn.h: images, height, width and channels, in and out; the kernel."""
+    """As in onednn.h: images, height, width and channels of the input and of the output; the kernel."""
 
     _fields_ = (
         ("input", ctypes.c_int64 * 4),
@@ -33,7 +33,7 @@ class Geometry(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """onednn.c alone, its scratch memory guarded."""
+    """A library of onednn.c alone, with its scratch memory guarded."""
     output = tmp_path_factory.mktemp("library") / "guarded.so"
     sources = [str(FOLDER / "onednn.c"), str(Path(__file__).with_name("guarded_memory.c"))]
     headers = f"-I{FOLDER}", f"-I{locate_headers()}"
@@ -47,7 +47,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def marked(size: int) -> np.ndarray:
-    """Zeros in `size` bytes, 64-byte aligned as XLA's are, and marks beyond."""
+    """`size` bytes of zeros, 64-byte aligned like XLA's, followed by marks."""
     memory = np.full(size + BEYOND + 64, MARK, np.uint8)
     memory = memory[-memory.ctypes.data % 64 :]
     memory[:size] = 0

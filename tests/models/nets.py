@@ -1,4 +1,4 @@
-"""Networks and parts of them with arrays of their own, for tests."""
+"""Networks and parts of networks with their own arrays, for tests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,16 +13,16 @@ from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.net import Net, Training
 
 TRAINING = Training()
-"""Of what draws no random numbers."""
+"""Training for layers that draw no random numbers."""
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normal numbers, float32."""
+    """Normally distributed float32 numbers."""
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def architecture(*blocks_per_group: int, bottleneck: bool = True, **settings: Any) -> Architecture:
-    """A narrow network none of whose branches starts at zero."""
+    """A narrow network in which no branch starts at zero."""
     return Architecture(blocks_per_group or (1, 1, 1, 1), bottleneck, width=8, zero_scale=False, **settings)
 
 
@@ -38,7 +38,7 @@ class Part:
         dtype: Any = jnp.float32,
         scope: str = "",
     ) -> None:
-        """x: an example of the activations that it takes. scope: where its arrays lie."""
+        """x: an example of its input activations. scope: where its arrays are."""
         rng = np.random.default_rng(0)
         self._call, self._settings, self._dtype, self._scope = call, settings, dtype, scope
         new = Net(settings, dtype, {}, {}, make=lambda draw, shape: draw(rng, shape))
@@ -47,18 +47,18 @@ class Part:
         self.batch_stats: Arrays = new.batch_stats
 
     def __call__(self, x: Any, training: Training | None = None, kernels: Kernels = PLAIN) -> jax.Array:
-        """The layers applied to x; the running statistics stay."""
+        """Applies the layers to x and leaves the running statistics as they are."""
         return self.step(self.params, x, training, kernels)[0]
 
     def step(
         self, params: Arrays, x: Any, training: Training | None = None, kernels: Kernels = PLAIN
     ) -> tuple[jax.Array, Arrays]:
-        """(what the layers give, the running statistics afterwards)."""
+        """(output of the layers, running statistics afterwards)."""
         net = Net(self._settings, self._dtype, params, self.batch_stats, training=training, kernels=kernels)
         return self._run(net, jnp.asarray(x)), net.batch_stats
 
     def randomize(self) -> None:
-        """Gives scales, biases and the like random values of both signs, which would hide or be alike else."""
+        """Gives scales, biases and the like random values of both signs; initial ones would hide effects or agree."""
         leaves, structure = jax.tree.flatten(self.params)
         changed = [
             leaf + 0.3 * random(*leaf.shape, seed=i) if leaf.ndim == 1 else leaf for i, leaf in enumerate(leaves)

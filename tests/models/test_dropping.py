@@ -1,4 +1,4 @@
-"""What is dropped at random: how much, where, and from which key."""
+"""Random dropping: how much is dropped, where, and by which key."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def test_types_stay_and_the_mean_too(name: str) -> None:
     x = jnp.ones((512, 8, 8, 4), jnp.bfloat16)
     y = DROPS[name](x, KEY)
     assert (y.dtype, y.shape) == (x.dtype, x.shape)
-    # drop connect draws 512 times: its mean is known to 1/sqrt(512) = 4.4 %, three times over
+    # drop connect makes 512 draws: the standard error of its mean is 1/sqrt(512) = 4.4 %; the bound is three times that
     assert abs(float(y.astype(jnp.float32).mean()) - 1) < 0.14
 
 
@@ -35,7 +35,7 @@ def test_dropout_drops_single_values_and_scales_up_the_rest() -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(400, 250)), jnp.float32)
     y = dropout(x, KEY, 0.25)
     dropped = np.asarray(y == 0)
-    assert abs(dropped.mean() - 0.25) < 0.005  # 100 000 draws: known to 0.14 %, three times over
+    assert abs(dropped.mean() - 0.25) < 0.005  # 100 000 draws: a standard error of 0.14 %, times three
     np.testing.assert_allclose(y[~dropped], x[~dropped] / 0.75, rtol=1e-6)
 
 
@@ -44,7 +44,7 @@ def test_drop_connect_drops_whole_images_and_scales_up_the_rest() -> None:
     y = drop_connect(x, KEY, 0.2)
     dropped = np.asarray((y == 0).all((1, 2, 3)))
     np.testing.assert_array_equal(dropped, np.asarray((y == 0).any((1, 2, 3))))
-    assert abs(dropped.mean() - 0.2) < 0.02  # 4000 draws: known to 0.6 %, three times over
+    assert abs(dropped.mean() - 0.2) < 0.02  # 4000 draws: a standard error of 0.6 %, times three
     np.testing.assert_allclose(y[~dropped], x[~dropped] / 0.8, rtol=1e-6)
 
 
@@ -60,7 +60,7 @@ def test_drop_connect_drops_whole_images_and_scales_up_the_rest() -> None:
 )
 def test_squares_are_drawn_at_the_rate_of_the_formula(width: int, size: int, progress: float, rate: float) -> None:
     y = squares(jnp.ones((100, width, width, 64)), 0.5, size=size, progress=progress)
-    corners = np.asarray(y[:, 0, 0] == 0)  # only one square reaches a corner
+    corners = np.asarray(y[:, 0, 0] == 0)  # only a single square can cover a corner
     assert abs(corners.mean() - rate) < 4 * np.sqrt(rate / corners.size)
 
 
@@ -74,10 +74,10 @@ def test_what_is_dropped_are_whole_squares_at_every_place(width: int, size: int)
     for row in range(width - block + 1):
         for column in range(width - block + 1):
             covered[:, row : row + block, column : column + block] |= windows[:, row, column, None, None]
-    np.testing.assert_array_equal(covered, maps)  # nothing is dropped that is not part of a whole square
-    assert windows.any(0).all()  # and a square may lie anywhere on the map
+    np.testing.assert_array_equal(covered, maps)  # everything dropped is part of a whole square
+    assert windows.any(0).all()  # a square may be anywhere on the map
     per_map = maps.any((1, 2)).reshape(300, 4)
-    assert (per_map.any(1) & ~per_map.all(1)).any()  # each channel draws its own
+    assert (per_map.any(1) & ~per_map.all(1)).any()  # each channel has its own draws
 
 
 def test_what_is_kept_is_divided_by_the_share_kept_in_its_group() -> None:

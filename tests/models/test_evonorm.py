@@ -1,4 +1,4 @@
-"""The EvoNorms against plain NumPy."""
+"""The EvoNorms compared with plain NumPy."""
 
 import jax
 import jax.numpy as jnp

@@ -67,7 +67,7 @@ def test_initial_kernels_are_cut_normal_with_variance_one_over_fan_in() -> None:
     kernel = draw_kernel(np.random.default_rng(0), (3, 3, 64, 512))
     deviation = np.sqrt(1 / (3 * 3 * 64))
     assert kernel.dtype == np.float32
-    # 294912 draws: their deviation is known to 0.2 %, their mean to 0.2 % of the deviation, three times over
+    # 294912 draws: standard errors of deviation and mean are below 0.2 % of the deviation; bounds are three times that
     assert abs(kernel.std() / deviation - 1) < 0.005
     assert abs(kernel.mean()) < 0.006 * deviation
     largest = np.abs(kernel).max() / deviation

@@ -1,4 +1,4 @@
-"""Layers that find their arrays by name: what they keep from step to step, what they draw, and what they refuse."""
+"""Layers that find their arrays by name: what they update at each step, draw at random, and refuse."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.models.nets import TRAINING, Part, architecture, random
 
 
 def norm(x: np.ndarray, **settings: Any) -> Part:
-    """A batch norm with arrays other than its first ones."""
+    """A batch norm with arrays that differ from the initial ones."""
     part = Part(lambda net, x: net.batch_norm("norm", x), architecture(**settings), x)
     scale, bias, mean, deviation = random(4, x.shape[-1], seed=1)
     part.params = {"norm": {"scale": scale, "bias": bias}}
@@ -27,7 +27,7 @@ def test_batch_norm_moves_its_running_statistics_in_training_alone() -> None:
     _, moved = part.step(part.params, x, TRAINING)
     batch_mean, batch_var = x.mean((0, 1, 2)), x.var((0, 1, 2))
     np.testing.assert_allclose(moved["norm"]["mean"], 0.8 * before["mean"] + 0.2 * batch_mean, rtol=1e-5, atol=1e-6)
-    # the running variance takes the unbiased one: n/(n-1), n = 4 * 5 * 6
+    # the running variance is updated with the unbiased one: factor n/(n-1), n = 4 * 5 * 6
     np.testing.assert_allclose(moved["norm"]["var"], 0.8 * before["var"] + 0.2 * batch_var * 120 / 119, rtol=1e-5)
     y, kept = part.step(part.params, x)
     expected = (x - before["mean"]) / np.sqrt(before["var"] + 1e-5) * part.params["norm"]["scale"]

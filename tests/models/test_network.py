@@ -94,7 +94,7 @@ def test_initial_weights_follow_from_the_seed() -> None:
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not any(np.array_equal(first[name], other[name]) for name in kernels)
     flat = [first[name].ravel()[:20].tobytes() for name in kernels]
-    assert len(set(flat)) == len(flat)  # no two layers alike
+    assert len(set(flat)) == len(flat)  # no two layers are alike
     assert all(leaf.dtype == jnp.float32 for leaf in first.values())
 
 
@@ -156,7 +156,7 @@ def test_bfloat16_computes_in_half_precision_on_float32_parameters(depth: int) -
         jax.jit(lambda x, network=network: network.apply(*arrays, x, train=False)[0])(x) for network in (half, full)
     ]
     assert logits[0].dtype == jnp.float32
-    # bfloat16 has 8 bits of precision; the error grows with the layers
+    # bfloat16 has 8 bits of precision; the error grows with the number of layers
     assert np.abs(logits[0] - logits[1]).max() < 0.03 * np.abs(logits[1]).max()
 
 

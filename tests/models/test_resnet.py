@@ -1,4 +1,4 @@
-"""Each variant of a block and of the stem, put together by hand from its layers."""
+"""Each variant of a block and of the stem, compared with one assembled by hand from layers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def assert_same(actual: jax.Array, expected: jax.Array) -> None:
 
 
 def names(part: Part) -> set[str]:
-    """The layers that have arrays, by the names of their first two levels."""
+    """The layers that have arrays, by the first two levels of their names."""
     return {"/".join(str(key.key) for key in path[:2]) for path, _ in jax.tree.leaves_with_path(part.params)}
 
 
@@ -83,7 +83,7 @@ def test_the_shortcut_of_a_basic_block_is_pooled_too(pools: bool) -> None:
         shortcut = net.conv_norm("projection", average_pool(x) if pools else x, 16, 1, 1 if pools else 2)
         return jax.nn.relu(net.conv_norm("conv2", net.conv_norm("conv1", x, 16, 3, 2, relu=True), 16, 3) + shortcut)
 
-    # an odd side: what is missing does not count in the average
+    # an odd side: positions beyond the edge do not count in the average
     check_block(by_hand, random(2, 7, 7, 8), group=2, bottleneck=False, resnetd_shortcut=pools)
 
 
@@ -140,7 +140,7 @@ def test_the_deep_stem_and_the_convolution_for_the_pool(pre_activation: bool) ->
         x = net.norm_act("stem/conv2/norm", net.conv("stem/conv2/conv", x, 4, 3))
         x = net.conv("stem/conv3/conv", x, 8, 3)
         x = x if pre_activation else net.norm_act("stem/conv3/norm", x)
-        # a batch norm, whatever norm_act_layer says
+        # always a batch norm, whatever norm_act_layer says
         return jax.nn.relu(net.batch_norm("pool/norm", net.conv("pool/conv", x, 8, 3, 2)))
 
     x = random(2, 20, 20, 3)
@@ -205,7 +205,7 @@ def test_every_random_place_of_a_network_draws_its_own() -> None:
 
     x = random(2, 32, 32, 3)
     jax.eval_shape(lambda x: Part(lambda net, x: resnet(net, x, 5), settings, x)(x, Recording()), x)
-    # five sites in each of six blocks, in groups 1 and 2 drop connect's alone, and one of dropout
+    # each of six blocks has five sites, of which groups 1 and 2 use only drop connect's; then one site for dropout
     assert asked == [4, 9, 14, *range(15, 31)]
 
 

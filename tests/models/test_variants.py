@@ -108,7 +108,7 @@ def draws(network: Network) -> bool:
     "options",
     [
         {"resnet_depth": 18, "se_ratio": 0, "drop_connect_rate": 0, "dropout_rate": 0},
-        {"resnet_depth": 18, "dropblock_keep_prob": 0.9},  # which earlier versions of the original set by default
+        {"resnet_depth": 18, "dropblock_keep_prob": 0.9},  # the default in earlier versions of the original
         {"resnet_depth": 50, "dropblock_groups": "4", "dropblock_keep_prob": 1},
         {"resnet_depth": 50, "freeze_batch_norm": True, "bn_momentum": 0},
     ],
@@ -162,7 +162,7 @@ def test_frozen_norms_train_as_they_evaluate(options: dict[str, Any]) -> None:
     [pytest.param("rs", 53 + 3 + 2 * 16, marks=pytest.mark.long), ("v2", 53), ("evonorm_s0", 21)],
 )
 def test_bfloat16_variants_convolve_in_half_precision_on_float32_parameters(name: str, convolutions: int) -> None:
-    # with the small stem no map is a single pixel, whose deviation would be nothing but rounding
+    # with the small stem no map is a single pixel, whose deviation would be pure rounding
     options: dict[str, Any] = VARIANTS[name] | ({"stem": "small"} if name == "evonorm_s0" else {})
     half, full = (make_network(**options, precision=precision) for precision in ("bfloat16", "float32"))
     arrays = full.init(0)
@@ -175,7 +175,7 @@ def test_bfloat16_variants_convolve_in_half_precision_on_float32_parameters(name
         for network in (half, full)
     ]
     assert logits[0].dtype == jnp.float32
-    # bfloat16 has 8 bits of precision; the error grows with the layers
+    # bfloat16 has 8 bits of precision; the error grows with the number of layers
     assert np.abs(logits[0] - logits[1]).max() < 0.05 * np.abs(logits[1]).max()
 
 

@@ -1,4 +1,4 @@
-"""Options that cannot act together are named before any work, with what to change."""
+"""Options that cannot work together are reported before any work begins, with what to change."""
 
 import re
 from pathlib import Path
@@ -117,7 +117,7 @@ def test_impossible_networks(options: dict[str, Any], names: tuple[str, ...]) ->
     [
         {},
         {"min_crop_area": 1, "random_erasing": 1, "bn_momentum": 1, "se_ratio": 1},
-        {"dropblock_keep_prob": 0.9},  # without groups, as in the original's old default.yaml
+        {"dropblock_keep_prob": 0.9},  # no groups, as in the original's old default.yaml
         {"dropblock_groups": "4, 3", "dropblock_keep_prob": 1, "pre_activation": True},
         {"resnet_depth": 18, "se_ratio": 0, "drop_connect_rate": 0, "dropblock_groups": ""},
         {"resnet_depth": 18, "pre_activation": True, "norm_act_layer": "evonorm_s0", "freeze_batch_norm": True},

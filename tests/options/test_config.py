@@ -23,7 +23,7 @@ from resnet_tpu.options.fields import option, options_of, steps
         ("bn_momentum", 0, 0.0),  # the original's own files write the integer
         ("bn_momentum", "none", None),
         ("seed", "1e3", 1000),
-        ("seed", "9007199254740993", 9007199254740993),  # 2**53 + 1, which is no float
+        ("seed", "9007199254740993", 9007199254740993),  # 2**53 + 1, which no float can represent
         ("use_tpu", "False", False),
         ("use_tpu", 0, False),
         ("use_tpu", True, True),
@@ -132,13 +132,13 @@ def test_options_of_describes_any_dataclass() -> None:
     ["9" * 10_000, "9" * 30, 2**63, 1e300, "1e300", "9" * 400 + "epochs", "9" * 10_000 + "epochs"],
     ids=range(7),
 )
-def test_numbers_beyond_64_bits_are_none(name: str, given: Any) -> None:
+def test_numbers_beyond_64_bits_are_refused(name: str, given: Any) -> None:
     with pytest.raises(UserError, match=f"^{name}: got ") as error:
         find_option(name).convert(given)
     assert len(str(error.value)) < 1_300
 
 
 @pytest.mark.parametrize("given", ["a\0b", "\ud800"])
-def test_text_that_can_be_no_path(given: str) -> None:
+def test_text_that_cannot_be_a_path_is_refused(given: str) -> None:
     with pytest.raises(UserError, match=r"^model_dir: got .*, expected a path"):
         find_option("model_dir").convert(given)

@@ -23,7 +23,7 @@ _CALLED_PATH = re.compile(r"_(dir|dir_small|folder|file|bucket|checkpoint|prune_
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home folder, empty; beside it, as empty, the working directory."""
+    """An empty home folder, next to a working directory that is empty too."""
     for name in ("home", "here"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -55,7 +55,7 @@ def test_a_home_folder_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("path", ["a\0b", "~\0", "a\ud800b"])
-def test_what_no_path_can_be(path: str) -> None:
+def test_text_that_cannot_be_a_path_is_refused(path: str) -> None:
     for reads in (expand_home, read_yaml, parse_overrides, open_bundle):
         with pytest.raises(UserError, match=r"^Path: got '.+', expected text without zero bytes or incomplete char"):
             reads(path)
@@ -70,7 +70,7 @@ def test_every_option_that_is_called_like_a_path_is_one() -> None:
     assert options["profile train", "trace"].is_path
 
 
-def test_wherever_an_option_is_given(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_is_expanded_wherever_an_option_is_given(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = Config().replace(data_dir=f"{home}/d", model_dir=f"{home}/m")
     assert Config().replace(data_dir="~/d", model_dir="~/m") == expected
     (home / "a.yaml").write_text("data_dir: ~/d\nmodel_dir: ~/m\n")
@@ -117,7 +117,7 @@ def test_the_options_of_a_run_there_are_found(home: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_wherever_it_is_an_argument(arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_home_is_expanded_in_arguments(arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 2
     said = capsys.readouterr().err
     assert f"{home}/no" in said

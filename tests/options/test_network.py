@@ -1,4 +1,4 @@
-"""Options that a network has no place for are refused, and the others reach it."""
+"""Options that do not apply to a network are refused; the others reach it."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def find(image_size: int = 224, **options: Any) -> Architecture:
         ({"dropblock_groups": "3,4"}, "dropblock_keep_prob: got nothing, expected a fraction such as 0.9"),
         ({"inner_channels": "8,8"}, "inner_channels: got '8,8', expected 32 positive numbers"),
         ({"inner_channels": "0" + 15 * ",8", "resnet_depth": 34}, "expected 16 positive numbers"),
-        ({"inner_channels": "all", "resnet_depth": 18}, "inner_channels: got 'all', expected 8 numbers"),
+        ({"inner_channels": "all", "resnet_depth": 18}, "inner_channels: got 'all', expected 8 positive numbers"),
         ({"dropblock_groups": "4", "dropblock_keep_prob": 0}, "dropblock_keep_prob: got 0.0, expected more than 0"),
         ({"dropblock_groups": "4", "dropblock_keep_prob": 1.5}, "expected more than 0 and at most 1"),
         ({"dropblock_groups": "3,5", "dropblock_keep_prob": 0.9}, "dropblock_groups: got '3,5', expected numbers"),

@@ -1,4 +1,4 @@
-"""The grammar of override strings and the order in which layers win."""
+"""The grammar of override strings, and which layer of options wins."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_override_may_be_the_path_of_a_yaml_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["s=3,4", "nowhere.yaml", "a", "a=[1,2", "a=1 b=2,c"])
-def test_override_that_is_nothing_of_the_kind(text: str) -> None:
+def test_text_that_is_no_override_is_refused(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_overrides(text)
     expected = "a=1,b=2, a YAML mapping or a YAML file. Quote values with commas."

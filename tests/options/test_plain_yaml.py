@@ -1,4 +1,4 @@
-"""YAML of options: what is read is as large as what is written, and all else is one kind of error."""
+"""YAML of options: values are never larger than their text, and anything else raises one kind of error."""
 
 import itertools
 from typing import Any
@@ -57,6 +57,6 @@ def test_values(text: str, value: Any) -> None:
     ],
     ids=range(20),
 )
-def test_what_is_none_or_would_not_end(text: str, message: str) -> None:
+def test_invalid_deep_or_oversized_yaml_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plain_yaml.parse(text)

@@ -1,4 +1,4 @@
-"""Devices: the mesh, dividing the batch, transfers ahead of use."""
+"""Devices: the mesh, dividing the batch, and prefetching to devices."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_compiled_steps_are_kept_in_the_cache_unless_told_elsewhere(
         assert [getattr(jax.config, name) for name in names] == before
         jax.config.update(names[0], None)
         (tmp_path / "file").touch()
-        with monkeypatch.context() as patch:  # a place that JAX would warn of
+        with monkeypatch.context() as patch:  # a folder that JAX would warn about
             patch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
             distributed.start(use_tpu=False)
         assert getattr(jax.config, names[0]) is None

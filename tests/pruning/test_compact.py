@@ -1,4 +1,4 @@
-"""A compacted network has fewer filters and the same logits, and is a network like any other."""
+"""A compacted network has fewer filters and the same logits, and works like any other network."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from resnet_tpu.pruning.start import start_with
 
 TINY = {"resnet_depth": 20, "resnet_width": 4, "image_size": 12, "num_label_classes": 5, "precision": "float32"}
 EVERY_OTHER = dict.fromkeys(range(2, 20, 2), 0.4)
-"""Fractions of the inner convolutions of a ResNet-20."""
+"""The fraction of filters to remove from each inner convolution of a ResNet-20."""
 
 
 def configured(**options: Any) -> Config:
@@ -34,7 +34,7 @@ def configured(**options: Any) -> Config:
 
 
 def draw(config: Config) -> Arrays:
-    """Arrays of a checkpoint with statistics as no new network has them, so that empty channels are not 0."""
+    """Random checkpoint arrays, with statistics unlike those of a new network, so that empty channels are not 0."""
     rng = np.random.default_rng(0)
     network = network_of(config)
 
@@ -115,7 +115,7 @@ def test_tables_of_the_paper(depth: int, method: str) -> None:
     masks = dict(leaves(checkpoint.arrays["masks"]))
     inner = [mask for name, mask in masks.items() if name.endswith("conv1/conv/kernel")]
     live = [int(mask.any((0, 1, 2)).sum()) for mask in inner]
-    # one channel more than the filters left, for what the others were constant at
+    # one channel more than the filters left, for the constants of the removed ones
     ours = [leaf.shape[3] for name, leaf in leaves(compacted["params"]) if name.endswith("conv1/conv/kernel")]
     assert [now - left for now, left in zip(ours, live, strict=True)] == [int(not mask.all()) for mask in inner]
     assert sorted(channels(narrowed)) == sorted(ours)
@@ -132,7 +132,7 @@ def test_widths_of_a_multiple(factor: int) -> None:
     for path, bias in leaves(arrays["params"]):
         if path.endswith("conv1/norm/bias"):
             scale = dict(leaves(arrays["params"]))[path.replace("bias", "scale")]
-            assert bias[scale == 0].sum() == (scale == 0).any()  # one constant, the others are 0 and stay 0
+            assert bias[scale == 0].sum() == (scale == 0).any()  # one constant; the others are 0 and stay 0
     with pytest.raises(UserError, match="enough to reach the next lower multiple of 16"):
         compact(checkpoint, multiple_of=16)
 
@@ -142,7 +142,7 @@ def test_channels_without_a_constant_leave_nothing() -> None:
     checkpoint = without_filters(config, EVERY_OTHER)
     for group in ("group1", "group2", "group3"):
         for block in checkpoint.arrays["params"][group].values():
-            block["conv1"]["norm"]["bias"] -= 100  # nothing gets through the ReLU
+            block["conv1"]["norm"]["bias"] -= 100  # so nothing gets through the ReLU
     narrowed, arrays = compact(checkpoint)
     for path, leaf in leaves(arrays["params"]):
         if path.endswith("conv1/conv/kernel"):
@@ -199,7 +199,7 @@ def test_every_verb_takes_what_compact_writes(tmp_path: Path, capsys: pytest.Cap
     assert cli.main(["eval", str(tmp_path / "small"), "--num_cores=1"]) == 0
     line = [f"--{name}={value}" for name, value in (TINY | own).items()]
     train = ["train", *line, "--num_cores=1", "--mode=train"]
-    assert cli.main([*train, "--train_steps=7", f"--model_dir={tmp_path / 'small'}"]) == 0  # reads it: all is trained
+    assert cli.main([*train, "--train_steps=7", f"--model_dir={tmp_path / 'small'}"]) == 0  # nothing left to train
     assert (
         cli.main([*train, "--train_steps=1", f"--model_dir={tmp_path / 'new'}", f"--init_from={tmp_path / 'small'}"])
         == 0

@@ -1,4 +1,4 @@
-"""Whole experiments on small networks: what each level starts from, and that nothing is done twice or lost."""
+"""Whole experiments on small networks: what each level starts from, and that no work is repeated or lost."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def config() -> Callable[..., Config]:
 
 @pytest.fixture(scope="module")
 def dense(config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training that was not pruned, with a checkpoint of every step."""
+    """An unpruned training with a checkpoint of every step."""
     model_dir = tmp_path_factory.mktemp("dense")
     train(config(model_dir))
     return model_dir
@@ -71,7 +71,7 @@ def masks_in(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def assert_starts_from(start: dict[str, np.ndarray], origin: dict[str, np.ndarray]) -> None:
-    """Bit for bit the arrays of `origin`, weights and momentum times the masks."""
+    """Checks for the arrays of `origin` bit for bit, with weights and momentum multiplied by the masks."""
     masks = masks_in(start)
     assert masks
     for name, array in origin.items():
@@ -84,7 +84,7 @@ def assert_starts_from(start: dict[str, np.ndarray], origin: dict[str, np.ndarra
 
 @pytest.mark.long
 def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(dense.parent)  # Orbax alone would not find a checkpoint by a relative path
+    monkeypatch.chdir(dense.parent)  # Orbax by itself would not find a checkpoint by a relative path
     outcomes = prune_run(dense.name, str(tmp_path), experiment())
     assert [outcome.level for outcome in outcomes] == ["none", "level_01", "level_02"]
     assert [round(outcome.density, 3) for outcome in outcomes] == pytest.approx([1, 0.8, 0.64], abs=2e-3)
@@ -101,7 +101,7 @@ def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatc
             assert not end[f"params/{name}"][~mask].any()
             assert not end[f"momentum/{name}"][~mask].any()
             assert np.any(end[f"params/{name}"] != start[f"params/{name}"])
-    # the second prunes what the first has trained, and keeps nothing that was gone
+    # the second level prunes what the first has trained, and brings back no weight that was pruned
     trained, before, after = arrays(first, LAST), masks_in(arrays(first, LAST)), masks_in(arrays(second, EARLY))
     kept = np.concatenate([np.abs(trained[f"params/{name}"][mask]) for name, mask in after.items()])
     gone = np.concatenate([np.abs(trained[f"params/{name}"][~mask & before[name]]) for name, mask in after.items()])
@@ -141,7 +141,7 @@ def learning_rates(model_dir: Path) -> list[float]:
 
 @pytest.mark.long
 def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path) -> None:
-    """A phase without its last steps, and one that was only begun, are what a kill leaves behind."""
+    """A kill leaves a phase without its last steps, or one that has only begun."""
     whole = prune_run(str(dense), str(tmp_path / "whole"), experiment(retrain="lr_rewinding"))
     shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
     first = tmp_path / "stopped" / "seed_0" / "lr_rewinding" / "level_01"
@@ -250,7 +250,7 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     message = r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3, 4, 5, 6\. .*lottery_checkpoint_iters=2"
     with pytest.raises(UserError, match=message):
         prune_run(str(kept), str(tmp_path / "out"), experiment())
-    prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which needs none
+    prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which does not need it
 
 
 def test_a_training_without_evaluation_is_evaluated_first(config: Callable[..., Config], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`resnet-tpu prune` killed in the middle of a level, twice: in the end nothing can be told of it."""
+"""`resnet-tpu prune` killed twice in the middle of a level: the final result is as if it had never been killed."""
 
 import csv
 import signal
@@ -25,7 +25,7 @@ def start(dense: Path, output: Path) -> subprocess.Popen[bytes]:
 
 
 def kill_in(level: Path, dense: Path, output: Path) -> list[int]:
-    """Starts, and kills as soon as the level has a checkpoint of its own; the steps that are saved then."""
+    """Starts pruning, kills it once the level has a checkpoint of its own, and returns the steps saved by then."""
     process = start(dense, output)
     until = time.monotonic() + 300
     while not any(step > EARLY for step in store.steps_in(str(level / store.FOLDER))):

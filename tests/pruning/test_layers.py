@@ -1,4 +1,4 @@
-"""Names and order of maskable layers are the original's, and tables meet the densities known for their networks."""
+"""Names and order of maskable layers are the original's, and tables give the known densities of their networks."""
 
 import json
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_squeeze_and_excite_has_no_masks() -> None:
     ],
 )
 def test_densities_of_structured_levels(depth: int, table: str, densities: tuple[float, ...]) -> None:
-    """Known densities: those of the original's code, from masks of ones."""
+    """The known densities are those that the original's code gives, starting from masks of ones."""
     net = network(depth)
     shapes = kernels_of(net.shapes()[0], maskable(net))
     rng = np.random.default_rng(0)

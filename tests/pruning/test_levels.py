@@ -1,4 +1,4 @@
-"""What `prune` does, level by level, from few words; and what re-training starts from."""
+"""What `prune` does level by level, given only a few options, and what re-training starts from."""
 
 import re
 
@@ -36,7 +36,7 @@ def test_levels_of_a_table_do_not_follow_each_other() -> None:
         ("prune_resnet56_A", "50", "method: got prune_resnet56_A, expected one that takes a density."),
     ],
 )
-def test_densities_that_are_none(method: str, density: str, message: str) -> None:
+def test_invalid_densities_are_refused(method: str, density: str, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         plan_levels(method, density=density, levels=None, rate=0.2)
 

@@ -29,7 +29,7 @@ SMALL = [
 
 
 def train(model_dir: Path, *flags: str) -> int:
-    """The tutorial's shell function, with what makes the network small behind its flags."""
+    """The tutorial's shell function, with flags appended that make the network small."""
     return resnet_main.main(
         [
             "--hparams_file", "official/resnet/configs/cloud/v3-8.yaml",
@@ -88,7 +88,7 @@ def test_the_first_training_names_what_it_keeps(before: Path) -> None:
         assert store.step_of(find_named(str(before / f"checkpoint_iter_{name}"))) == step
 
 
-def test_names_do_not_ask_how_long_an_epoch_is(before: Path, tmp_path: Path) -> None:
+def test_naming_checkpoints_does_not_need_the_length_of_an_epoch(before: Path, tmp_path: Path) -> None:
     config = Config().replace(model_dir=str(before), lottery_results_dir=str(tmp_path), train_steps="2epochs")
     lottery._name_checkpoints(config.replace(lottery_checkpoint_iters=f"{EARLY}"))
     assert {path.name for path in tmp_path.glob("checkpoint_iter_*")} == {
@@ -147,12 +147,12 @@ def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Masks are equal in all of these."""
-    flags = [*procedure("fine_tuning", before), "--mode=train", f"--train_steps={EARLY}"]  # begins, and that is all
+    """Apart from the flags, all of these have equal masks."""
+    flags = [*procedure("fine_tuning", before), "--mode=train", f"--train_steps={EARLY}"]  # only begins to train
     early = str(before / f"checkpoint_iter_{EARLY}")
     assert train(tmp_path, *flags) == 0
     copy_by_hand(before, "checkpoint_iter_final", tmp_path)
-    assert train(tmp_path, *flags) == 0  # all of the procedure again, copying too
+    assert train(tmp_path, *flags) == 0  # the whole procedure again, including the copy
     assert not (tmp_path / "checkpoint").exists()
     assert not (tmp_path / "former.1").exists()
     for number, (name, value) in enumerate(
@@ -173,7 +173,7 @@ def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: 
     assert not (tmp_path / "former.5").exists()
 
 
-def test_a_training_set_aside_takes_everything_of_its_own(before: Path, tmp_path: Path) -> None:
+def test_all_files_of_a_training_are_set_aside_with_it(before: Path, tmp_path: Path) -> None:
     shutil.copytree(before, tmp_path, dirs_exist_ok=True)
     (tmp_path / "checkpoint_iter_final").write_text(str(tmp_path / store.FOLDER / str(LAST)))
     (tmp_path / "notes.txt").write_text("mine")
@@ -186,7 +186,7 @@ def test_a_training_set_aside_takes_everything_of_its_own(before: Path, tmp_path
     assert store.step_of(find_named(str(former / "checkpoint_iter_final"))) == LAST
     assert store.step_of(find_named(str(tmp_path / "checkpoint_iter_final"))) == EARLY
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert (tmp_path / f"checkpoint_iter_{LAST}").read_text().startswith(str(before))  # copied, and not its own
+    assert (tmp_path / f"checkpoint_iter_{LAST}").read_text().startswith(str(before))  # a copy, not its own
     assert not list(tmp_path.glob("events.out.*"))
     assert not (tmp_path / "eval").exists()
 
@@ -202,19 +202,19 @@ def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -
             np.testing.assert_array_equal(array, expected[name])
     flags = [*procedure("lr_rewinding", before), "--mode=train", f"--train_steps={EARLY + 1}"]
     assert train(pruned, *flags) == 0
-    for _ in range(2):  # the second time it is there
-        copy_by_hand(pruned, "checkpoint_iter_final", moved)  # pruned already: gone on with, not begun anew
+    for _ in range(2):  # the second time, the training exists already
+        copy_by_hand(pruned, "checkpoint_iter_final", moved)  # already pruned: continued, not started over
         assert train(moved, *flags) == 0
         assert store.steps_in(str(moved / store.FOLDER)) == [EARLY + 1]
         np.testing.assert_equal(arrays(moved, EARLY + 1), arrays(pruned, EARLY + 1))
         assert not (moved / "former.1").exists()
-    (moved / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')  # TensorFlow's own: no such word
+    (moved / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')  # TensorFlow's own: not our name
     assert train(moved, *flags) == 0
     assert (moved / "checkpoint").exists()
 
 
 @pytest.mark.long
-def test_it_may_say_an_earlier_step_of_the_same_directory(before: Path, tmp_path: Path) -> None:
+def test_the_file_checkpoint_may_name_an_earlier_step_of_its_directory(before: Path, tmp_path: Path) -> None:
     flags = [*procedure("lr_rewinding", before), "--mode=train", "--train_steps", str(EARLY + 1)]
     assert train(tmp_path, *flags) == 0
     begun = arrays(tmp_path, EARLY)
@@ -282,7 +282,7 @@ def test_bad_flags(flags: list[str], message: str, tmp_path: Path, capsys: pytes
 
 
 def write_fork(before: Path, prefix: str, masks: dict[str, np.ndarray]) -> None:
-    """The trained network as the fork saves it: with masks beside its weights, without momentum."""
+    """Writes the trained network as the fork saves it: with masks next to its weights, without momentum."""
     checkpoint = store.load_all(str(before / store.FOLDER / str(LAST)))
     network = network_of(config_at(str(before)))
     layers = maskable(network)
@@ -299,7 +299,7 @@ def write_fork(before: Path, prefix: str, masks: dict[str, np.ndarray]) -> None:
 
 
 def test_checkpoints_of_the_fork_itself(before: Path, tmp_path: Path) -> None:
-    """Its masks are where pruning begins, its weights what is trained on."""
+    """Pruning starts from the checkpoint's masks, and training continues from its weights."""
     mask = np.arange(3 * 3 * 8 * 8).reshape(3, 3, 8, 8) % 3 > 0
     prefix = str(tmp_path / "fork" / "checkpoint_iter_final")
     (tmp_path / "fork").mkdir()

@@ -1,4 +1,4 @@
-"""Masks equal the original's, or the documented fix its own definition; they nest, and keep exact counts."""
+"""Masks equal the original's, or its own definition where a documented bug is fixed; they nest, with exact counts."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def read_input(golden: Callable[[str], Path], name: str) -> tuple[dict[str, np.n
 
 
 def test_every_mask_of_the_original(golden: Callable[[str], Path]) -> None:
-    """A call that comes again had other masks there, for eligible layers leaked from one in between: fixed here."""
+    """In the original, a repeated call gave other masks: eligible layers leaked from a call in between. Fixed here."""
     numbers: dict[tuple[str, ...], str] = {}
     compared = set()
     with np.load(golden("pruning/output_masks.npz")) as outputs:
@@ -141,7 +141,7 @@ def test_drawn_masks_of_falling_density_nest_whatever_they_start_from() -> None:
 
 @pytest.mark.parametrize(("rounds", "num_gone"), [("", 3), ("_2", 5), ("_5", 8)])
 def test_whole_filters_of_the_smallest_norm(rounds: str, num_gone: int) -> None:
-    """Of 10 filters with share 0.3: 3; 1 - 0.7^2 of them 5.1; 1 - 0.7^5 of them 8.3."""
+    """A share of 0.3 takes 3 of 10 filters in one round, 10 (1 - 0.7^2) = 5.1 in two, 10 (1 - 0.7^5) = 8.3 in five."""
     weights = example(RESNET34)
     masks = find_method(f"prune_resnet34_A{rounds}")(weights, all_kept(weights))
     for number in (4, 6, 10, 12, 18, 20, 22, 24):
@@ -166,7 +166,7 @@ def test_whole_filters_of_the_smallest_norm(rounds: str, num_gone: int) -> None:
         ("prune_all_to_global_100.5", r"got 100\.5 %, expected 0 to 100\."),
     ],
 )
-def test_names_that_are_none(name: str, message: str) -> None:
+def test_invalid_method_names_are_refused(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         find_method(name)
 
@@ -178,7 +178,7 @@ def test_a_table_of_another_network(name: str) -> None:
         find_method(name)(weights, all_kept(weights))
 
 
-def test_every_name_in_the_help_is_one() -> None:
+def test_every_method_name_in_the_help_is_valid() -> None:
     for name in HELP:
         find_method(re.sub("P(?=_|$)", "20", name))
 

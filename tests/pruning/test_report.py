@@ -1,4 +1,4 @@
-"""The table, the files and the picture of an experiment, and the paper's figures beside them."""
+"""The table, files and picture of an experiment, next to the paper's figures."""
 
 import csv
 import dataclasses
@@ -67,7 +67,7 @@ def test_what_is_left_of_each_layer(tmp_path: Path) -> None:
 
 
 def test_sizes_of_a_network() -> None:
-    """ResNet-20 of 32 px, counted by hand: 3x3 kernels over 32, 16 and 8 px, projections in all three groups."""
+    """ResNet-20 at 32 px, counted by hand: 3x3 kernels over 32, 16 and 8 px, projections in all three groups."""
     config = Config().replace(resnet_depth=20, image_size=32, num_label_classes=10)
     whole = size_of(config, None)
     kernels = 3 * 16 * 9 + 256 + 6 * 2304 + 512 + 4608 + 5 * 9216 + 2048 + 18432 + 5 * 36864 + 640
@@ -123,7 +123,7 @@ def test_a_layer_of_which_nothing_is_left_is_a_cross(tmp_path: Path) -> None:
     write_png(figure, str(tmp_path / "layers.png"))
     (cross,) = (line for line in figure.axes[0].lines if line.get_marker() == "x")
     assert cross.get_xdata() == [2]
-    assert figure.axes[0].get_ylim()[0] > 0.001  # and none falls out of the picture
+    assert figure.axes[0].get_ylim()[0] > 0.001  # no curve leaves the picture
 
 
 def test_densities_on_the_axis_are_not_rounded_away(tmp_path: Path) -> None:
@@ -143,11 +143,11 @@ def test_what_an_earlier_call_found_is_not_forgotten_without_a_word(
     report_experiment(found[:2], str(tmp_path))
     assert f"The new table and pictures of {tmp_path} leave out what earlier calls made: runs/2. Name" in caplog.text
     (tmp_path / "phases.csv").write_text('"')
-    report_experiment(found[:2], str(tmp_path))  # is written anew
+    report_experiment(found[:2], str(tmp_path))  # rewrites the file
 
 
 def test_figures_of_the_paper(spec: Path) -> None:
-    """Each point is the best re-training time by validation among the published results."""
+    """Each point has the re-training time that is best by validation among the published results."""
     with (spec / "paper_results.csv").open() as file:
         rows = list(csv.DictReader(file))
     own = [

@@ -1,4 +1,4 @@
-"""What `resnet-tpu train` fills in where nothing is said: from data, device, weights or the run that is there."""
+"""How `resnet-tpu train` fills in options that are not given: from data, device, weights or the existing run."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def test_weights_decide_what_nobody_says() -> None:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two class folders of ten photos each: eight of each to train on."""
+    """Two class folders of ten photos each, of which eight are for training."""
     folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
     for name in ("a", "b"):
         (folder / name).mkdir()
@@ -68,7 +68,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A folder as timm's: a ResNet-18 of width 4 for five classes, at 48 px."""
+    """A folder in timm's format: a ResNet-18 of width 4 for five classes, at 48 px."""
     colours = {"mean_rgb": (0.5, 0.5, 0.5), "pool_padding": "symmetric"}
     config = Config().replace(resnet_depth=18, resnet_width=4, stem="imagenet", project_first_group=False, **colours)
     network = create_network(config.model, num_classes=5, image_size=48)
@@ -125,7 +125,7 @@ def test_from_weights_the_recipe_is_to_fine_tune_at_their_size(
         path.unlink()
     trains(
         capsys, "--recipe=finetune", *words, "--train_steps=2", "--train_batch_size=16"
-    )  # of the run, not of the weights
+    )  # the run's options count, not those of the weights
     assert config_of(run) == config | {"train_steps": 2}
 
 

@@ -1,4 +1,4 @@
-"""The original's configuration files, whichever way they are given, and the recipes of their names say the same."""
+"""The original's configuration files, however they are given, and the recipes named after them mean the same."""
 
 import json
 from pathlib import Path
@@ -30,10 +30,10 @@ SLICES = {
     "v3-1024": (3558, 32768, True),
     "v3-2048": (3558, 32768, True),
 }
-"""Steps, batch, and whether with LARS."""
+"""Steps, batch size, and whether LARS is used."""
 
 RANDAUGMENT = {"randaugment-8": (225216, 1024), "randaugment-32": (56304, 4096)}
-"""Steps and batch."""
+"""Steps and batch size."""
 
 RESNET_RS = {
     "resnetrs50_i160": (50, 160, 10, 0.25, None),
@@ -48,7 +48,7 @@ RESNET_RS = {
     "resnetrs350_i320": (350, 320, 15, 0.4, 0.1),
     "resnetrs420_i320": (420, 320, 15, 0.4, 0.1),
 }
-"""Depth, image size, magnitude of RandAugment, dropout and drop connect."""
+"""Depth, image size, RandAugment magnitude, dropout rate, and drop-connect rate."""
 
 DEFAULT = IMAGENET | {
     "resnet_depth": 50, "train_batch_size": 1024, "eval_batch_size": 1024, "train_steps": 112590,
@@ -69,7 +69,7 @@ PRUNING = {
     "lottery_force_learning_rate": None, "lottery_force_reprune": False, "lth_use_random_label": False,
     "lth_no_pruning": False, "lth_prediction_result_dir": "",
 }  # fmt: skip
-"""What the defaults of the pruning fork have of their own."""
+"""What the pruning fork's defaults add or change."""
 
 
 def slice_file(name: str) -> dict[str, Any]:
@@ -111,11 +111,11 @@ FILES: dict[str, dict[str, Any]] = {
     **{name: randaugment_file(name) for name in RANDAUGMENT},
     **{name: resnet_rs_file(name) for name in RESNET_RS},
 }
-"""Name of the file, and its values as YAML reads them: 1e-4 is text, and the 0 of bn_momentum a whole number."""
+"""File names, and their values as YAML reads them: 1e-4 is text, and the 0 of bn_momentum is an integer."""
 
 
 def expected(values: dict[str, Any]) -> dict[str, Any]:
-    """Every option, with these values of the options among them."""
+    """Every option, with these values for the options among them."""
     names = ("weight_decay", "bn_momentum", "moving_average_decay")
     numbers = {name: float(values[name]) for name in names if name in values}
     cache = {"cache": "records"} if values.get("use_cache") else {}
@@ -123,7 +123,7 @@ def expected(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def assignments(values: dict[str, Any], quote: str = "") -> list[str]:
-    """`name=value` for each value, as on a command line; those with commas in quotes."""
+    """`name=value` for each value, as on a command line; values with commas are quoted."""
     texts = {name: "null" if value is None else str(value) for name, value in values.items()}
     return [f"{name}={quote}{text}{quote}" if "," in text else f"{name}={text}" for name, text in texts.items()]
 

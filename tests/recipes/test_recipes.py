@@ -1,4 +1,4 @@
-"""Recipes are whole, valid configs that train; those of the original hold the values of its files."""
+"""Recipes are complete, valid configs that train; those of the original have the values of its files."""
 
 import functools
 import math
@@ -46,7 +46,7 @@ def test_imagenet_is_the_defaults() -> None:
 def test_later_slices_follow_the_originals_table(name: str) -> None:
     own, cores = find_recipe(name), MODERN[name]
     assert own.train.train_batch_size == min(128 * cores, 32768)
-    assert own.eval.eval_batch_size % cores == 0  # every device of the slice gets as many images
+    assert own.eval.eval_batch_size % cores == 0  # every device of the slice gets the same number of images
     if f"v3-{cores}" not in CLOUD:
         return
     names = (
@@ -62,7 +62,7 @@ def test_later_slices_follow_the_originals_table(name: str) -> None:
 
 
 def num_params(config: Config) -> int:
-    """Parameters of the recipe's network with the classes of ImageNet. Computes nothing."""
+    """The number of parameters of the recipe's network with ImageNet's classes, without computing anything."""
     network = create_network(config.model, num_classes=1000, image_size=config.data.image_size)
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(network.shapes()[0]))
 
@@ -75,7 +75,7 @@ def test_other_recipes_have_a_network_of_their_depth(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def photos_of_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two class folders of ten JPEGs each: eight of each to train on."""
+    """Two class folders of ten JPEGs each, of which eight are for training."""
     folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
     for name in ("a", "b"):
         (folder / name).mkdir()

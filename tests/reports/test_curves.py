@@ -1,4 +1,4 @@
-"""Curves hold the numbers they are given, at any length."""
+"""Curves show the numbers that they are given, at any length."""
 
 import math
 from pathlib import Path

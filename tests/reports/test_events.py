@@ -1,4 +1,4 @@
-"""Event files: all forms of scalars, cut off anywhere, damaged anywhere, restarted."""
+"""Event files: all forms of scalars, truncation and damage anywhere, restarts."""
 
 import json
 import struct
@@ -20,7 +20,7 @@ _types: Any = types_pb2
 
 
 def _write(path: Path, *payloads: bytes) -> list[int]:
-    """Writes records, and returns where each ends."""
+    """Writes records, and returns the offset at which each ends."""
     ends, content = [], b""
     for payload in payloads:
         length = struct.pack("<Q", len(payload))
@@ -45,7 +45,7 @@ def _values(path: Path) -> list[tuple[int, float]]:
 
 
 def test_files_of_the_original(golden: Callable[[str], Path]):
-    """Both versions, and a folder in which one continues the other."""
+    """Files of both versions, and a folder in which one continues the other."""
     for folder, expected in json.loads(golden("events/expected.json").read_text()).items():
         found: dict[str, list[list[float]]] = {}
         for scalar in read_events(str(golden(f"events/{folder}"))):
@@ -92,7 +92,7 @@ def test_whole_number_in_every_form(tmp_path: Path, dtype: str, field: str, form
     content = np.array(number, form).tobytes()
     tensors: list[dict[str, Any]] = [{field: [number]}, {"tensor_content": content}, {}]
     _write(path, *(_event(i, tensor={"dtype": kind, **tensor}) for i, tensor in enumerate(tensors)))
-    assert _values(path) == [(0, number), (1, number), (2, 0)]  # a message leaves zeros out
+    assert _values(path) == [(0, number), (1, number), (2, 0)]  # protobuf omits zeros
 
 
 def test_what_is_no_number_is_passed_over(tmp_path: Path):
@@ -136,7 +136,7 @@ def test_record_that_is_no_event_is_an_error(tmp_path: Path):
 
 
 def test_restart_replaces_what_came_after_it(tmp_path: Path):
-    """As TensorBoard has it, across files in the order of their names."""
+    """As in TensorBoard, across files in the order of their names."""
     earlier, later = (tmp_path / f"events.out.tfevents.{second}.host" for second in (1, 2))
     _write(earlier, *(_event(step, simple_value=step) for step in range(6)))
     _write(later, _restart(3), _event(3, simple_value=30))
@@ -167,7 +167,7 @@ def test_own_files_are_records_in_the_original_form(tmp_path: Path):
 
 
 @pytest.mark.peer("tensorflow-cpu")
-@pytest.mark.filterwarnings("ignore")  # TensorFlow's own
+@pytest.mark.filterwarnings("ignore")  # warnings from TensorFlow
 def test_tensorflow_reads_our_events_and_we_read_its(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     rows = {step: {"loss": 1 / (step + 1), "learning_rate": 0.1 * step} for step in range(5)}
@@ -199,7 +199,7 @@ def test_bits_of_a_half_beyond_16_bits(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_restart_after_each_of_many_events(tmp_path: Path) -> None:
-    count = 3_000  # each restart would look at all before it
+    count = 3_000  # a naive restart would scan everything before it
     payloads = [part for step in range(count) for part in (_event(step, simple_value=1.0), _restart(step + 1))]
     _write(tmp_path / "x.tfevents.1", *payloads, *(_restart(count // 2) for _ in range(count)))
     assert _values(tmp_path) == [(step, 1.0) for step in range(count // 2)]

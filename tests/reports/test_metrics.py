@@ -1,4 +1,4 @@
-"""`metrics.jsonl` and event files say the same, survive a kill and a resume, and TensorBoard can read them."""
+"""`metrics.jsonl` and event files agree, survive a kill and a resume, and TensorBoard can read them."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def _eval_row(step: int) -> dict[str, float]:
 
 
 def _run(model_dir: Path, steps: range, *, resume_step: int | None = None, loop: int = 3, eval_every: int = 5) -> None:
-    """What a training from step to step writes: rows of each loop, and evaluations between."""
+    """Writes what a training over these steps does: a row per loop, and evaluations in between."""
     with MetricsWriter(str(model_dir), resume_step=resume_step) as writer:
         for start in range(steps.start, steps.stop, loop):
             stop = min(start + loop, steps.stop)
@@ -111,7 +111,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("resume_step", [0, 1, 5, 6, 9, 10])
 def test_resumed_run_measures_as_one_that_never_stopped(tmp_path: Path, resume_step: int):
-    """Stopped after step 10, resumed from the checkpoint of any step before."""
+    """The run is stopped after step 10 and resumed from a checkpoint of any earlier step."""
     _run(tmp_path / "whole", range(14))
     _run(tmp_path / "stopped", range(10))
     _run(tmp_path / "stopped", range(resume_step, 14), resume_step=resume_step)
@@ -148,7 +148,7 @@ def test_damage_inside_the_file_is_named(tmp_path: Path):
 
 
 def test_of_two_evaluations_of_a_step_the_last_counts(tmp_path: Path):
-    for accuracy in (0.25, 0.75):  # within a second: the second file must not replace the first
+    for accuracy in (0.25, 0.75):  # within the same second: the second file must not replace the first
         with MetricsWriter(str(tmp_path)) as writer:
             writer.write("eval", {int(accuracy * 4): {"extra": accuracy}, 8: {"top_1_accuracy": accuracy}})
     assert [(row["step"], row.get("top_1_accuracy")) for row in read_metrics(str(tmp_path))] == [
@@ -200,11 +200,11 @@ def test_evaluation_of_nothing_is_an_error():
         mean_metrics([])
 
 
-@pytest.mark.parametrize("reader", ["auto", "false"])  # the fast one in Rust, and the one in Python
+@pytest.mark.parametrize("reader", ["auto", "false"])  # the fast reader in Rust, and the one in Python
 def test_tensorboard_shows_the_tags_of_the_original(tmp_path: Path, reader: str):
     """A real TensorBoard serves a run that was stopped after step 10 and resumed at step 6.
 
-    What the first run had measured at step 9 is gone, although no later evaluation is of an earlier step.
+    The first run's measurements at step 9 are gone, although no later evaluation has an earlier step.
     """
     pytest.importorskip("tensorboard")
     _run(tmp_path / "run", range(10), eval_every=3)

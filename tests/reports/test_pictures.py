@@ -1,4 +1,4 @@
-"""Pictures: right numbers in them, nothing cut off or overlapping whatever the names, real PNGs."""
+"""Pictures: they show the right numbers, nothing is cut off or overlaps, whatever the names, and PNGs are valid."""
 
 import io
 import itertools
@@ -47,7 +47,7 @@ def test_confusion_matrix_of_any_size_is_inside_its_picture(tmp_path: Path, clas
     drawn = figure.get_tightbbox()
     width, height = figure.get_size_inches()
     assert drawn.x0 > 0 and drawn.y0 > 0 and drawn.x1 < width and drawn.y1 < height
-    # The matrix, not the names, has most of the room.
+    # The matrix, not the names, takes up most of the space.
     assert figure.axes[0].get_window_extent().height > 0.5 * figure.bbox.height
     assert _png(figure, tmp_path / "x.png").std() > 10
 

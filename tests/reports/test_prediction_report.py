@@ -1,4 +1,4 @@
-"""Prediction reports: tables, CSV and JSON hold the same, and the folder holds readable pictures."""
+"""Prediction reports: tables, CSV and JSON have the same contents, and pictures in the folder can be read."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""`results`: the (step, metric) table of runs, ours and the original's."""
+"""`results`: the table of metrics by step, for our runs and the original's."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""JSON with a checksum: what was written is read, what was changed is refused, what has none is believed."""
+"""JSON with a checksum: it reads back as written, changes are refused, and JSON without a checksum is accepted."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ VALUES: dict[str, Any] = {"names": ["Gänseblümchen", "\udcff"], "deep": {"b": 
 def test_what_is_written_is_read(indent: int | None) -> None:
     text = checked_json.dumps(VALUES, indent=indent)
     assert checked_json.loads(text) == VALUES
-    assert checked_json.loads(json.dumps(json.loads(text), indent=3, sort_keys=True)) == VALUES  # laid out anew
+    assert checked_json.loads(json.dumps(json.loads(text), indent=3, sort_keys=True)) == VALUES  # formatted differently
 
 
 def test_without_a_checksum_it_is_believed() -> None:

@@ -1,4 +1,4 @@
-"""Which project of Google Cloud is meant."""
+"""Which Google Cloud project is used."""
 
 import pytest
 

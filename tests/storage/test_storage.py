@@ -1,4 +1,4 @@
-"""Files here and in buckets, written whole or not at all."""
+"""Files on disk and in buckets, written completely or not at all."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from resnet_tpu.errors import UserError
 
 @pytest.fixture(params=["local", "remote"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder on the disk, and one in fsspec's store of objects in memory."""
+    """A folder on disk, or one in fsspec's in-memory object store."""
     return str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}"
 
 

@@ -1,4 +1,4 @@
-"""CPU time of processes, of all that one started, and of the machine."""
+"""CPU time of processes, of process trees, and of the machine."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_of_machine, 
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="CPU time of other processes is known on Linux alone")
-def test_of_a_family_it_is_that_of_all_that_this_process_started() -> None:
+def test_cpu_time_of_a_family_includes_all_children() -> None:
     before = cpu_secs_of_family()
     with subprocess.Popen(
         [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); input()"],
@@ -21,12 +21,12 @@ def test_of_a_family_it_is_that_of_all_that_this_process_started() -> None:
         child.stdout.readline()
         assert cpu_secs_of_process(child.pid) > 0.4
         assert cpu_secs_of_machine() > cpu_secs_of_family()
-        assert cpu_secs_of_family() - before > 0.4  # while it lives
+        assert cpu_secs_of_family() - before > 0.4  # while the child is running
         child.communicate(b"\n")
-    assert cpu_secs_of_family() - before > 0.4  # and afterwards
+    assert cpu_secs_of_family() - before > 0.4  # and after its end
 
 
-def test_a_process_that_has_ended_took_nothing() -> None:
+def test_an_ended_process_has_no_cpu_time() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
     assert cpu_secs_of_process(child.pid) == 0

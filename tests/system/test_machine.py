@@ -1,4 +1,4 @@
-"""How the process uses its memory."""
+"""How the process manages its memory."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the page faults of Linux")
-def test_memory_given_back_is_there_for_the_next() -> None:
+def test_freed_memory_is_reused() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     faults = [
         subprocess.run(

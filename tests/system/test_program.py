@@ -1,4 +1,4 @@
-"""Exit codes, and what is on stderr with them."""
+"""Exit codes, and what is written to stderr with them."""
 
 import contextlib
 import errno
@@ -69,7 +69,7 @@ def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("error", [aiohttp.ClientOSError(111, "refused"), OSError("Forbidden: b/bucket\nno access")])
-def test_a_bucket_far_from_where_it_is_named(error: OSError, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_that_do_not_name_their_bucket(error: OSError, capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(error) == 2
     assert capsys.readouterr().err.startswith("Reading files in a bucket: got ")
 
@@ -135,7 +135,7 @@ def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("soon", [0.05, 0.0])  # 0: it comes again before the hook for it is left
+@pytest.mark.parametrize("soon", [0.05, 0.0])  # 0: it is sent again before the hook returns
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
     number: signal.Signals, code: int, soon: float
@@ -181,7 +181,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-@pytest.mark.parametrize(("hangup", "code"), [("handled", 129), ("ignored", 7)])  # ignored: as after the shell's disown
+@pytest.mark.parametrize(("hangup", "code"), [("handled", 129), ("ignored", 7)])  # ignored: as after shell `disown`
 def test_the_terminal_is_closed(hangup: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", ON_A_TERMINAL, hangup], stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (code, b"")

@@ -1,4 +1,4 @@
-"""The live line of long work: on a terminal, and nowhere else."""
+"""The progress line of long work appears on a terminal, and nowhere else."""
 
 import os
 import pty

@@ -16,7 +16,7 @@ COLOURS = {"blue": (200, 60, 40), "green": (60, 190, 60), "red": (50, 50, 210)} 
 
 @pytest.fixture(scope="session")
 def coloured_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Class folders of 30 JPEGs each that a small network can tell apart: one colour with noise."""
+    """Class folders of 30 JPEGs that a small network can tell apart: each class has one colour, with noise."""
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     for name, colour in COLOURS.items():
@@ -30,7 +30,7 @@ def coloured_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., Config]:
-    """Options of a training that takes a second once it is compiled, with changes by name."""
+    """Makes the options of a training that takes a second once compiled; changes are given by name."""
 
     def tiny(model_dir: Path, **changes: Any) -> Config:
         options: dict[str, Any] = {
@@ -47,7 +47,7 @@ def tiny() -> Callable[..., Config]:
 
 @pytest.fixture(scope="session")
 def trained_dir(coloured_photos: Path, tiny: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `model_dir` of a network that tells the coloured photos apart, trained on the class folders themselves."""
+    """The `model_dir` of a network that tells the coloured photos apart, trained directly on the class folders."""
     model_dir = tmp_path_factory.mktemp("trained")
     train(
         tiny(

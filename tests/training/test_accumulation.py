@@ -1,4 +1,4 @@
-"""Gradient accumulation: the step of the whole batch, in parts."""
+"""Gradient accumulation: the step of a whole batch, computed in parts."""
 
 import functools
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, **options: An
 
 
 def assert_same(one: Result, other: Result) -> None:
-    """Equal but for the order in which float32 sums are taken."""
+    """Checks that both are equal up to the order of float32 sums."""
     for (path, a), b in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
         a, b = np.asarray(a), np.asarray(b)
         assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-2), jax.tree_util.keystr(path)
@@ -50,7 +50,7 @@ def test_parts_are_the_whole_batch_with_a_group_of_batch_norm_each() -> None:
 
 
 @pytest.mark.long
-def test_parts_on_eight_devices_are_a_group_for_each_part_of_each() -> None:
+def test_each_part_on_each_of_eight_devices_is_a_batch_norm_group() -> None:
     assert jax.device_count() == 8
     assert_same(one_step(parts=2, devices=8, groups=8), one_step(groups=16))
 
@@ -61,7 +61,7 @@ def test_with_frozen_batch_norm_parts_change_nothing() -> None:
 
 
 def test_parts_with_statistics_of_their_own_do_change_the_step() -> None:
-    # so that the tests above compare what they say
+    # shows that the tests above can fail
     loss, whole = (float(one_step(parts=parts)[1]["loss"]) for parts in (4, 1))
     assert abs(loss - whole) > 1e-4  # rounding alone is about 1e-6
 

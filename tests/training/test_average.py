@@ -1,4 +1,4 @@
-"""Moving averages of the weights: the formula, the checkpoints, and who uses them."""
+"""Moving averages of the weights: the formula, the checkpoints, and what uses them."""
 
 import logging
 import shutil
@@ -30,7 +30,7 @@ OPTIONS = {
     "moving_average_decay": 0.6, "bn_momentum": 0.0, "mixup_alpha": 0.2, "dropout_rate": 0.2,
     "gradient_accumulation_steps": 2, "base_learning_rate": 3.2,
 }  # fmt: skip
-"""All that is random on the device or kept from step to step."""
+"""Options for everything that is random on the device or kept from step to step."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_the_average_is_what_is_evaluated_and_exported(tiny: Tiny, averaged: Pat
         for trained in (average, raw)
     )
     assert recorded["loss"] == pytest.approx(own["loss"], rel=1e-6)
-    assert abs(own["loss"] - other["loss"]) > 1e-3  # so that it matters which
+    assert abs(own["loss"] - other["loss"]) > 1e-3  # so it matters which weights are used
     assert evaluate_run(config.replace(mode="eval"))["loss"] == pytest.approx(own["loss"], rel=1e-6)
     images = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
     predict = make_output_step(average.network, "probabilities")

@@ -1,4 +1,4 @@
-"""Whose images give the batch-norm statistics: each device's, those of a group of neighbours, or all."""
+"""Which images share batch-norm statistics: those of a device, of a group of neighbouring devices, or all."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ SIZE, BATCH, DEVICES = 8, 8, 4
 
 
 def stem_by_hand(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """The first convolution (3x3, zeros around) of images uint8 [n, s, s, 3], in float64."""
+    """The first convolution (3x3, zero padding) of images uint8 [n, s, s, 3], in float64."""
     mean, deviation = (255 * np.array(colours) for colours in (MODEL.mean_rgb, MODEL.stddev_rgb))
     around = np.pad((images - mean) / deviation, ((0, 0), (1, 1), (1, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), axis=(1, 2))

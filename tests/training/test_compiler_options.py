@@ -7,13 +7,13 @@ import pytest
 from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, sound_options_for
 
 
-def test_a_cpu_is_told_what_every_program_is() -> None:
+def test_a_training_on_a_cpu_gets_the_options_of_every_program() -> None:
     device = jax.devices("cpu")[0]
     assert compiler_options_for(device) == sound_options_for(device) == {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 def test_what_the_compiler_does_not_take_is_logged_once_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """Another version of a compiler has other options, and a step that asks for those it lacks does not compile."""
+    """Compiler versions differ in their options, and a step with an unknown one would fail to compile."""
     known = {"xla_backend_optimization_level": "1"}
     unknown = {"xla_no_such_option": "1", "xla_backend_optimization_level ": "1"}
     with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
@@ -22,7 +22,7 @@ def test_what_the_compiler_does_not_take_is_logged_once_and_left_out(caplog: pyt
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert accepted_options(device, unknown | known) == known
-    # asyncio may complain of another test's tasks meanwhile
+    # asyncio may log complaints about another test's tasks meanwhile
     own = [record for record in caplog.records if record.name.startswith("resnet_tpu")]
     assert len(own) == len(unknown)
     assert "xla_no_such_option=1" in caplog.text

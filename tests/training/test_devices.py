@@ -1,4 +1,4 @@
-"""A training does not know on how many devices it runs, and goes on with another number of them."""
+"""A training does not depend on the number of devices, and can be resumed on another number of them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ ARRAYS = ("params", "batch_stats", "momentum")
 
 
 def train_on(tiny: Callable[..., Config], model_dir: Path, devices: int, steps: int) -> None:
-    """Trains up to `steps` in `model_dir`, or goes on there, on so many devices."""
+    """Trains in `model_dir` up to `steps` on so many devices, resuming the run if there is one."""
     train(
         tiny(
             model_dir, num_cores=devices, train_steps=steps, mode="train", batch_norm_scope="global",
@@ -34,7 +34,7 @@ def test_a_training_moves_from_8_devices_to_1_and_on_to_4(tiny: Callable[..., Co
         [row["loss"] for row in read_metrics(str(model_dir)) if row["split"] == "train"] for model_dir in (stays, moves)
     ]
     assert len(losses[0]) == 6
-    # float32 sums over the batch, which are added in another order on another number of devices, over few steps
+    # over few steps; float32 sums over the batch are taken in another order on another number of devices
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     expected, found = (store.load_named(store.find(str(model_dir)), ARRAYS) for model_dir in (stays, moves))
     assert expected.keys() == found.keys()

@@ -1,4 +1,4 @@
-"""Evaluation: every example once; following a training."""
+"""Evaluation: every example counts once; it can follow a training."""
 
 import contextlib
 import logging
@@ -31,7 +31,7 @@ from resnet_tpu.training.trained import load_trained
 def test_37_images_count_37_whatever_the_batch(trained_dir: Path, devices: int) -> None:
     mesh = distributed.make_mesh(devices)
     trained = load_trained(str(trained_dir), mesh)
-    # noise is hard for this network, so that every image's weight shows in the result
+    # the network is unsure about noise, so the weight of every image shows in the result
     config = trained.config.replace(data_dir="synthetic", num_eval_images=37)
     source = open_source(config.data, "validation")
     seen: list[float] = []
@@ -84,7 +84,7 @@ def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(
         row for row in read_metrics(str(trained_dir)) if (row["split"], row["step"]) == ("eval", int(alone.name))
     )
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
-        for watch in (False, True):  # there is nothing to wait for
+        for watch in (False, True):  # watching a single checkpoint has nothing to wait for
             metrics = evaluate_run(Config().replace(model_dir=str(alone), num_cores=1, eval_batch_size=5), watch=watch)
             assert metrics["top_1_accuracy"] == row["top_1_accuracy"]
     assert f"The result is not recorded: {alone} is a checkpoint" in caplog.text
@@ -132,16 +132,16 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_ne
     load = store.load
 
     def load_late(path: str, shapes: Arrays) -> store.Checkpoint:
-        if path == str(last) and last.exists():  # as a training does that has a newer one
+        if path == str(last) and last.exists():  # as a training deletes it once it has a newer one
             last.rename(last.with_name(str(int(last.name) + 1)))
         return load(path, shapes)
 
     monkeypatch.setattr(store, "load", load_late)
     assert load_trained(str(tmp_path), distributed.make_mesh(1)).step == int(last.name) + 1
     shutil.rmtree(first / "arrays")
-    with pytest.raises(store.DamagedCheckpointError):  # which is there, and stays damaged
+    with pytest.raises(store.DamagedCheckpointError):  # named explicitly: it exists, but stays damaged
         load_trained(str(first), distributed.make_mesh(1))
-    (last.with_name("99999") / "meta").mkdir(parents=True)  # of a copy that was interrupted
+    (last.with_name("99999") / "meta").mkdir(parents=True)  # left by an interrupted copy
     with pytest.raises(store.DamagedCheckpointError):
         load_trained(str(tmp_path), distributed.make_mesh(1))
 
@@ -197,7 +197,7 @@ def test_watching_goes_up_to_train_steps(
     for steps in (last - 1, last):
         assert watch(tmp_path, f"--train_steps={steps}") == 0
         assert waiting not in capsys.readouterr().err
-    assert watch(tmp_path, "--eval_timeout=1", "--train_steps=20epochs") == 0  # of 72 photos by 16
+    assert watch(tmp_path, "--eval_timeout=1", "--train_steps=20epochs") == 0  # 72 photos in batches of 16
     said = capsys.readouterr().err
     assert f"{waiting}{2 * last}; at most 1 s." in said
     assert "No new checkpoint within 1 s." in said

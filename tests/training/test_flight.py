@@ -1,4 +1,4 @@
-"""Steps that the devices are still at."""
+"""Steps that the devices are still running."""
 
 import jax
 import jax.numpy as jnp

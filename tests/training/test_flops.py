@@ -1,4 +1,4 @@
-"""Multiply-adds by kernel: known totals, and the same as those of the products in the traced network."""
+"""Multiply-adds per kernel: totals equal known ones, and counts equal those of the products in the traced network."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ def test_each_count_is_that_of_the_traced_network(image_size: int, options: dict
 
 
 def traced(net: Network) -> list[int]:
-    """Multiply-adds of each product that the evaluation of one image computes."""
+    """Multiply-adds of each product that evaluating one image computes."""
     images = jax.ShapeDtypeStruct((1, net.image_size, net.image_size, 3), jnp.float32)
     jaxpr = jax.make_jaxpr(lambda *arrays: net.apply(*arrays, train=False)[0])(*net.shapes(), images)
     return list(products(jaxpr.jaxpr))

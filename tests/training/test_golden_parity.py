@@ -1,14 +1,15 @@
 """Our model, loss and training step give the numbers of the original's own code.
 
-The reference data (narrow networks, small images and batches, float32) hold for every array how much the original
-differs from itself when computed with other kernels: its noise. We may differ by 20 times that, where a noise below
-one unit in the last place of the array's largest value counts as that unit. Seen: at most 8 times.
+The reference data (narrow networks, small images and batches, float32) record for every array its noise: how much the
+original differs from itself when computed with other kernels. We may differ by 20 times that; a noise below one unit
+in the last place of the array's largest value counts as that unit. The largest difference seen is 8 times the noise.
 
-A step may begin a few float32 roundings away from a kink of a ReLU. Which side of it a run is on moves the gradients by
-more than all its roundings do, in the original too. So what holds is: from weights that are the checkpoint's but for
-their last bits, we give the original's numbers, all of them, and within the same tolerance. The checkpoint's own bits
-come first, then a few others at random. No fault of ours depends on these bits. Logits, losses, gradients and single
-steps are compared in float32; several steps, each of which may meet a kink, in float32 or float64.
+A step may begin a few float32 roundings away from the kink of a ReLU. The side of the kink that a run falls on moves
+the gradients by more than all other roundings do, in the original too. So the claim is: from weights that equal the
+checkpoint's except in their last bits, we reproduce all of the original's numbers within that tolerance. The
+checkpoint's own bits are tried first, then a few random ones; a real fault of ours would not depend on these bits.
+Logits, losses, gradients and single steps are compared in float32; several steps, each of which may meet a kink, in
+float32 or float64.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ from resnet_tpu.training.state import TrainState
 from resnet_tpu.training.step import make_train_step, normalize
 
 MULTIPLE = 20
-DRAWS = 8  # of other last bits
+DRAWS = 8  # tries with other last bits
 FULL_WIDTH = 64  # channels of the original's first convolution
 NOISE_OF = {
     "grads_full.npz": "grad_samples",
@@ -44,11 +45,11 @@ NOISE_OF = {
     "after_momentum_full.npz": "mom_samples",
 }
 Values = Mapping[str, np.ndarray]
-Found = dict[str, np.ndarray]  # by the name in results.npz; by (file, variable) of the arrays that are kept whole
+Found = dict[str, np.ndarray]  # by name in results.npz, or "FILE: VARIABLE" for arrays that are stored whole
 
 
 class Case:
-    """One network of the reference data, with ours beside it."""
+    """One network of the reference data, and ours for comparison."""
 
     def __init__(self, golden: Callable[[str], Path], name: str, *, precision: str = "float32") -> None:
         self.folder = golden(f"model/{name}")
@@ -62,7 +63,7 @@ class Case:
         options = {name: settings[name] for name in ("momentum", "weight_decay", "label_smoothing", "bn_momentum")}
         options |= {"stem": "imagenet", "resnet_width": FULL_WIDTH // settings["width_div"], "precision": "float32"}
         config = Config().replace(**options | self.meta["upstream_params"])
-        model = dataclasses.replace(config.model, precision=precision)  # float64 is no option
+        model = dataclasses.replace(config.model, precision=precision)  # the option does not allow float64
         self.network = create_network(model, num_classes=settings["num_classes"], image_size=settings["image_size"])
         self.names = tf1_names.tf_names(self.network)
         self.optimizer = make_optimizer(config.optimizer)
@@ -80,9 +81,9 @@ class Case:
         }
 
     def load(self, checkpoint: str, *, momentum: bool = True, seed: int | None = None) -> TrainState:
-        """The state that a checkpoint of the original holds; a momentum that it lacks is 0.
+        """The state in a checkpoint of the original; a momentum that it lacks is 0.
 
-        With a `seed` the weights differ by up to one unit in the last place, at random.
+        With a `seed`, the weights are changed at random by up to one unit in the last place.
         """
         variables = tf1.read_checkpoint(str(self.folder / self.meta[f"{checkpoint}_checkpoint"]))
         restored = tf1.from_tf1(self.network, variables)
@@ -101,7 +102,7 @@ class Case:
         """The states after, and the losses before, a step on each of the first batches."""
         states, losses = [], []
         for k in range(steps):
-            state, metrics = self.step(jax.tree.map(jnp.array, state), self.batch(k))  # it reuses the memory
+            state, metrics = self.step(jax.tree.map(jnp.array, state), self.batch(k))  # donates its input
             states.append(state)
             losses.append(float(metrics["loss"]))
         return states, losses
@@ -116,7 +117,7 @@ class Case:
         return {"logits": np.asarray(logits), "cross_entropy": np.asarray(loss), "loss": np.asarray(total)}
 
     def variables(self, params: Arrays, batch_stats: Arrays | None = None) -> Values:
-        """The arrays under the original's names, in its order; without `batch_stats` the trainable ones."""
+        """The arrays under the original's names, in its order; without `batch_stats`, only the trainable ones."""
         found = {}
         for name, (collection, path) in self.names.items():
             node: Any = params if collection == "params" else batch_stats
@@ -127,7 +128,7 @@ class Case:
         return found
 
     def whole(self, file: str, values: Values) -> Found:
-        """The arrays that the reference data hold whole in `file`, where they have it."""
+        """Those of the arrays that the reference data store whole in `file`, if it exists."""
         path = self.folder / file
         return {f"{file}: {name}": values[name] for name in np.load(path).files} if path.exists() else {}
 
@@ -140,20 +141,20 @@ class Case:
         return max(recorded["max_abs_diff"], float(np.spacing(np.float32(recorded["max_abs_value"]))))
 
     def beyond(self, found: Found) -> dict[str, str]:
-        """What differs from the original by more than 20 times its noise."""
+        """The values that differ from the original by more than 20 times its noise."""
         times = {what: distance(value, self.expected(what)) / self.noise_of(what) for what, value in found.items()}
         return {what: f"{value:.1f} times the noise" for what, value in times.items() if not value <= MULTIPLE}
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest absolute difference; infinite where one of them has a NaN that the other has not."""
+    """The largest absolute difference; infinite if only one of them has a NaN somewhere."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     assert a.shape == b.shape
     return float(np.max(np.where(np.isnan(a) & np.isnan(b), 0, np.nan_to_num(np.abs(a - b), nan=np.inf))))
 
 
 def summary(name: str, values: Values) -> Found:
-    """Samples, sum and norm of every array, as the reference data have them."""
+    """Samples, sum and norm of every array, as in the reference data."""
     wide = [value.astype(np.float64) for value in values.values()]
     return {
         f"{name}_samples": _samples(list(values.values())),
@@ -163,7 +164,7 @@ def summary(name: str, values: Values) -> Found:
 
 
 def _samples(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Up to 32 evenly spaced elements of each array, NaN where it has fewer: [len(values), 32]."""
+    """Up to 32 evenly spaced elements of each array, padded with NaN: [len(values), 32]."""
     rows = np.full((len(values), 32), np.nan, np.float32)
     for row, value in zip(rows, values, strict=True):
         places = np.linspace(0, value.size - 1, min(value.size, 32)).astype(np.int64)
@@ -178,7 +179,7 @@ Cases = Callable[[str], Case]
 
 
 def gradients(case: Case, start: TrainState) -> Found:
-    """The gradients of the first batch: after one step from no momentum, the momentum is the gradient."""
+    """The gradients of the first batch: after one step from zero momentum, the momentum is the gradient."""
     (state,), _ = case.run(start, 1)
     found = case.variables(state.to_arrays()["momentum"])
     norm = np.sqrt(sum(np.square(gradient.astype(np.float64)).sum() for gradient in found.values()))
@@ -191,7 +192,7 @@ def first_step(case: Case, start: TrainState) -> Found:
 
 
 def all_steps(case: Case, start: TrainState) -> Found:
-    """The steps from the start, and an evaluation after them."""
+    """All steps from the start, and an evaluation after them."""
     states, losses = case.run(start, case.settings["steps"])
     state = states[-1]
     assert int(state.step) == case.meta["after_global_step"]
@@ -217,7 +218,7 @@ def resumed_losses(case: Case, start: TrainState) -> Found:
 
 @contextlib.contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """float64: computes in it wherever the package says float32."""
+    """With float64, computes in it wherever the package says float32."""
     if precision == "float32":
         yield
         return
@@ -229,7 +230,7 @@ def computing_in(precision: str) -> Iterator[None]:
 def assert_is_the_originals(
     compute: Callable[[Case, TrainState], Found], cases: Cases, *precisions: str, start: str, momentum: bool = True
 ) -> None:
-    """The rule at the top of this file."""
+    """Checks the rule at the top of this file."""
     tried = {}
     for seed, precision in itertools.product((None, *range(DRAWS)), precisions):
         with computing_in(precision):
@@ -243,7 +244,7 @@ def assert_is_the_originals(
 
 @pytest.fixture(scope="module")
 def cases(golden: Callable[[str], Path], golden_case: str) -> Cases:
-    """The network in float32 or float64, made once, when it is asked for."""
+    """The network in float32 or float64, created once on first use."""
     return functools.cache(lambda precision: Case(golden, golden_case, precision=precision))
 
 
@@ -261,7 +262,7 @@ def test_gradients(cases: Cases) -> None:
 
 def test_first_step(cases: Cases) -> None:
     assert_is_the_originals(first_step, cases, "float32", start="start")
-    if cases("float32").meta["after_checkpoint"]:  # a run of the original goes on here
+    if cases("float32").meta["after_checkpoint"]:  # a run of the original is resumed here
         assert_is_the_originals(resumed_step, cases, "float32", start="after")
 
 

@@ -1,4 +1,4 @@
-"""The share of waiting, from the loop to where people look: the log line, metrics.jsonl, TensorBoard, `results`."""
+"""The share of time spent waiting for input, from the loop to the log, metrics.jsonl, TensorBoard and `results`."""
 
 import logging
 import re
@@ -32,7 +32,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
     yield model_dir, "\n".join(lines)
 
 
-def test_it_is_in_the_log_the_metrics_and_tensorboard(run: tuple[Path, str]) -> None:
+def test_input_wait_is_in_the_log_the_metrics_and_tensorboard(run: tuple[Path, str]) -> None:
     model_dir, shown = run
     shares = {row["step"]: row["input_wait_share"] for row in read_metrics(str(model_dir)) if "input_wait_share" in row}
     assert list(shares) == [2, 5]  # the last step of each loop
@@ -43,7 +43,7 @@ def test_it_is_in_the_log_the_metrics_and_tensorboard(run: tuple[Path, str]) -> 
     assert [float(share) for share in said] == [round(100 * share, 1) for share in shares.values()]
 
 
-def test_results_shows_it_and_calls_the_smallest_the_best(
+def test_results_shows_input_wait_and_marks_the_smallest_as_best(
     run: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model_dir, _ = run

@@ -62,13 +62,13 @@ def test_a_signal_saves_first(tmp_path: Path, number: signal.Signals, code: int)
 @pytest.mark.long
 def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path) -> None:
     process = start(tmp_path, 1_000_000)
-    while not steps_in(tmp_path):  # written beside the training, whose steps take no time here
+    while not steps_in(tmp_path):  # metrics are written in the background; the steps take hardly any time here
         wait_for(process, "Step ")
     second = start(tmp_path, 1_000_000)
     _, said = second.communicate(timeout=120)
     assert second.returncode == 2
     assert f"{tmp_path / store.FOLDER}: got another process that writes there, expected one at a time" in said
-    time.sleep(0.2)  # in the midst of whatever comes then
+    time.sleep(0.2)  # in the middle of whatever it is doing by then
     process.kill()
     process.communicate(timeout=60)
     kept = steps_in(tmp_path)[-1]

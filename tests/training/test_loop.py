@@ -1,4 +1,4 @@
-"""Training as a whole: resumed = uninterrupted, 8 devices = 1, nothing lost."""
+"""Training as a whole: a resumed run equals an uninterrupted one, 8 devices equal 1, and nothing is lost."""
 
 import dataclasses
 import logging
@@ -40,7 +40,7 @@ def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def rows_of(model_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """The metrics without what differs from run to run: times."""
+    """The metrics without times, which differ from run to run."""
     varying = ("time", "images_per_sec", "input_wait_share")
     return {
         (row["split"], row["step"]): {name: value for name, value in row.items() if name not in varying}
@@ -50,7 +50,7 @@ def rows_of(model_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 @pytest.fixture(scope="module")
 def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that never stopped, with a checkpoint of every step."""
+    """An uninterrupted run with a checkpoint of every step."""
     model_dir = tmp_path_factory.mktemp("whole")
     summary = train(tiny(model_dir))
     assert summary.step == TOTAL
@@ -61,7 +61,7 @@ def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_resumed_at_any_step_is_the_run_that_never_stopped(
     tiny: Tiny, whole: Path, tmp_path: Path, stopped_at: int
 ) -> None:
-    # what a kill after this checkpoint leaves behind: the checkpoints so far, and metrics beyond them
+    # what a kill after this checkpoint leaves: the checkpoints up to it, and metrics of later steps too
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     for step in range(stopped_at + 1, TOTAL + 1):
         shutil.rmtree(tmp_path / store.FOLDER / str(step))
@@ -123,7 +123,7 @@ def test_a_signal_in_an_evaluation_that_was_missed_ends_the_program(
     assert [row["step"] for row in read_metrics(str(tmp_path))] == [7]
 
 
-# Orbax leaves tasks behind whose errors nobody asks for
+# Orbax leaves tasks behind whose errors are never retrieved
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_newest_checkpoint_is_passed_over(
     tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -192,7 +192,7 @@ def test_a_loss_that_is_no_number_stops_with_the_step(tiny: Tiny, tmp_path: Path
     [("params", "kernel"), pytest.param("params", "scale", marks=pytest.mark.long), ("batch_stats", "var")],
 )
 def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path, collection: str, name: str) -> None:
-    """The loss of a step is that of the weights before it, and may be the last that is a number."""
+    """A step's loss is that of the weights before its update, so it can be finite when the new weights are not."""
 
     def step(state: TrainState, _: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
         factor = math.nan if state.step == 2 else 1.0
@@ -221,7 +221,7 @@ def test_several_devices_are_one_device_with_global_batch_norm(tiny: Tiny, tmp_p
         train(tiny(model_dir, num_cores=devices, batch_norm_scope="global"))
         losses.append([row["loss"] for (split, _), row in sorted(rows_of(model_dir).items()) if split == "train"])
         arrays.append(arrays_of(model_dir, TOTAL))
-    # rounding of float32 sums in another order, grown over seven steps
+    # roundings of float32 sums in another order, amplified over seven steps
     np.testing.assert_allclose(losses[0], losses[1], rtol=2e-5)
     for name in arrays[0]:
         np.testing.assert_allclose(arrays[0][name], arrays[1][name], rtol=0, atol=2e-4, err_msg=name)
@@ -244,12 +244,12 @@ def test_a_batch_that_devices_cannot_share_is_refused(tiny: Tiny, tmp_path: Path
 
 
 def test_the_newest_and_the_best_are_kept(tiny: Tiny, tmp_path: Path) -> None:
-    # of depth 18, because that one is best before its last step
+    # depth 18, because that network is best before its last step
     train(tiny(tmp_path, resnet_depth=18, keep_checkpoint_max=1, save_checkpoints_steps=100, steps_per_eval=2))
     scores = {step: row["top_1_accuracy"] for (split, step), row in rows_of(tmp_path).items() if split == "eval"}
     kept = {int(path.name) for path in (tmp_path / store.FOLDER).iterdir() if path.name.isdigit()}
     before_last = {step: score for step, score in scores.items() if step != TOTAL}
-    # the best is chosen at each save among those evaluated by then
+    # at each save, the best is chosen among those evaluated so far
     assert TOTAL in kept
     assert kept - {TOTAL} <= set(before_last)
     assert len(kept) == 2

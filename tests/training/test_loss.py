@@ -1,4 +1,4 @@
-"""The loss by hand, and which parameters weight decay acts on."""
+"""The loss computed by hand, and which parameters weight decay acts on."""
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +63,6 @@ def test_l2_is_half_the_squares_of_what_decays() -> None:
     gradient = jax.grad(l2)(params)
     np.testing.assert_array_equal(
         gradient["dense"]["bias"], params["dense"]["bias"]
-    )  # the classifier's bias decays too
+    )  # the classifier's bias is decayed too
     np.testing.assert_array_equal(gradient["stem"]["norm"]["scale"], 0)
     assert l2(params, norms=True) == value + (81 + 81) / 2

@@ -1,4 +1,4 @@
-"""Mixup and cutmix: what is mixed, how much, and what the loss makes of it."""
+"""Mixup and cutmix: what is mixed, how much, and what this means for the loss."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ run = jax.jit(mix, static_argnums=2)
 
 
 def make_batch() -> dict[str, jax.Array]:
-    """Images of one brightness each, 10, 20 ... 60, so that mixtures tell where they come from."""
+    """Images of uniform brightness 10, 20 ... 60, so that a mixture shows where its parts come from."""
     brightness = jnp.arange(10, 10 * N + 1, 10, dtype=jnp.uint8)
     return {
         "image": jnp.broadcast_to(brightness[:, None, None, None], (N, SIZE, SIZE, 3)),
@@ -66,7 +66,7 @@ def test_shares_are_drawn_from_beta(alpha: float) -> None:
 
 def test_both_take_turns() -> None:
     kinds = {len(np.unique(mixed(seed, mixup_alpha=1.0, cutmix_alpha=1.0)["image"][0])) for seed in range(20)}
-    assert kinds == {1, 2}  # one brightness: blended; two: pasted
+    assert kinds == {1, 2}  # blended images have one brightness, pasted ones two
 
 
 def test_the_same_key_gives_the_same_mixture() -> None:

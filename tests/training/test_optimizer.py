@@ -42,7 +42,7 @@ def test_plain_momentum() -> None:
 
 
 def test_momentum_does_not_remember_old_rates() -> None:
-    # the first step at rate 0 moves nothing, yet its gradient counts in the second
+    # the first step has rate 0 and moves nothing, yet its gradient counts in the second
     history = run({"kernel": jnp.array(1.0)}, {"kernel": jnp.array(0.5)}, [0.0, 0.1], nesterov=False)
     np.testing.assert_allclose([step["kernel"] for step in history], [1, 1 - 0.1 * 0.95], rtol=1e-6)
 
@@ -91,7 +91,7 @@ def test_lars_step_by_step(shape: tuple[int, ...]) -> None:
 
 
 def test_lars_momentum_remembers_old_rates() -> None:
-    # unlike plain momentum, where the rate comes after: a step at rate 0 goes on with the velocity there is
+    # unlike plain momentum, where the rate is applied afterwards: a step at rate 0 still moves by the present velocity
     params, gradients = {"kernel": jnp.array([3.0, 4.0])}, {"kernel": jnp.array([1.0, 0.0])}
     history = run(params, gradients, [10.0, 0.0], enable_lars=True, weight_decay=0.0)
     np.testing.assert_allclose(history[0]["kernel"], [2.95, 4.0], rtol=1e-6)
@@ -102,7 +102,7 @@ def test_lars_gives_each_kernel_a_rate_of_its_own() -> None:
     params = {"a": {"kernel": jnp.array([3.0, 4.0])}, "b": {"kernel": jnp.array([0.3, 0.4])}}
     gradients = {"a": {"kernel": jnp.array([1.0, 0.0])}, "b": {"kernel": jnp.array([100.0, 0.0])}}
     (step,) = run(params, gradients, [10.0], enable_lars=True, weight_decay=0.0)
-    for name, start in params.items():  # the length of a step is rate * 0.001 * |w|, however large the gradient
+    for name, start in params.items():  # a step has length rate * 0.001 * |w|, however large the gradient
         moved = np.linalg.norm(step[name]["kernel"] - start["kernel"])
         np.testing.assert_allclose(moved, 10 * 0.001 * np.linalg.norm(start["kernel"]), rtol=1e-5)
 

@@ -10,7 +10,7 @@ from resnet_tpu.training.patience import Patience
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which passes by sleeping alone."""
+    """A clock that only advances when the program sleeps."""
     now = [1000.0]
     monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(patience.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
@@ -29,7 +29,7 @@ def test_it_says_what_for_at_once_and_then_less_and_less(clock: list[float], cap
     assert not waiting.is_over
 
 
-def test_it_ends_and_begins_anew(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_ends_and_can_begin_again(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
     waiting = Patience(2)
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Prediction of files, folders and splits from one path."""
+"""Predicting files, folders and splits, given a single path to a model."""
 
 import csv
 import io
@@ -55,7 +55,7 @@ def test_the_batch_size_does_not_matter(asked: Config, tmp_path: Path, batch_siz
     whole = predict(asked, output_dir=str(tmp_path))
     other = predict(asked.replace(predict_batch_size=batch_size), output_dir=str(tmp_path))
     assert other.names == whole.names
-    # another batch is another order of float32 sums
+    # another batch size changes the order of float32 sums
     np.testing.assert_allclose(other.probabilities, whole.probabilities, rtol=0, atol=1e-5)
 
 
@@ -68,7 +68,7 @@ def test_fewer_test_images_are_the_first_ones(asked: Config, tmp_path: Path) -> 
 def test_files_and_folders_need_one_path_only(
     asked: Config, trained_dir: Path, coloured_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moved = tmp_path / "moved"  # nothing but the checkpoint
+    moved = tmp_path / "moved"  # contains nothing but the checkpoint
     shutil.copytree(store.find(str(trained_dir)), moved / Path(store.find(str(trained_dir))).name)
     unlabelled = tmp_path / "holiday" / "x.png"
     unlabelled.parent.mkdir()
@@ -90,9 +90,9 @@ def test_a_checkpoint_alone_is_read_with_the_options_of_its_run(
     run = tmp_path / "run"
     shutil.copytree(trained_dir, run)
     newest = store.find(str(run))
-    for place in (run / "config.json", Path(newest) / "meta" / "data.json"):  # as if trained so
+    for place in (run / "config.json", Path(newest) / "meta" / "data.json"):  # as if it had been trained with them
         place.write_text(place.read_text().replace('"resize_method": "bicubic"', '"resize_method": "bilinear"'))
-    (Path(newest) / "checksums.json").unlink(missing_ok=True)  # which would tell
+    (Path(newest) / "checksums.json").unlink(missing_ok=True)  # which would reveal the change
     of_run, alone = read_run(str(run)), read_run(newest)
     assert of_run is not None
     assert alone is not None
@@ -125,7 +125,7 @@ def test_rotated_photos_are_turned_upright(asked: Config, coloured_photos: Path,
     with Image.open(coloured_photos / "red" / "03.jpg") as file:
         photo = file.copy()
     exif = Image.Exif()
-    exif[0x0112] = 6  # shown after a quarter turn to the right
+    exif[0x0112] = 6  # to be rotated clockwise by 90 degrees for display
     photo.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
     photo.save(tmp_path / "upright.png")
     turned, upright = (predict(asked, [str(tmp_path / name)]) for name in ("turned.png", "upright.png"))
@@ -147,7 +147,7 @@ def test_an_image_that_cannot_be_decoded_is_named_or_left_out(
     lenient = asked.replace(skip_bad_records=True)
     predictions = predict(lenient, images)
     assert [Path(name).name for name in predictions.names] == ["01.jpg"]
-    assert "01.jpg" in capsys.readouterr().out  # which of the two it is
+    assert "01.jpg" in capsys.readouterr().out  # the output says which of the two images it is
     named, total = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert named.startswith(f"Left out: Image {broken}: got 200 bytes that cannot be decoded")
     assert total == "Damaged images left out: 1"

@@ -1,4 +1,4 @@
-"""When a training is traced: never while it compiles or evaluates, never after its end, in buckets too."""
+"""When a training is traced: never while it compiles or evaluates, never after its end; buckets work too."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ ENDLESS = 3_600_000  # ms
 
 
 def traces(model_dir: Path) -> list[Trace]:
-    """All that were captured; of several in the same second, the last."""
+    """All traces captured; of several within the same second, only the last."""
     return [read_trace(find_trace(str(folder))) for folder in sorted((model_dir / FOLDER).glob("*"))]
 
 

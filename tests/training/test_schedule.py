@@ -1,4 +1,4 @@
-"""Learning rates: the original's at every recorded step, and the others by hand."""
+"""Learning rates: the original's at every recorded step, the others worked out by hand."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ from resnet_tpu.training.schedule import (
     step_decay,
 )
 
-# Four units in the last place of float32 for each of the few operations of a schedule.
+# Four units in the last place of float32, for the roundings of the few operations of a schedule.
 RTOL = 5e-7
 
 
@@ -47,12 +47,12 @@ def test_original_schedules(golden: Callable[[str], Path], kind: str) -> None:
         with golden(f"schedules/{run['file']}").open() as file:
             rows = list(csv.DictReader(file))
         options = run["params"] | {"enable_lars": kind == "lars"}
-        if kind == "rewinding_step":  # stretches its boundaries over 90 epochs whatever the length of the run
+        if kind == "rewinding_step":  # its boundaries cover 90 epochs, however long the run is
             options["learning_rate_epochs"] = 90
         actual = rates(make_schedule(make_config(**options)), [int(row["step"]) for row in rows])
         expected = np.array([row["learning_rate"] for row in rows], np.float32)
         tolerance = RTOL * expected
-        if kind == "lars":  # peak * (1 - done)^2: where done is nearly 1, what is left has lost digits
+        if kind == "lars":  # peak * (1 - done)^2: 1 - done loses digits where done is nearly 1
             tolerance += 2 * np.spacing(np.float32(0.5)) * np.sqrt(run["max_lr"] * expected)
         assert (np.abs(actual - expected) <= tolerance).all(), run["file"]
 
@@ -77,7 +77,7 @@ def test_step_boundaries(images: int, batch: int, steps: int, boundaries: tuple[
     np.testing.assert_allclose(after, peak * np.array([1, 0.1, 0.01, 0.001]), rtol=RTOL)
     np.testing.assert_allclose(before[1:], after[:-1], rtol=RTOL)
     assert before[0] < peak
-    assert rates(make_schedule(config), [0])[0] == 0  # the first update of the warm-up does nothing
+    assert rates(make_schedule(config), [0])[0] == 0  # the first update of the warm-up changes nothing
 
 
 def test_very_short_runs_of_the_step_schedule_have_the_originals_quirk() -> None:
@@ -142,13 +142,13 @@ def lars_by_hand(step: int, *, batch: int, train_steps: int, peak: float, warmup
     ],
 )
 def test_lars_at_every_step(batch: int, train_steps: int, peak: float, warmup_epochs: int, warmup_steps: int) -> None:
-    """The peak and warm-up change between the batches beside each other here."""
+    """Neighbouring batch sizes here have different peaks and warm-ups."""
     options = {"num_train_images": IMAGES, "train_batch_size": batch, "train_steps": train_steps, "enable_lars": True}
     steps = np.arange(train_steps + 10)
     actual = rates(make_schedule(make_config(**options)), steps)
     by_hand = {"batch": batch, "train_steps": train_steps, "peak": peak, "warmup_epochs": warmup_epochs}
     expected = np.array([lars_by_hand(int(step), **by_hand) for step in steps])
-    # peak * (1 - done)^2: where done is nearly 1, what is left has lost digits
+    # peak * (1 - done)^2: 1 - done loses digits where done is nearly 1
     lost = 2 * np.spacing(np.float32(0.5)) * np.sqrt(peak * expected)
     assert (np.abs(actual - expected) <= RTOL * expected + lost).all()
     assert actual[0] == 0

@@ -1,4 +1,4 @@
-"""Programs compute what they say on every version of the compiler: compiled with the options that this takes."""
+"""Programs compute correct results with every compiler version, given the compiler options that this requires."""
 
 import ast
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from resnet_tpu.training.trained import Trained
 
 PACKAGE = Path(resnet_tpu.__file__).parent
 BFLOAT16_RTOL = 2.0**-8
-"""Half the distance between neighbouring numbers of bfloat16, relative to them."""
+"""Half the relative distance between neighbouring bfloat16 numbers."""
 
 
 def cpu() -> Any:
@@ -33,12 +33,12 @@ def cpu() -> Any:
 @pytest.mark.parametrize(
     ("program", "ones"),
     [
-        pytest.param(  # wrong from jaxlib 0.11.2 on, in bfloat16 alone
+        pytest.param(  # wrong since jaxlib 0.11.2, only in bfloat16
             lambda x: jax.nn.relu(2 * jax.nn.relu(x) - 1).astype(jnp.float32).sum(0),
             jnp.ones((64, 64), jnp.bfloat16),
             id="a constant used twice",
         ),
-        pytest.param(  # wrong from jaxlib 0.10.2 on
+        pytest.param(  # wrong since jaxlib 0.10.2
             lambda x: (x @ jnp.ones_like(x)).sum(-1) / 64,
             jnp.ones((64, 64), jnp.float32),
             id="a product with a constant",
@@ -63,7 +63,7 @@ def test_the_environment_decides_where_it_says_something(monkeypatch: pytest.Mon
 
 
 def test_evaluation_and_prediction_in_bfloat16_are_float32_but_for_rounding() -> None:
-    """ResNet-18 with the stem for small images gave NaN on a CPU, with a checkpoint in order."""
+    """ResNet-18 with the stem for small images once gave NaN on a CPU, from a sound checkpoint."""
     mesh = distributed.make_mesh(1)
     config = Config().replace(
         data_dir="synthetic", num_label_classes=5, num_eval_images=8, eval_batch_size=8, image_size=32,
@@ -75,21 +75,21 @@ def test_evaluation_and_prediction_in_bfloat16_are_float32_but_for_rounding() ->
         own = config.replace(precision=precision)
         network = network_of(own)
         params, batch_stats = network.init(0)
-        params["dense"]["kernel"] *= 30  # probabilities that differ from each other
+        params["dense"]["kernel"] *= 30  # makes the probabilities differ from each other
         eval_step = make_eval_step(network, own.optimizer)
         losses.append(evaluate(eval_step, params, batch_stats, source, own, mesh, step=0)["loss"])
         trained = Trained("", 0, own, list("abcde"), network, params, batch_stats, mesh)
         predictions, _ = predict_source(trained, source, own.data, num_images=8, batch_size=8)
         probabilities.append(predictions.probabilities)
     assert probabilities[0].std() > 0.01
-    # each of the layers rounds what it is given and what it gives, in either direction
+    # each layer rounds its input and its output, up or down
     tolerance = BFLOAT16_RTOL * np.sqrt(2 * 18)
     np.testing.assert_allclose(losses[1], losses[0], rtol=tolerance)
     np.testing.assert_allclose(probabilities[1], probabilities[0], rtol=0, atol=tolerance)
 
 
 def test_every_program_says_how_it_is_compiled() -> None:
-    """All but what is only traced, and the rivals of the benchmarks, which their users compile as they are."""
+    """Except programs that are only traced, and peers in benchmarks, which are compiled as their users do it."""
     silent = {
         f"{path.relative_to(PACKAGE)}: {ast.unparse(node)}"
         for path in PACKAGE.rglob("*.py")

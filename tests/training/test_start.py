@@ -1,4 +1,4 @@
-"""Where a training begins: the original's run goes on here, and what weights need travels with them."""
+"""Where a training begins: a run of the original is continued, and weights bring the options that they need."""
 
 import logging
 import shutil
@@ -36,7 +36,7 @@ def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.nd
 
 @pytest.fixture(scope="module")
 def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with averages that never stopped, with a checkpoint of every step."""
+    """An uninterrupted run with moving averages and a checkpoint of every step."""
     model_dir = tmp_path_factory.mktemp("whole")
     train(tiny(model_dir, **AVERAGED))
     return model_dir
@@ -81,7 +81,7 @@ def test_a_damaged_run_of_the_original_is_named_and_left_as_it_is(tiny: Tiny, wh
 
 @pytest.fixture(scope="module")
 def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network as torchvision's resnet18, of 4 classes, in its file format."""
+    """torchvision's resnet18 with 4 classes, in torchvision's file format."""
     model = Config().replace(
         resnet_depth=18, pool_padding="symmetric", project_first_group=False, precision="float32"
     ).model  # fmt: skip
@@ -154,12 +154,12 @@ def test_weights_of_the_original_give_the_predictions_they_gave(tiny: Tiny, whol
     before, after = all_arrays(whole, 7), all_arrays(tmp_path / "new", 1)
     assert all(np.array_equal(before[name], after[name]) for name in before if name.startswith("params"))
     with pytest.raises(UserError):
-        predict(tiny(tmp_path / "original"))  # what the original left is no run of ours: convert makes one of it
+        predict(tiny(tmp_path / "original"))  # the original's checkpoint is no model_dir of ours; `convert` makes one
 
 
 @pytest.mark.long
 def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, tiny: Tiny, tmp_path: Path) -> None:
-    """TFRecords without a manifest tell them where their labels are counted, and not where the number is given."""
+    """TFRecords without a manifest give class names only where labels are counted, not where their number is given."""
     data_dir, model_dir = tmp_path / "data", tmp_path / "run"
     data_dir.mkdir()
     for split in ("train", "validation"):

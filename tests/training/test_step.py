@@ -1,4 +1,4 @@
-"""One step: the same on one device and on eight, and exact in what it counts."""
+"""One step: the same on one device and on eight, and with exact counts."""
 
 import functools
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from resnet_tpu.training.step import TrainStep, make_eval_step, make_output_step
 
 NUM_CLASSES, SIZE, BATCH = 7, 16, 16
 CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", label_smoothing=0.1, weight_decay=0.01)
-SCHEDULE = step_decay(0.4, standard_boundaries(90), steps_per_epoch=10)  # warms up by 0.008 a step
+SCHEDULE = step_decay(0.4, standard_boundaries(90), steps_per_epoch=10)  # the rate warms up by 0.008 per step
 START = 10
 LOSS_RTOL = 2e-6
 
@@ -34,7 +34,7 @@ def make_network(*, batch_norm_groups: int = 1, precision: str = "float32") -> N
 
 @functools.cache
 def make_step(config: OptimizerConfig = CONFIG.optimizer, **options: Any) -> TrainStep:
-    """The compiled step of a network, one for all tests."""
+    """The compiled step of a network, shared by all tests."""
     return make_train_step(make_network(**options), SCHEDULE, config)
 
 
@@ -50,7 +50,7 @@ def make_batch(seed: int = 0, size: int = BATCH) -> DeviceBatch:
 
 
 def make_state(config: OptimizerConfig = CONFIG.optimizer, *, step: int = START) -> TrainState:
-    """A state whose branches all count: no scale is zero, no statistic is at its first value."""
+    """A state in which every branch has an effect: no scale is zero, no statistic has its initial value."""
     state = create_state(make_network(), config, seed=0)
     rng = np.random.default_rng(1)
     params, batch_stats = jax.tree.map(
@@ -63,7 +63,7 @@ def make_state(config: OptimizerConfig = CONFIG.optimizer, *, step: int = START)
 def train(
     batches: list[DeviceBatch], *, start: int = START, num_devices: int = 1, **options: Any
 ) -> tuple[TrainState, list[dict[str, float]]]:
-    """The state and metrics after a step on each batch, cut over `num_devices`."""
+    """The state and metrics after a step on each batch, split over `num_devices`."""
     mesh = distributed.make_mesh(num_devices)
     step = make_step(**options)
     state = distributed.put_replicated(make_state(step=start), mesh)
@@ -89,7 +89,7 @@ def test_eight_devices_do_what_one_does(batch_norm_groups: int) -> None:
     batches = [make_batch(0), make_batch(1)]
     one, metrics = train(batches, batch_norm_groups=batch_norm_groups)
     eight, metrics_of_eight = train(batches, num_devices=8, batch_norm_groups=batch_norm_groups)
-    # Sums over the batch are added in another order: some units of float32, 6e-8, through 8 layers there and back.
+    # Sums over the batch are taken in another order: some float32 roundings, 6e-8 each, forward and back over 8 layers.
     for name, values in (("params", one.params), ("batch_stats", one.batch_stats)):
         assert_close(getattr(eight, name), values, rtol=1e-5)
     assert_close(eight.to_arrays()["momentum"], one.to_arrays()["momentum"], rtol=1e-4)
@@ -99,7 +99,8 @@ def test_eight_devices_do_what_one_does(batch_norm_groups: int) -> None:
 
 
 def test_the_groups_of_batch_norm_change_the_result() -> None:
-    # So that the test above compares what it says: by 66 times the tolerance with its first batch, 245 with its second.
+    # Shows that the test above can fail: the groups change the loss by 66 times the tolerance on its first batch, and
+    # by 245 times on its second.
     results = [train([make_batch(1)], batch_norm_groups=groups)[1][0]["loss"] for groups in (1, 8)]
     assert abs(results[0] - results[1]) > 100 * LOSS_RTOL * results[0]
 
@@ -132,7 +133,7 @@ def test_metrics_and_update_are_those_of_the_formula() -> None:
     expected = {"loss": float(loss), "learning_rate": 0.08, "top_1_accuracy": float(accuracy)}
     assert metrics == pytest.approx(expected, rel=1e-5)
     assert int(after.step) == START + 1
-    rate = 0.08 * (1 + 0.9)  # Nesterov's first step
+    rate = 0.08 * (1 + 0.9)  # the first step of Nesterov momentum
     assert_close(after.params, jax.tree.map(lambda p, g: p - rate * g, state.params, gradient), rtol=1e-5)
 
 
@@ -141,7 +142,7 @@ def test_the_rate_is_the_one_of_the_step_before_the_update() -> None:
     assert [row["learning_rate"] for row in metrics] == pytest.approx([0, 0.008, 0.016], rel=1e-6)
     assert int(state.step) == 3
     first, _ = train([make_batch(0)], start=0)
-    assert jax.tree.all(jax.tree.map(np.array_equal, first.params, make_state().params))  # at rate 0
+    assert jax.tree.all(jax.tree.map(np.array_equal, first.params, make_state().params))  # its rate is 0
 
 
 def test_bfloat16_trains_float32_parameters() -> None:

@@ -1,4 +1,4 @@
-"""What freezes stays as it is, to the bit; the head's factor is a factor."""
+"""Frozen parameters keep their bits; the head's learning-rate factor scales its steps."""
 
 from typing import Any
 

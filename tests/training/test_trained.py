@@ -1,4 +1,4 @@
-"""What is said of a network whose outputs are not finite."""
+"""The advice given for a network whose outputs are not finite."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Kernels chosen by measurement: which are left out and why, and what a run keeps of the choice."""
+"""Kernels chosen by measurement: which are left out and why, and how a run keeps the choice."""
 
 import dataclasses
 import json
@@ -65,7 +65,7 @@ def broken(branch: jax.Array, shortcut: jax.Array) -> jax.Array:
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Makes these the kernels that there are, and nothing remembered."""
+    """Makes these the only kernels, and forgets all remembered choices."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def only(**found: Kernels) -> None:
@@ -113,7 +113,7 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
     assert list(remembered().values()) == [KernelSetting("fused")]
     (words,) = remembered()
     assert words.startswith("ResNet-8, 32 px, float32, batch 8 on 1 x cpu, jax ")
-    kernels(plain=PLAIN)  # what is remembered is not there any more
+    kernels(plain=PLAIN)  # the remembered kernel no longer exists
     assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
 
 
@@ -162,7 +162,7 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
         train(config.replace(kernels="auto", train_steps=4))
         assert "Kernels: fused (as until now)" in caplog.text
         assert "Until now the kernels were" not in caplog.text
-        # and on other devices it says what changes
+        # on other devices it says that the setting changes
         assert resolve_kernels(CONFIG, CPU, before | {"device": "TPU v5 lite"}) == KernelSetting("plain")
     assert "Until now the kernels were fused on TPU v5 lite: results will agree except for rounding." in caplog.text
     whole = config.replace(train_steps=4, model_dir=str(tmp_path / "whole"))
@@ -184,7 +184,7 @@ def test_plain_is_taken_unless_another_gains() -> None:
 def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     kernels: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    kernels(plain=PLAIN, fused=PLAIN)  # neither is left out for its rounding, however it is compiled
+    kernels(plain=PLAIN, fused=PLAIN)  # the same functions, so neither is left out for its rounding
     arguments = [f"--{name}={value}" for name, value in OPTIONS.items() if name != "data_dir"]
     assert cli.main(["tune", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -192,7 +192,7 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert sum("chosen" in line for line in lines) == 1
     assert cli.main(["tune", *arguments, "--format=json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {trial["setting"]["kernels"] for trial in found["trials"]} == {"plain", "fused"}  # the fastest first
+    assert {trial["setting"]["kernels"] for trial in found["trials"]} == {"plain", "fused"}  # both were timed
     assert found["best"] in [trial["setting"] for trial in found["trials"]]
     assert all(trial["milliseconds"] > 0 for trial in found["trials"])
     assert cli.main(["doctor"]) in (0, 2)

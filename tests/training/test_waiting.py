@@ -1,4 +1,4 @@
-"""Waiting for input counts only where the devices had nothing to do."""
+"""Waiting for input counts only while the devices have nothing to do."""
 
 import time
 
@@ -15,18 +15,18 @@ def test_what_lies_before_the_end_of_the_last_step_is_no_wait() -> None:
         before = time.perf_counter()
         wait.add(before - 9, before - 8)
         wait.watch(STEP)  # ends now
-        wait.add(before - 10, before - 5)  # the batch came while that step was running
+        wait.add(before - 10, before - 5)  # the batch arrived while that step was running
         wait.watch(STEP)
         assert wait.take(1)[0] == pytest.approx(1)
         assert wait.take()[0] == 0
         later = time.perf_counter() + 10
-        wait.add(later, later + 2)  # asked for when nothing was running any more
+        wait.add(later, later + 2)  # requested when no step was running any more
         wait.watch(STEP)
         assert wait.take()[0] == pytest.approx(2)
 
 
 def test_shares_of_loops_add_up_to_the_time_from_end_to_end() -> None:
-    """However late a loop is looked at, its waits lie between the end of the loop before and its own."""
+    """However late a loop is evaluated, its waits lie between the end of the previous loop and its own end."""
     with InputWait() as wait:
         start = time.perf_counter()
         for _ in range(20):
@@ -41,7 +41,7 @@ def test_shares_of_loops_add_up_to_the_time_from_end_to_end() -> None:
             assert 0 < waited <= end - begin
 
 
-def test_before_the_first_step_all_is_wait_and_taking_starts_anew() -> None:
+def test_all_time_before_the_first_step_is_wait_and_taking_resets_it() -> None:
     with InputWait() as wait:
         assert wait.take() == (0, None)
         wait.add(1.0, 1.5)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _WIDTH = 110
 _COLUMN = 30
-"""Where texts begin beside names, at most."""
+"""The rightmost column at which texts next to names may begin."""
 
 _wrap = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False, break_long_words=False)
 _SPELLINGS = (
@@ -36,7 +36,7 @@ class Argument(NamedTuple):
     is_path: bool = True
 
     def usage(self) -> str:
-        """As it stands in the usage."""
+        """The argument as shown in the usage line."""
         text = f"{self.metavar} ..." if self.many else self.metavar
         return text if self.is_required else f"[{text}]"
 
@@ -48,7 +48,7 @@ class OtherName(NamedTuple):
     unit: str = ""
 
     def describe(self, name: str) -> str:
-        """For the help, of the option."""
+        """The note on this alias in the option's help."""
         return f"Also --{name}=20 for 20{self.unit}." if self.unit else f"Also --{name}."
 
 
@@ -78,11 +78,11 @@ class Group:
 
     @property
     def others(self) -> dict[str, OtherName]:
-        """The other names of these options."""
+        """The aliases of these options."""
         return {name: other for name, other in self.other_names.items() if other.option in self.options}
 
     def entries(self, *, whole: bool) -> dict[str, str]:
-        """The text of each note and option, by how it is written; without `whole`, only the common options."""
+        """The text of each note and option, by its spelling; without `whole`, only the common options."""
         texts = dict(_found(self.notes))
         for name, option in self.options.items():
             if whole or self.common is None or name in self.common:
@@ -132,13 +132,13 @@ class Command:
     single_dash: bool = False
 
     def __call__(self, run: Callable[[Given], None]) -> "Verb":
-        """The verb that does `run`, whose docstring says what that is and begins the help."""
+        """Makes `run` a verb; its docstring says what it does and begins the help."""
         does = str(run.__doc__)
         return Verb(does, dataclasses.replace(self, about=f"{does}\n\n{self.about}".strip()), run)
 
     @functools.cached_property
     def options(self) -> Mapping[str, Option]:
-        """The options by all their names."""
+        """The options by name, including aliases."""
         found: dict[str, Option] = {}
         for group in self.groups:
             found |= group.options
@@ -246,7 +246,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Verb:
-    """Something that a program does: what, in a sentence; what it takes; and the function that does it."""
+    """Something that a program does: a sentence about it, its arguments and options, and the function that does it."""
 
     about: str
     command: Command
@@ -289,7 +289,7 @@ class Menu:
             raise UserError(self.program, name, f"one of {', '.join(self.verbs)}", do)
 
     def help(self) -> str:
-        """What there is."""
+        """The help text, with all verbs."""
         texts = [
             f"usage: {self.program} {self.what} [options]",
             self.about,
@@ -302,7 +302,7 @@ class Menu:
 
 
 def metavar(option: Option) -> str:
-    """What stands for the option's value in the help."""
+    """The placeholder for the option's value in the help."""
     if option.choices:
         return "{" + ",".join(option.choices) + "}"
     if option.is_length:
@@ -319,12 +319,12 @@ def help_of(option: Option) -> str:
 
 
 def entries(texts: Mapping[str, str], column: int = 0) -> str:
-    """Names with their texts in a column beside them, as one part of a help text. column: 0 chooses one that fits."""
+    """Names with their texts in a column next to them, as one part of a help text. column: 0 chooses one that fits."""
     column = column or _column(texts)
     lines: list[str] = []
     for name, text in texts.items():
         head = f"  {name}"
-        if len(name) > column - 4:  # the text begins below it
+        if len(name) > column - 4:  # the text begins on the next line
             lines.append(head)
             head = ""
         lines.append(_wrap(text, initial_indent=head.ljust(column), subsequent_indent=" " * column))
@@ -332,5 +332,5 @@ def entries(texts: Mapping[str, str], column: int = 0) -> str:
 
 
 def _column(names: Collection[str]) -> int:
-    """Where the texts beside these names begin."""
+    """The column at which the texts next to these names begin."""
     return min(_COLUMN, 4 + max(map(len, names), default=0))

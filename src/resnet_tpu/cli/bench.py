@@ -1,4 +1,4 @@
-"""`resnet-tpu bench WHAT`: speed, next to peers."""
+"""`resnet-tpu bench WHAT`: speed, compared with peers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -114,12 +114,12 @@ def bench_serve(given: Given) -> None:
 
 
 def _call(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
-    """Calls `measure` with DATA, the options of a run, its own options, and the command itself."""
+    """Calls `measure` with DATA, the options of a run, its own options, and the command line."""
     measure(given.values["where"], configure(given.values), given.fill(owner), _typed(what, given))
 
 
 def _typed(what: str, given: Given) -> list[str]:
-    """The command itself, for the record."""
+    """The command line as typed, for the record."""
     return ["resnet-tpu", "bench", what, *given.words]
 
 

@@ -1,4 +1,4 @@
-"""`resnet-tpu completion`: what the Tab key completes."""
+"""`resnet-tpu completion`: scripts for completion with the Tab key."""
 
 import sys
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ complete -c resnet-tpu -n 'test (count (commandline -opc)) -eq 1' -f
 
 
 def bash() -> str:
-    """The script for bash, which zsh understands as well."""
+    """The script for bash, which works in zsh too."""
     found = {"": [*_verbs(), "help", "--help", "--version", "-V"]}
     for verb, options in options_of_verbs().items():
         found[verb] = [*(f"--{name}" for name in options), "--help", "--help-all"]
@@ -65,7 +65,7 @@ def bash() -> str:
 
 
 def fish() -> str:
-    """The script for fish, with what verbs and options are for."""
+    """The script for fish, with descriptions of verbs and options."""
     lines = [_fish("", name, "-a", verb.about) for name, verb in _verbs().items()]
     lines += [_fish("", "help", "-a", "How a verb is used"), _fish("", "help", "-l", "All verbs")]
     lines += [_fish("", "version", "-s V -l", "The version")]
@@ -84,7 +84,7 @@ def fish() -> str:
 
 
 SHELLS = {"bash": bash, "zsh": bash, "fish": fish}
-"""What makes the script for each shell."""
+"""The function that makes the script for each shell."""
 
 
 @Command(
@@ -108,7 +108,7 @@ def completion(given: Given) -> None:
 
 
 def _fish(verb: str, word: str, how: str, help_text: str) -> str:
-    """The line that completes `word` after `verb`, with the first sentence of its help."""
+    """The line of the fish script that completes `word` after `verb`, with the first sentence of its help."""
     after = f"__resnet_tpu_is {verb}" if verb else "test (count (commandline -opc)) -eq 1"
     about = help_text.partition(". ")[0].replace("\\", "\\\\").replace("'", "\\'")
     return f"complete -c resnet-tpu -n '{after}' {how} {word} -d '{about}'"
@@ -121,12 +121,12 @@ def _verbs() -> Mapping[str, Verb | Menu]:
 
 
 def _menus() -> dict[str, Menu]:
-    """The verbs of several parts."""
+    """The verbs that have parts, such as `bench`."""
     return {name: verb for name, verb in _verbs().items() if isinstance(verb, Menu)}
 
 
 def _words_after() -> dict[str, dict[str, str]]:
-    """The words that may follow some verbs, with what they are for: their parts, or what they are about."""
+    """The words that may follow some verbs, with descriptions: their parts, or the names that they take."""
     from resnet_tpu.recipes import RECIPES, text_of
 
     after = {name: {part: verb.about for part, verb in menu.verbs.items()} for name, menu in _menus().items()}
@@ -136,14 +136,14 @@ def _words_after() -> dict[str, dict[str, str]]:
 
 
 def options_of_verbs() -> dict[str, Mapping[str, Option]]:
-    """The options of everything that has some, such as `train` and `bench input`, by all their names."""
+    """The options of all verbs and parts, such as `train` and `bench input`, by name, including aliases."""
     parts = {f"{name} {part}": verb for name, menu in _menus().items() for part, verb in menu.verbs.items()}
     verbs = {**_verbs(), **parts}
     return {name: verb.command.options for name, verb in verbs.items() if isinstance(verb, Verb)}
 
 
 def _values(option: Option) -> list[str]:
-    """The values that an option can have; none where these are any text or number."""
+    """The values that an option can have; none if it takes any text or number."""
     from resnet_tpu.recipes import RECIPES
 
     if option.name == "recipe":

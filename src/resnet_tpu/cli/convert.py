@@ -1,4 +1,4 @@
-"""`resnet-tpu convert`: weights from elsewhere, and back."""
+"""`resnet-tpu convert`: weights from other programs, and back."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def convert(given: Given) -> None:
     if not target:
         raise UserError("DST", "nothing", "a folder or *.safetensors to write", "Give it, or --inspect.")
     layers = [Layer("--params_override", parse_overrides(text)) for text in given.values.get("params_override", ())]
-    merge(Config(), layers)  # mistakes show before the weights are read
+    merge(Config(), layers)  # reports mistakes before the weights are read
 
     from resnet_tpu.checkpoints.convert import convert as convert_weights
 

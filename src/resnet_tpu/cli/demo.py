@@ -1,4 +1,4 @@
-"""`resnet-tpu demo`: the whole way on data at hand, from photos to pictures of what went wrong."""
+"""`resnet-tpu demo`: the whole workflow on data at hand, from photos to pictures of the mistakes."""
 
 import logging
 import shutil
@@ -35,8 +35,8 @@ def demo(given: Given) -> None:
 def run(photos: str, output_dir: str) -> None:
     """Prepares, trains, evaluates and predicts on `photos` (class folders), by default on real scanned digits.
 
-    Everything goes below `output_dir`; run again, it goes on where it was. Prints a table of what was done, the files,
-    and what to type next. Raises UserError.
+    Writes everything below `output_dir`; if run again, it continues where it stopped. Prints a table of results and
+    files, and what to type next. Raises UserError.
     """
     from rich.table import Table
 
@@ -71,7 +71,7 @@ def run(photos: str, output_dir: str) -> None:
         raise UserError("Test images", "none", "at least one", "Give more photos per class.")
     table = Table(title="Demo", show_header=False)
     table.add_column()
-    table.add_column(overflow="fold")  # a path is to be copied whole
+    table.add_column(overflow="fold")  # so that a path can be copied whole
     for name, value in {
         "test accuracy": f"{score.top_1:.2%}",
         "data": data,
@@ -83,11 +83,11 @@ def run(photos: str, output_dir: str) -> None:
         table.add_row(name, value)
     console.print(table)
     here = sys.argv[0] if Path(sys.argv[0]).name == "resnet-tpu" else f"{sys.executable} -m resnet_tpu"
-    command = "resnet-tpu" if shutil.which("resnet-tpu") else here  # in an environment that is not activated
+    command = "resnet-tpu" if shutil.which("resnet-tpu") else here  # `here`: in an environment that is not activated
     console.print(
         "With your own photos, one folder per class:\n"
         f"  {command} train PHOTOS\n"
         f"  {command} predict runs/PHOTOS PHOTO.jpg",
         markup=False,
-        soft_wrap=True,  # commands are to be copied whole
+        soft_wrap=True,  # so that commands can be copied whole
     )

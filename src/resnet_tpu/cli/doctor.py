@@ -45,7 +45,7 @@ def doctor(given: Given) -> None:
 
 
 def _print(findings: Sequence["Finding"]) -> None:
-    """A line for each finding, those of a topic below its name, and below what is not well what would help."""
+    """Prints a line per finding, grouped by topic, and below each problem what would help."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -67,7 +67,7 @@ def export(given: Given) -> None:
     check_export(config.eval)
     with hosts.connected(config.run):
         expected = None
-        if options.verify or images or "int8" in chosen_forms(config.eval):  # what is missing shows before the export
+        if options.verify or images or "int8" in chosen_forms(config.eval):  # reports missing data before the export
             expected = open_expected(config, images, split=options.split, num_images=options.verify_images)
         bundle = open_bundle(export_run(config))
     console = make_console()
@@ -76,7 +76,7 @@ def export(given: Given) -> None:
         try:
             compared = verify(bundle, expected)
         except BaseException:
-            if hosts.is_first():  # nobody is to serve what may not compute what the network does
+            if hosts.is_first():  # nobody should serve a bundle that may compute something else
                 storage.remove_dir(bundle.path)
                 log.info("Removed %s again: it could not be verified.", bundle.path)
             raise

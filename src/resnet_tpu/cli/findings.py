@@ -1,4 +1,4 @@
-"""What this machine has for the package, what it lacks, and what would bring it."""
+"""What this machine offers the package, what it lacks, and how to get it."""
 
 import importlib.metadata
 import os
@@ -31,12 +31,12 @@ EXTRAS = {
     "cuda": "GPUs of this machine",
     "cuda12": "GPUs of this machine, with a driver before 580",
 }
-"""What each extra of the package is for."""
+"""The purpose of each extra of the package."""
 
 _BASE = ("resnet-tpu", "jax", "jaxlib", "optax", "orbax-checkpoint", "numpy", "opencv-python-headless")
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"]([\w-]+)['\"]")
 _PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
-"""What JAX's own extras bring, for JAX itself is there without them."""
+"""The packages that JAX's own extras add; JAX itself is installed without them."""
 
 _ADC = ".config/gcloud/application_default_credentials.json"
 
@@ -45,7 +45,7 @@ State = Literal["ok", "missing", "broken"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `do` is what to do where it is not well, or empty."""
+    """The result of one check. `do` is what to do about a problem, or empty."""
 
     topic: str
     name: str
@@ -55,7 +55,7 @@ class Finding:
 
 
 def examine(*, use_tpu: bool = True) -> list[Finding]:
-    """Looks at devices, versions, decoders, extras, disks and credentials. Asks nothing of a network."""
+    """Checks devices, versions, decoders, extras, disks and credentials, without network access."""
     return [
         *_machine(), *_devices(use_tpu=use_tpu), *_versions(), *_decoders(), *_layers(), *_kernels(), *_extras(),
         *_places(), _credentials(),
@@ -69,7 +69,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _devices(*, use_tpu: bool) -> Iterator[Finding]:
-    """Devices that JAX finds; one that is there but fails is named with what JAX says of it."""
+    """The devices that JAX finds; a device that fails is reported with JAX's message."""
     import jax
 
     try:
@@ -133,7 +133,7 @@ def _decoders() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    """Each extra: its packages with their versions, or those that are missing."""
+    """The extras: packages with their versions, or those that are missing."""
     packages: dict[str, list[str]] = {}
     for requirement in importlib.metadata.requires("resnet-tpu") or ():
         if match := _REQUIREMENT.fullmatch(requirement):
@@ -150,9 +150,9 @@ def _extras() -> Iterator[Finding]:
 
 
 def _places() -> Iterator[Finding]:
-    """Where the package keeps what it can make again, and the memory that processes share."""
+    """The cache folder, and the memory that processes share."""
     cache = Path(storage.cache_dir())
-    # os.path, for pathlib raises where a folder above may not be entered
+    # os.path, because pathlib raises if a parent folder may not be entered
     there = next(path for path in (cache, *cache.parents) if os.path.exists(path))  # noqa: PTH110
     if os.access(there, os.W_OK):
         yield Finding("places", "cache", "ok", f"{cache}, {_free(there)}")

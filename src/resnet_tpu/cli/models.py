@@ -46,7 +46,7 @@ def models(given: Given) -> None:
 
 
 def _rows() -> list[tuple[str, ...]]:
-    """What `_COLUMNS` name of each model; a dash for an accuracy that is not known."""
+    """The cells of `_COLUMNS` for each model, with a dash for an unknown accuracy."""
     from resnet_tpu.checkpoints.pretrained import PRETRAINED
 
     return [

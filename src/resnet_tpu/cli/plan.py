@@ -77,7 +77,7 @@ def plan(given: Given) -> None:
     options, config = given.fill(PlanOptions), configure(given.values)
 
     storage.check_file(options.picture)
-    os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU or GPU that is here is left to those who train on it
+    os.environ["JAX_PLATFORMS"] = "cpu"  # leaves a TPU or GPU of this machine to trainings
 
     from resnet_tpu.performance.plan.compiler import compiler_of, warn_of_another
     from resnet_tpu.performance.plan.plan import check_plan
@@ -92,7 +92,7 @@ def plan(given: Given) -> None:
         got = f"nothing, and recipe {recipe} is for no slice in particular" if recipe else "nothing"
         raise UserError("--topology", got, "TPU slices or GPUs", "Give --topology=v5e:2x4 or the like.")
     slices = [find_topology(name) for name in names.split(",")]
-    for found in slices:  # a mistake in the last shows before the first is compiled
+    for found in slices:  # reports a mistake in any before the first is compiled
         compiler_of(found)
         check_plan(config, found)
     if not all(found.is_gpu for found in slices):
@@ -109,7 +109,7 @@ def plan(given: Given) -> None:
 
 
 def _host_of(options: PlanOptions, config: "Config") -> "Host | None":
-    """What feeds the devices, as far as the options say."""
+    """The host that feeds the devices, as far as the options describe it."""
     from resnet_tpu.performance.plan.feeding import Host
 
     if options.host_images_per_sec is None:
@@ -123,7 +123,7 @@ def _host_of(options: PlanOptions, config: "Config") -> "Host | None":
 
 
 def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:
-    """Prints the plans, and draws them where that is asked for."""
+    """Prints the plans, and draws them if asked to."""
     from resnet_tpu.performance.plan import table
 
     if options.format == "json":
@@ -139,7 +139,7 @@ def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:
 
 @contextlib.contextmanager
 def _notice(text: str) -> Iterator[None]:
-    """A line on the terminal, with the time that has passed."""
+    """Shows a line with the elapsed time on the terminal within the block."""
     from rich.console import Console
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""`resnet-tpu prepare`: photos to TFRecords, and these to a table of Bigtable."""
+"""`resnet-tpu prepare`: photos to TFRecords, and these to a Bigtable table."""
 
 import dataclasses
 import shlex
@@ -66,7 +66,7 @@ def prepare(given: Given) -> None:
     if table.bigtable_instance:
         from resnet_tpu.data.prepare.bigtable_writer import check_access
 
-        check_access(table)  # not after hours of preparing
+        check_access(table)  # now, not after hours of preparing
     if out_dir:
         console = make_console()
         console.print(render_report(prepare_images(raw_dir, out_dir, options, beam=given.rest if how.beam else None)))

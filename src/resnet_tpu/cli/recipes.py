@@ -26,7 +26,7 @@ def recipes(given: Given) -> None:
 
 
 def _all() -> str:
-    """What each is, in a sentence; the recipes of one function, which differ in size, stand together."""
+    """A sentence on each recipe; recipes of one function, which differ in size, are grouped."""
     from resnet_tpu.recipes import RECIPES, text_of
 
     families: dict[str, list[str]] = {}
@@ -42,7 +42,7 @@ def _all() -> str:
 
 
 def _one(name: str) -> str:
-    """The options of one as a file, below what it is."""
+    """The options of one recipe as a file, headed by its description."""
     from resnet_tpu.recipes import find_recipe, text_of
 
     config = find_recipe(name)

@@ -98,13 +98,13 @@ def layers_of(given: Mapping[str, Any]) -> list[Layer]:
     layers = [Layer(path, read_yaml(path)) for path in given.get("config_file", ())]
     layers += [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
     single = {name: value for name, value in given.items() if name in OPTIONS}
-    if single.get("data_dir"):  # instead of the table of a run or a file
+    if single.get("data_dir"):  # replaces a table given by a run or a file
         single.setdefault("bigtable_instance", "")
     return [*layers, Layer("command line", single)]
 
 
 def check_data(config: Config, *, without: str) -> None:
-    """Raises UserError if no images are named. `without`: what data_dir=null is good for, for the message."""
+    """Raises UserError if no images are named. `without`: the use of data_dir=null, for the message."""
     if not config.data.location:
         do = f"Give --data_dir=FOLDER, or --data_dir=null {without}."
         raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)

@@ -16,12 +16,12 @@ _EXAMPLE = "-- --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://B
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the command line says."""
+    """The parsed command line."""
 
     job: Any  # the options of every service: cloud.job.JobOptions
-    own: Any  # those of the service
+    own: Any  # the options of this service
     config: Config
-    arguments: tuple[str, ...]  # of the training
+    arguments: tuple[str, ...]  # the training's command line
     recipe: str
 
 
@@ -29,7 +29,7 @@ _TRAINER = Command("resnet-tpu train", groups=options_of_trainings())
 
 
 def _command(name: str, example: str, options: str, *, without: Collection[str] = ()) -> Command:
-    """What a service takes. options: where its own are. without: options of every job that it has no use for."""
+    """The command of a service. options: where its own options are. without: job options that do not apply to it."""
     return Command(
         f"resnet-tpu submit {name}",
         "After -- come the arguments of `resnet-tpu train`, as they are.",
@@ -78,7 +78,7 @@ def _gke(given: Given) -> None:
 
 
 def _read(given: Given, owner: type[Any]) -> _Asked:
-    """The options of every job, those of the service, and the training's."""
+    """Parses the options common to all jobs, those of the service, and the training's."""
     from resnet_tpu.cloud.job import JobOptions
 
     asked = _TRAINER.parse(given.rest).values
@@ -91,7 +91,7 @@ def _read(given: Given, owner: type[Any]) -> _Asked:
 
 
 def _make_job(asked: _Asked, kind: Literal["zone", "region"] | None = None, *, names_hosts: bool = True) -> Any:
-    """The job, checked against the zone or region that it is for; None: where it runs, a cluster says.
+    """The job, checked against its zone or region. kind: None if a cluster determines where it runs.
 
     names_hosts: see `cloud.job.make_job`.
     """
@@ -111,7 +111,7 @@ def _make_job(asked: _Asked, kind: Literal["zone", "region"] | None = None, *, n
 
 
 def _send(asked: _Asked, job: Any, shown: str, send: Callable[[], None]) -> None:
-    """Prints the request, if that is all that is asked for; else sends it, after what the job will need."""
+    """With --dry_run, only prints the request; otherwise uploads what the job needs, then sends it."""
     from resnet_tpu.cloud.job import stage
 
     if asked.job.dry_run:

@@ -1,4 +1,4 @@
-"""`resnet-tpu train`, and the part of it that the original's flags (`resnet_main`) share."""
+"""`resnet-tpu train`, and the part of it shared with the original's flags (`resnet_main`)."""
 
 import logging
 import os
@@ -95,7 +95,7 @@ def _model_dir_for(config: Config) -> str:
     data_dir = config.data.data_dir
     if data_dir in ("", "null", "synthetic") or config.data.bigtable_instance or storage.is_remote(data_dir):
         return ""
-    name = Path(os.path.normpath(Path(data_dir).absolute())).name  # of `..` too
+    name = Path(os.path.normpath(Path(data_dir).absolute())).name  # absolute, so that `..` has a name too
     return storage.join("runs", name) if name else ""
 
 
@@ -153,13 +153,13 @@ def _chosen(config: Config) -> Layer | None:
     if data.bigtable_instance or data.data_dir in ("", "null", "synthetic") or tf1.find_checkpoint(run.model_dir):
         return None
     if run.coordinator_address or rendezvous.is_in_cluster(run):
-        if not run.process_id:  # the first of them says it, or whoever may be the only one
+        if not run.process_id:  # said by the first process, or by one that may be alone
             log.info(
                 "No --recipe: the defaults, which are for ImageNet. None is chosen where there may be several "
                 "processes, as on a TPU VM; for photos name one, such as --recipe=finetune."
             )
         return None
-    check(config)  # mistakes show before the data are looked for
+    check(config)  # reports mistakes before looking for the data
     distributed.start(use_tpu=run.use_tpu)
     num_images = data.num_train_images or len(open_source(data, "train"))
     device = jax.default_backend()
@@ -172,11 +172,11 @@ def _chosen(config: Config) -> Layer | None:
 
 
 def train_and_export(config: Config) -> None:
-    """Trains, as the flags of the original's pruning fork say where there are any, and exports if asked to."""
+    """Trains, following the flags of the original's pruning fork if there are any, and exports if asked to."""
     from resnet_tpu.serving.export.export import check_export, export_run
 
     if config.eval.export_dir:
-        check_export(config.eval)  # mistakes show before the training, not after it
+        check_export(config.eval)  # reports mistakes before the training, not after it
     if config.lottery == LotteryConfig():
         from resnet_tpu.training.loop import train as train_run
 

@@ -1,1 +1,1 @@
-"""What can be chosen: options with their kinds, defaults and help, and where their values come from."""
+"""Options, with their types, defaults and help, and the sources of their values."""

@@ -8,9 +8,9 @@ from resnet_tpu.options.network import resolve_architecture
 
 
 def check(config: Config) -> None:
-    """Raises UserError for options that cannot do what they say, before data are opened or a device is touched.
+    """Raises UserError for options that cannot work as given, before data are opened or a device is used.
 
-    Those of the network are checked by finding it: see `options.network.resolve_architecture`.
+    Options of the network are checked when it is created: see `options.network.resolve_architecture`.
     """
     resolve_architecture(config.model, image_size=config.data.image_size)
     _check_images(config.data)
@@ -57,7 +57,7 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
 
 
 def _check_average(config: Config) -> None:
-    """The moving average smooths the running batch-norm statistics too, which must not be averages already."""
+    """Checks bn_momentum: the moving average smooths running statistics too, which must not be averages already."""
     decay, bn_momentum = config.optimizer.moving_average_decay, config.model.bn_momentum
     if decay > 0 and bn_momentum != 0:
         got = f"{decay} with bn_momentum {'left to its default' if bn_momentum is None else bn_momentum}"

@@ -508,10 +508,10 @@ OF_ONE_START = ("coordinator_address", "num_processes", "process_id")
 
 
 VARIANT = ("pre_activation", "norm_act_layer", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool")
-"""Options that, beside depth, width and squeeze-and-excite, say which layers a network has."""
+"""Options that, together with depth, width and squeeze-and-excite, determine a network's layers."""
 
 PREPROCESSING = ("image_size", "crop_pct", "resize_method", "eval_preprocessing")
-"""Options that say how photos become what a network was trained to see, beside its colours."""
+"""Options that, together with mean and deviation of the colours, define the preprocessing of photos for a network."""
 
 
 def find_option(name: str) -> Option:
@@ -522,7 +522,7 @@ def find_option(name: str) -> Option:
 
 
 def epoch_boundaries(text: str) -> list[float]:
-    """The epochs in `learning_rate_boundaries`, none for no text. Raises UserError unless they are >= 0 and ascend."""
+    """The epochs in `learning_rate_boundaries`; none if empty. Raises UserError unless they are >= 0 and ascending."""
     epochs = numbers_in(text, float)
     if epochs is None or not all(low <= high < math.inf for low, high in itertools.pairwise([0.0, *epochs])):
         expected = "epochs in ascending order such as 4,21,35,43"

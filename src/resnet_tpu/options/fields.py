@@ -1,4 +1,4 @@
-"""Options: dataclass fields with a help text, a range and accepted types, and the conversion of text to these."""
+"""Options: dataclass fields with a help text, a range and accepted types, and conversion of text to these types."""
 
 import contextlib
 import dataclasses
@@ -18,13 +18,13 @@ Length = int | str
 """How long: optimizer steps as a number, or epochs over the training images as text: `15epochs`, `0.5epochs`."""
 
 Rgb = tuple[float, float, float]
-"""One value for red, green and blue each."""
+"""A value each for red, green and blue."""
 
 FilePath = Annotated[str, "path"]
 """Text that names a file or folder, here or in a bucket; see `expand_home`."""
 
 GivenPath = str | os.PathLike[str]
-"""A path as programs give it."""
+"""A path in any form that a Python program may pass."""
 
 Number = TypeVar("Number", int, float)
 
@@ -74,7 +74,7 @@ class Option:
     help: str
     at_least: float | None = None
     at_most: float | None = None
-    is_repeatable: bool = False  # given several times on a command line, it is a list there
+    is_repeatable: bool = False  # if given several times on a command line, its values form a list
 
     @property
     def is_length(self) -> bool:
@@ -87,7 +87,7 @@ class Option:
         return FilePath in self.kinds
 
     def convert(self, value: Any) -> Any:
-        """`value` (from Python, YAML or the command line) as this option's type; UserError when it cannot be."""
+        """`value` (from Python, YAML or the command line) as this option's type. Raises UserError if it cannot be."""
         if value is None and self.default == "":
             return ""
         if value is None or (types.NoneType in self.kinds and str(value).lower() in ("none", "null", "")):
@@ -146,7 +146,7 @@ def _parse_int(value: Any) -> int:
     number = value
     if not isinstance(value, int):
         number = float(value)
-        with contextlib.suppress(ValueError):  # digits by themselves: a float would round those beyond 2**53
+        with contextlib.suppress(ValueError):  # plain digits: a float would round numbers beyond 2**53
             number = int(str(value))
     if number != int(number) or not -(2**63) <= number < 2**63:
         raise ValueError(value)
@@ -160,14 +160,14 @@ def _parse_float(value: Any) -> float:
 
 
 def _check_text(text: str) -> None:
-    """Raises ValueError for text that the system takes neither as a name nor as an argument."""
-    os.fsencode(text)  # ValueError for halves of characters
+    """Raises ValueError for text that the system does not accept in file names or arguments."""
+    os.fsencode(text)  # ValueError for unpaired surrogates
     if "\0" in text:
         raise ValueError(text)
 
 
 def _parse_str(value: Any) -> str:
-    # a bool is what `model_name: no` is to YAML
+    # refuses bools, as YAML reads `model_name: no` as one
     if isinstance(value, bool) or not isinstance(value, str | os.PathLike | numbers.Number):
         raise TypeError(value)
     text = str(value)
@@ -196,7 +196,7 @@ def options_of(owner: type, group: str = "") -> dict[str, Option]:
 
 
 def convert_fields(owner: Any) -> None:
-    """Converts the fields of a dataclass of options, which programs may give in any form; for its `__post_init__`."""
+    """Converts the fields of a dataclass of options, which programs may pass in any form; for its `__post_init__`."""
     for name, found in options_of(type(owner)).items():
         object.__setattr__(owner, name, found.convert(getattr(owner, name)))  # frozen
 
@@ -209,7 +209,7 @@ def _describe(field: dataclasses.Field, hint: Any, group: str) -> Option:
 
 
 def numbers_in(text: str, kind: Callable[[str], Number]) -> list[Number] | None:
-    """The numbers between the commas of `text`, none for no text. None where there is something else."""
+    """The numbers in `text`, separated by commas; empty for empty text. None if it has anything else."""
     try:
         return [kind(part) for part in text.split(",")] if text else []
     except ValueError:

@@ -24,7 +24,7 @@ _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 def network_of(config: Config, mesh: Mesh | None = None) -> Network:
     """The network of a run whose counts are resolved; `mesh` decides which images share batch-norm statistics.
 
-    A network without a classifier has 0 classes. Raises UserError when there is no such network.
+    A network without a classifier has 0 classes. Raises UserError if there is no such network.
     """
     model, image_size = config.model, config.data.image_size
     groups = 1 if mesh is None else distributed.batch_norm_groups(model, mesh.devices.size)
@@ -33,18 +33,18 @@ def network_of(config: Config, mesh: Mesh | None = None) -> Network:
 
 
 def create_network(model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> Network:
-    """The network that the options ask for; with 0 classes it has no classifier. Computes nothing.
+    """The network described by the options, without computing anything; with 0 classes, it has no classifier.
 
-    Raises UserError when there is no such network.
+    Raises UserError if there is no such network.
     """
     architecture = resolve_architecture(model, image_size=image_size, batch_norm_groups=batch_norm_groups)
     return Network(model, architecture, num_classes, image_size)
 
 
 def resolve_architecture(model: ModelConfig, *, image_size: int, batch_norm_groups: int = 1) -> Architecture:
-    """The network that the options ask for.
+    """The architecture described by the options.
 
-    Raises UserError for a depth that there is not, and for options that this network has no place for.
+    Raises UserError for an unknown depth, and for options that do not apply to this network.
     """
     if model.resnet_depth not in ARCHITECTURES:
         depths = ", ".join(map(str, sorted(ARCHITECTURES)))
@@ -66,7 +66,7 @@ def resolve_architecture(model: ModelConfig, *, image_size: int, batch_norm_grou
 
 
 def _check_places(model: ModelConfig, network: Architecture) -> None:
-    """Raises UserError for options that this network has no place for."""
+    """Raises UserError for options that do not apply to this network."""
     depth = model.resnet_depth
     without = []
     if not network.bottleneck:
@@ -89,7 +89,7 @@ def _check_places(model: ModelConfig, network: Architecture) -> None:
 
 
 def _check_values(model: ModelConfig) -> None:
-    """Raises UserError for fractions that mean nothing, and for DropBlock without one."""
+    """Raises UserError for fractions out of range, and for DropBlock without one."""
     for name in ("drop_connect_rate", "dropout_rate"):
         if (getattr(model, name) or 0) >= 1:
             raise UserError(name, getattr(model, name), "less than 1", "Change the value.")
@@ -110,7 +110,7 @@ def _parse_groups(text: str) -> tuple[int, ...]:
 
 
 def _parse_channels(text: str, network: Architecture) -> tuple[int, ...]:
-    """'14,16,12' -> (14, 16, 12), a number for each inner convolution; none for no text."""
+    """'14,16,12' -> (14, 16, 12), a number for each inner convolution; () for empty text."""
     count = sum(network.blocks_per_group) * network.num_inner
     channels = numbers_in(text, int)
     if channels is None or (channels and (len(channels) != count or min(channels) < 1)):

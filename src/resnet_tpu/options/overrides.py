@@ -14,11 +14,11 @@ from resnet_tpu.options.config import OF_ONE_START, Config
 from resnet_tpu.options.fields import expand_home
 from resnet_tpu.storage import checked_json
 
-_PAIR = re.compile(  # possessive, for a blank that two parts could take would be tried in both
+_PAIR = re.compile(  # possessive, as blanks that two parts can match would cause backtracking
     r"""\s*+([A-Za-z][\w.]*+)\s*+=\s*+("[^"]*+"|'[^']*+'|\[[^\[\]]*+\]|[^,\[]*+)\s*+(?:,|$)""",
 )
 
-_OF_CHECKPOINT = "meta/data.json"  # what a checkpoint says of itself, as Orbax writes it
+_OF_CHECKPOINT = "meta/data.json"  # a checkpoint's description, as written by Orbax
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Layer:
 
 
 def merge(base: Config, layers: Iterable[Layer]) -> tuple[Config, dict[str, str]]:
-    """`base` with the layers' values on it, later layers over earlier ones; and each given option's last origin.
+    """`base` overridden by the layers' values, later layers taking precedence; and each given option's last origin.
 
     Raises UserError, naming the layer, for an unknown option or a value that does not fit.
     """
@@ -45,9 +45,9 @@ def merge(base: Config, layers: Iterable[Layer]) -> tuple[Config, dict[str, str]
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The options in a YAML file: one flat mapping, as also the config.json of a run is.
+    """The options in a YAML file: one flat mapping, like the config.json of a run.
 
-    Raises UserError when it is missing or no mapping.
+    Raises UserError if the file is missing or not a mapping.
     """
     path = expand_home(path)
     if not storage.exists(path) or storage.is_dir(path):
@@ -61,7 +61,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def to_yaml(config: Config) -> str:
-    """The options that are not at their defaults as text that `read_yaml` reads; those of one start are left out."""
+    """The options that differ from their defaults, as text for `read_yaml`; those in `OF_ONE_START` are left out."""
     return plain_yaml.dump({name: value for name, value in config.changed().items() if name not in OF_ONE_START})
 
 
@@ -86,8 +86,8 @@ def read_run(path: str) -> Layer | None:
 def parse_overrides(text: str) -> dict[str, Any]:
     """The options in an override string: `a=1,b=x`, or YAML/JSON `{"a": 1}`, or the path of a YAML file.
 
-    The grammar of the original's `--params_override`. Values of the first form stay text where they are not quoted or
-    lists: their type is the option's. Raises UserError when the text is none of the three.
+    This is the grammar of the original's `--params_override`. Values of the first form stay text unless quoted or
+    lists; the option determines their type. Raises UserError if the text is none of the three.
     """
     values: dict[str, Any] = {}
     position = 0

@@ -1,4 +1,4 @@
-"""The part of YAML that options need: scalars, lists and mappings, each as large as it is written."""
+"""The part of YAML that options need: scalars, lists and mappings, none larger in memory than its text."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import yaml
 from resnet_tpu.errors import first_line
 
 MAX_CHARACTERS = 100_000
-"""Ten times a file of all options with a remark on each; PyYAML takes a second or two for so many."""
+"""Ten times the size of a file with all options and a comment on each; PyYAML takes a second or two for it."""
 
 _MAX_DEPTH = 32
 
@@ -27,18 +27,18 @@ def parse(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"text that is not YAML of options: {error.problem}{line}") from None
-    # what PyYAML's own constructors raise for `!!int x`, `!!bool x` and their like
+    # PyYAML's own constructors raise these for `!!int x`, `!!bool x` and the like
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         raise ValueError(f"text that is not YAML of options: {first_line(error)}") from None
 
 
 def dump(values: Mapping[str, Any]) -> str:
-    """The mapping as text that `parse` reads, a line for each name."""
+    """The mapping as text that `parse` reads, with a line per name."""
     return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=math.inf)
 
 
 class _Loader(yaml.SafeLoader):
-    """Neither aliases nor dates, and an end to depth and to numbers."""
+    """A loader without aliases and dates, and with limits on depth and numbers."""
 
     depth = 0
 
@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803  PyYAML's name
-        self._check_depth(self.flow_level, self.get_mark())  # before it looks ahead for keys, anew for each level
+        self._check_depth(self.flow_level, self.get_mark())  # before it looks ahead for keys, at each level
         super().fetch_flow_collection_start(TokenClass)
 
     def construct_whole(self, node: Any) -> int:

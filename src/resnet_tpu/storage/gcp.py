@@ -46,12 +46,12 @@ def refusal(what: str, error: Exception, *, role: str, do: str) -> UserError:
 
 
 def _words(error: BaseException) -> str:
-    """What the error says, on one line, and what lies behind it where it only says that time was up."""
+    """What the error says, on one line and without its full stop; after a timeout also its cause."""
     text = str(error).strip() or type(error).__name__
     cause = error.__cause__
     for deeper in getattr(cause, "exceptions", ())[-1:]:
         text += f" ({deeper})"
-    return " ".join(text.split())[:500]
+    return " ".join(text.split())[:500].removesuffix(".")
 
 
 def project_of(given: str) -> str:

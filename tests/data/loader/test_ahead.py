@@ -1,4 +1,4 @@
-"""What is fetched ahead of its use: each example once, as many as fit in memory, until it is closed."""
+"""Reading ahead: each example is fetched once, as many as fit in memory, until the reader is closed."""
 
 import threading
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ CHUNK, CHUNKS = 4, 1000
 
 
 class Far:
-    """Images of `size` bytes, which it counts; every seventh is damaged."""
+    """A source of images of `size` bytes that records what is fetched; every seventh image is damaged."""
 
     class_names = None
     num_classes = 10
@@ -49,7 +49,7 @@ class Far:
 
 
 def records_in(chunk: int) -> dict[int, int]:
-    """By position; the last row of each chunk has none."""
+    """The chunk's records by position; its last row has none."""
     return {position: position for position in range(CHUNK * chunk, CHUNK * (chunk + 1) - 1)}
 
 
@@ -103,7 +103,7 @@ def test_runs_are_fetched_whole_and_wait_within_bounds(start: int, monkeypatch: 
         ]
         held = max(held, len(source.asked) - CHUNK * (chunk + 1))
     reader.close()
-    assert 8 * rows < held <= piece * (rows + 2 * 4)  # a run for each row, and two requests for four
+    assert 8 * rows < held <= piece * (rows + 2 * 4)  # a run for each row, and two requests of four runs
 
 
 def test_what_is_in_the_cache_is_not_fetched() -> None:

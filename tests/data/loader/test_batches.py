@@ -1,4 +1,4 @@
-"""Batches: exact, complete, and over when they are over."""
+"""Batches: exact and complete, and nothing continues after their end."""
 
 import dataclasses
 import os
@@ -138,7 +138,7 @@ def test_batches_keep_what_they_hold(records: Path) -> None:
     batches = train_batches(open_source(data, "train"), data, batch_size=20, seed=1)
     kept = [next(batches) for _ in range(8)]
     copies = [{name: array.copy() for name, array in batch.items()} for batch in kept]
-    last_image, label = kept[0]["image"][-1], kept[1]["label"]  # parts keep the whole
+    last_image, label = kept[0]["image"][-1], kept[1]["label"]  # a view keeps the whole array
     del kept[:2]
     for _ in range(8):
         next(batches)
@@ -203,13 +203,13 @@ def test_evaluation_is_never_augmented(records: Path) -> None:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several pieces in each file of some kilobytes."""
+    """Makes pieces so small that each file of some kilobytes has several."""
     monkeypatch.setattr(pieces, "PIECE_BYTES", 5000)
 
 
 @pytest.mark.parametrize("data_order", ["records", "pieces"])
 @pytest.mark.usefixtures("small_pieces")
-def test_resuming_anywhere_is_going_on(records: Path, data_order: str) -> None:
+def test_resuming_at_any_step_gives_the_same_batches(records: Path, data_order: str) -> None:
     data = config(records, data_order=data_order)
     source = open_source(data, "train")
     whole = take(train_batches(source, data, batch_size=10, seed=1), 9)
@@ -293,7 +293,7 @@ def test_evaluation_counts_every_example_once(
 
 
 @pytest.mark.parametrize("pipeline", ["optimized", "basic"])
-def test_evaluation_in_another_way(records: Path, encoded: list[bytes], pipeline: str) -> None:
+def test_evaluation_with_pil_preprocessing(records: Path, encoded: list[bytes], pipeline: str) -> None:
     data = config(records, eval_preprocessing="pil", crop_pct=0.95, input_pipeline=pipeline)
     found = joined(list(eval_batches(open_source(data, "validation"), data, batch_size=37)))
     out = np.empty((SIZE, SIZE, 3), np.uint8)
@@ -382,7 +382,7 @@ def test_skipped_examples_have_no_weight_in_evaluation(damaged: Path, caplog: py
     data = config(damaged, skip_bad_records=True)
     batches = eval_batches(open_source(data, "validation"), data, batch_size=16)
     first = next(batches)
-    assert batches.skipped.total() == 1  # those in batches given out, not those read ahead
+    assert batches.skipped.total() == 1  # only those in batches already returned, not those read ahead
     found = joined([first, *batches])
     assert np.flatnonzero(found["weight"][:37] == 0).tolist() == [5, 20, 21]
     assert found["weight"].sum() == 34
@@ -394,7 +394,7 @@ def test_skipped_examples_have_no_weight_in_evaluation(damaged: Path, caplog: py
     *named, total = (record.getMessage() for record in caplog.records)
     assert [line.removeprefix("Left out: ") for line in named] == list(batches.skipped)
     assert total == "Damaged images left out: 3"
-    assert "skip_bad_records" not in caplog.text  # it is done already
+    assert "skip_bad_records" not in caplog.text  # it is set already
 
 
 def test_of_many_skipped_examples_some_are_named(
@@ -415,7 +415,7 @@ def test_training_puts_the_next_record_in_place_of_a_skipped_one(
     data = config(damaged, skip_bad_records=True, num_parallel_calls=threads)
     with train_batches(open_source(data, "train"), data, batch_size=37, seed=1) as batches:
         first = next(batches)
-        assert batches.skipped.total() == 4  # looking for 22 from 20 meets 21 as well
+        assert batches.skipped.total() == 4  # the search from 20 to 22 meets 21 too
         found = joined([first, next(batches)])
         assert batches.skipped.total() == 8
     order = [record_at_position(position, num_records=37, seed=1) for position in range(74)]
@@ -444,7 +444,7 @@ def test_wrong_labels_are_never_skipped(records: Path) -> None:
 
 
 class SlowSource:
-    """Images that take their time; one of them fails, with an error that is no damage."""
+    """Slow images, one of which fails with an error that does not mean damage."""
 
     class_names, num_classes, honour_exif = None, 10, False
 
@@ -466,7 +466,7 @@ class SlowSource:
 
 
 def check_source(source: Source) -> Source:
-    """Tells the type checker that a test's source is one."""
+    """Tells the type checker that a test's class is a Source."""
     return source
 
 

@@ -1,4 +1,4 @@
-"""Ends of a loader that nobody wished for, and what is left behind after any of them: nothing."""
+"""Unwanted ends of a loader, none of which leaves anything behind."""
 
 import multiprocessing
 import os
@@ -37,7 +37,7 @@ def training(data: DataConfig, batch_size: int = 16) -> Batches:
 def test_a_process_that_dies(records: Path) -> None:
     batches = training(config(records, input_workers="processes", cache="decoded"))
     next(batches)
-    for child in multiprocessing.active_children():  # as sent to a whole group: the parent may have something to save
+    for child in multiprocessing.active_children():  # as sent to a whole group: the parent may have to save
         os.kill(child.pid or 0, signal.SIGTERM)
         os.kill(child.pid or 0, signal.SIGINT)
     for _ in range(20):
@@ -52,7 +52,7 @@ def test_a_process_that_dies(records: Path) -> None:
 
 
 def test_a_process_that_cannot_start(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # ends a Python before it begins
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # makes Python fail to start
     with pytest.raises(UserError, match="got a worker process that was killed or crashed"):
         next(training(config(records, input_workers="processes")))
     assert multiprocessing.active_children() == []
@@ -123,17 +123,17 @@ def test_killed_and_interrupted(
     assert parent.stdout
     assert parent.stdout.readline() == b"going\n"
     children = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
-    assert len(children) == (3 if kind == "processes" else 0)  # with Python's own that watches over resources
+    assert len(children) == (3 if kind == "processes" else 0)  # includes Python's resource tracker
     parent.send_signal(end)
     _, errors = parent.communicate(timeout=60)
     assert parent.returncode == -end
-    assert errors.count(b"Traceback") == (1 if end == signal.SIGINT else 0)  # of the parent only
+    assert errors.count(b"Traceback") == (1 if end == signal.SIGINT else 0)  # only from the parent
     wait_until(lambda: not any(map(is_running, children)))
     assert set(Path("/dev/shm").iterdir()) <= shared_before
 
 
-def test_run_once_and_forgotten_at_the_end_of_the_program(records: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(START + "print('once')\n")  # whose workers do not run it again
+def test_a_script_that_leaves_its_loader_open_runs_once_and_ends(records: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(START + "print('once')\n")  # workers must not run the script again
     command = [sys.executable, str(tmp_path / "train.py"), str(records), "processes"]
     assert subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE).stdout == b"once\n"
 
@@ -149,7 +149,7 @@ def test_twenty_epochs_need_no_more_than_two(records: Path, kind: str, wait_unti
         return threads, descriptors, pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
     asked = config(records, input_workers=kind, cache="decoded", image_size=32)
-    with training(asked, batch_size=37) as batches:  # what a process opens once and for all, is open then
+    with training(asked, batch_size=37) as batches:  # opens what a process opens only once
         next(batches)
     del batches
     before = holdings()
@@ -161,12 +161,12 @@ def test_twenty_epochs_need_no_more_than_two(records: Path, kind: str, wait_unti
             next(batches)
         late = holdings()
     assert late[0] <= early[0]
-    assert late[1] <= early[1] + 12  # files and batches that a worker had not come across
+    assert late[1] <= early[1] + 12  # files and batches that a worker had not met before
     assert late[2] <= early[2] + 8
     del batches
 
     def all_is_given_back() -> bool:
         threads, descriptors, _ = holdings()
-        return threads <= before[0] and descriptors <= before[1] + 3  # the files of records stay open
+        return threads <= before[0] and descriptors <= before[1] + 3  # record files stay open
 
     wait_until(all_is_given_back)

@@ -1,4 +1,4 @@
-"""Training images kept in memory: the same images, faster, within bounds."""
+"""Training images cached in memory: the same images, faster, within a memory limit."""
 
 import logging
 import threading
@@ -51,14 +51,14 @@ def test_what_is_put_in_comes_out() -> None:
         assert seen.get(0) == (b"encoded", -1)
         assert [seen.get(i) for i in (1, 2, 4)] == [None] * 3
         assert (seen.count, seen.is_full) == (2, False)
-    cache.put(3, pixels + 1, 12)  # there already
+    cache.put(3, pixels + 1, 12)  # is there already
     found = cache.get(3)
     assert found
     assert found.label == 11
 
 
 def as_others_see_it(cache: ImageCache) -> ImageCache:
-    """The cache over again, as in another process."""
+    """The cache as another process sees it."""
     copy = ImageCache.__new__(ImageCache)
     copy.__setstate__(cache.__getstate__())
     return copy
@@ -70,7 +70,7 @@ def test_no_more_than_the_budget() -> None:
         cache.put(i, bytes([i]) * 300, i)
     assert (cache.count, cache.is_full) == (3, True)
     assert [cache.get(i) == (bytes([i]) * 300, i) for i in range(10)] == [True] * 3 + [False] * 7
-    cache.put(9, b"little", 9)  # would fit, but the number that was told stays
+    cache.put(9, b"little", 9)  # would fit, but the reported number must not change
     assert cache.get(9) is None
     empty = ImageCache(10, 0)
     empty.put(0, b"x", 0)
@@ -114,7 +114,7 @@ def test_decoded_images_are_shrunk_then_cut(records: Path, encoded: list[bytes])
 
 
 def test_nothing_about_the_cache_changes_a_batch(records: Path) -> None:
-    """Neither how much fits, nor who fills it, nor where training begins."""
+    """Neither how much fits matters, nor who fills it, nor where training begins."""
     expected = run(config(records, cache="decoded"))
     for memory in (0, 20e-6, 60e-6):
         assert_same(run(config(records, cache="decoded", cache_memory=memory)), expected)
@@ -149,7 +149,7 @@ def test_pixels_that_are_small_enough_stay(encoded: list[bytes]) -> None:
 # ----------------------------------------------------------------------------------------------------- what is said
 
 
-def test_what_came_of_it_is_said_once(records: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_outcome_of_caching_is_logged_once(records: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     run(config(records, cache="decoded"))
     assert [record.getMessage() for record in caplog.records] == ["All 37 images are in the cache: 0.00 GB."]
@@ -171,7 +171,7 @@ def test_where_there_is_nothing_to_gain(records: Path, caplog: pytest.LogCapture
     assert open_cache(config("memory://somewhere", cache="records"), 10)
 
 
-def test_memory_that_is_not_there(records: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_larger_than_memory_is_limited(records: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = open_cache(config(records, cache="decoded", cache_memory=1e6), 10)
     half = open_cache(config(records, cache="decoded"), 10)
     assert cache

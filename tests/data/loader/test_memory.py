@@ -1,4 +1,4 @@
-"""Free memory, and memory that processes share."""
+"""Free memory, and shared memory."""
 
 import os
 from pathlib import Path

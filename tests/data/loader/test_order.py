@@ -1,4 +1,4 @@
-"""The order of training images is arithmetic."""
+"""The order of training images is computed by arithmetic."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ LARGE = {
     70_000: [18286, 31017, 26602, 37124, 47050],
     1_281_167: [777045, 988645, 1060178, 345657, 1132805],
 }
-"""Records of an order at its first, second, last position, the next epoch's first, and one of the sixth epoch."""
+"""The records at the first, second and last position, the first of the next epoch, and one in the sixth epoch."""
 
 
 def test_order_of_one_seed() -> None:
-    # Runs continue from checkpoints by position: this may change only together with a note that older runs cannot be
-    # continued exactly. A newer NumPy must not change it.
+    # Runs resume from checkpoints by position: this may only change together with a release note that older runs cannot
+    # be resumed exactly. A newer NumPy must not change it.
     assert epoch_order(0, 10, 7) + epoch_order(1, 10, 7) == [3, 8, 2, 1, 0, 4, 9, 5, 7, 6, 7, 9, 0, 8, 4, 2, 5, 6, 3, 1]
     for num_records, expected in LARGE.items():
         positions = (0, 1, num_records - 1, num_records, 5 * num_records + 20_000)
@@ -44,7 +44,7 @@ def test_epochs_and_seeds_differ() -> None:
 def test_records_are_spread_over_the_epoch() -> None:
     firsts = [record_at_position(epoch * 50, num_records=50, seed=0) for epoch in range(1000)]
     assert np.abs(np.bincount(firsts, minlength=50) - 20).max() < 4.5 * np.sqrt(1000 * 0.02 * 0.98)  # 4.5 sigma
-    # As many neighbours stay neighbours as chance allows: 2 of 10,000 on average.
+    # Neighbours stay neighbours only by chance: 2 of 10,000 on average.
     order = np.array(epoch_order(0, 10_000, 0))
     assert (np.abs(np.diff(order)) == 1).sum() < 12
 

@@ -1,4 +1,4 @@
-"""The order of training images is that of Grain's `index_shuffle`, number by number."""
+"""The order of training images equals that of Grain's `index_shuffle`, number by number."""
 
 import pytest
 from grain.experimental import index_shuffle
@@ -33,7 +33,7 @@ def test_where_grains_is_no_permutation() -> None:
     assert sorted(found) == list(range(num_records))
 
 
-def test_one_record_fewer_than_are_enciphered() -> None:
+def test_one_record_fewer_than_a_power_of_two() -> None:
     num_records = 65_535
     found = [record_at(i, num_records=num_records, seed=5) for i in range(num_records)]
     assert found == [index_shuffle(i, num_records - 1, 5, 4) for i in range(num_records)]

@@ -1,4 +1,4 @@
-"""The order by pieces: arithmetic as the other one, near it in what a batch sees, and read in sequence."""
+"""The order by pieces: computed by arithmetic, almost as random per batch as the other order, but read in sequence."""
 
 import itertools
 import pickle
@@ -24,7 +24,7 @@ def runs_of(order: PieceOrder, num_records: int, epoch: int = 0) -> set[Run]:
 
 
 def test_order_of_one_seed() -> None:
-    # As in test_order: runs are continued by position, so this may change only together with a note that says so.
+    # As in test_order: runs resume by position, so this may only change together with a release note that says so.
     order = make(12, piece=5, batch_size=3, seed=7)
     expected = [8, 5, 4, 9, 0, 3, 7, 1, 11, 6, 2, 10, 11, 7, 1, 10, 8, 0, 5, 9, 2, 6, 4, 3]
     assert epoch_order(order, 0, 12) + epoch_order(order, 1, 12) == expected
@@ -52,7 +52,7 @@ def test_epochs_and_seeds_differ() -> None:
     assert len(set(orders)) == len(orders)
 
 
-def test_a_process_that_gets_it_goes_by_the_same() -> None:
+def test_a_pickled_order_is_the_same() -> None:
     order = make(100, piece=10, batch_size=5)
     assert epoch_order(pickle.loads(pickle.dumps(order)), 1, 100) == epoch_order(order, 1, 100)
 
@@ -91,15 +91,15 @@ def test_what_batches_hold_is_as_random_as_of_a_true_permutation() -> None:
 
 @pytest.mark.parametrize("batch_size", [100, 600])
 def test_where_a_record_stands_tells_nothing_of_the_next_epoch(batch_size: int) -> None:
-    num_records, piece = 20_000, 25  # of the latter rows, of 33 steps, many end within a piece
+    num_records, piece = 20_000, 25  # with the larger batch, rows have 33 steps, and many end within a piece
     order = make(num_records, piece=piece, batch_size=batch_size)
     places = [np.argsort(epoch_order(order, epoch, num_records)) for epoch in (0, 1)]
-    # pieces, not records, are independent
+    # independent units are pieces, not records
     assert abs(np.corrcoef(places[0], places[1]).item(0, 1)) < 4.5 / np.sqrt(num_records / piece)
 
 
 def _spread(labels: np.ndarray, batch_size: int, classes: int) -> float:
-    """The standard deviation of how often a class is in a batch."""
+    """The standard deviation of how often a class occurs in a batch."""
     counts = [np.bincount(batch, minlength=classes) for batch in labels.reshape(-1, batch_size)]
     return float(np.std(counts))
 
@@ -110,4 +110,4 @@ def test_neighbours_of_a_piece_are_a_few_steps_apart() -> None:
     runs = runs_of(order, num_records)
     steps = [abs(i - j) for run in runs for i, j in itertools.pairwise(np.argsort(run.records).tolist())]
     assert max(steps) < piece
-    assert np.mean(steps) > piece / 5  # a third in a true permutation of a whole piece
+    assert np.mean(steps) > piece / 5  # a true permutation of a piece would give a third

@@ -1,4 +1,4 @@
-"""Random erasing, and how options decide what becomes of an image."""
+"""Random erasing, and how options decide how an image is augmented."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ def picture() -> np.ndarray:
 
 
 def noise_after(seed: int, shape: tuple[int, int], probability: float = 1) -> np.ndarray:
-    """Where the noise lies in a black image: bool [h, w]."""
+    """The mask of the pixels erased in a black image: bool [h, w]."""
     return is_lit(random_erasing(np.zeros((*shape, 3), np.uint8), np.random.default_rng(seed), probability))
 
 
@@ -35,12 +35,12 @@ def extent(is_erased: np.ndarray) -> tuple[slice, slice]:
 @given(seed=st.integers(0, 10_000), height=st.integers(24, 90), width=st.integers(24, 90))
 def test_a_rectangle_within_bounds_is_erased(seed: int, height: int, width: int) -> None:
     is_erased = noise_after(seed, (height, width))
-    if not is_erased.any():  # no try fitted, for a long narrow image
+    if not is_erased.any():  # no attempt fits a long, narrow image
         assert max(height, width) > 1.5 * min(height, width)
         return
     rows, columns = extent(is_erased)
     h, w = rows.stop - rows.start, columns.stop - columns.start
-    assert is_erased[rows, columns].mean() > 0.99  # noise is black once in 2 ** 24
+    assert is_erased[rows, columns].mean() > 0.99  # one noise pixel in 2 ** 24 is black
     area, half = height * width, 0.5
     assert (h + half) * (w + half) >= 0.02 * area
     assert (h - half) * (w - half) <= 0.33 * area
@@ -61,7 +61,7 @@ def test_rate_place_and_shape_are_random_and_fair() -> None:
     assert abs(np.mean(aspects)) < 4 * math.log(3.3 / 0.3) / math.sqrt(12 * len(erased))
     assert min(aspects) < math.log(0.4)
     assert max(aspects) > math.log(2.5)
-    share = np.mean(erased, axis=0)  # of the images, by pixel
+    share = np.mean(erased, axis=0)  # share of images, by pixel
     touching = np.sum([[mask[0].any(), mask[-1].any(), mask[:, 0].any(), mask[:, -1].any()] for mask in erased], axis=0)
     assert np.ptp(touching) < 5 * math.sqrt(2 * touching.max())
     for mirrored in (share[::-1], share[:, ::-1], share.T):

@@ -1,4 +1,4 @@
-"""The random and the central window."""
+"""The random crop window and the central one."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from resnet_tpu.data.pixels.crop import Window, eval_window, sample_crop_window,
 
 
 def windows(count: int, height: int, width: int) -> np.ndarray:
-    """[count, 4] of y, x, h, w."""
+    """Random windows as an array [count, 4] of y, x, h, w."""
     rng = np.random.default_rng(0)
     return np.array([sample_crop_window(rng, height, width) for _ in range(count)])
 
@@ -24,11 +24,11 @@ def test_random_windows_keep_the_rules(height: int, width: int) -> None:
     assert (x >= 0).all()
     assert (h > 0).all()
     assert (w > 0).all()
-    # The original never draws the last offset, unless it is the only one.
+    # The original never draws the last offset, unless there is only one.
     assert ((y < height - h) | ((y == 0) & (h == height))).all()
     assert ((x < width - w) | ((x == 0) & (w == width))).all()
     assert (h * w >= 0.1 * height * width).all()
-    # Width is rounded from height and ratio.
+    # The width is computed from height and ratio, and rounded.
     part = (h < height) | (w < width)
     assert (w[part] >= 0.75 * h[part] - 0.5).all()
     assert (w[part] <= h[part] * 4 / 3 + 0.5).all()
@@ -59,9 +59,9 @@ def test_random_windows_are_distributed_as_the_original(golden: Callable[[str], 
     facts = json.loads(golden("preprocess/crop_stats.json").read_text())
     height, width = facts["image_height"], facts["image_width"]
     found = windows(len(expected), height, width)
-    # Two-sample Kolmogorov-Smirnov at 1 % over the 8 comparisons together (0.125 % each, c = 1.92): chance alone fails
-    # one seed in a hundred, and the seed is fixed. Windows of uniform area, as other libraries draw them, lie five
-    # times beyond the limit.
+    # Two-sample Kolmogorov-Smirnov tests at 1 % for the 8 comparisons together (0.125 % each, c = 1.92): by chance, one
+    # seed in a hundred would fail, and the seed is fixed. Windows of uniform area, as other libraries draw them, are
+    # five times beyond the limit.
     limit = 1.92 * np.sqrt(2 / len(expected))
     for quantity in (
         *(lambda a, i=i: a[:, i] for i in range(4)),
@@ -81,7 +81,7 @@ def test_random_windows_are_distributed_as_the_original(golden: Callable[[str], 
     assert (found[:, 2] * found[:, 3]).min() == (expected[:, 2] * expected[:, 3]).min() == smallest
 
 
-# Sides of the crop of a 1000 px image; from the table of paddings 18 23 27 32 37 41 46.
+# Sides of the crop from a 1000 px image, from the table of paddings 18 23 27 32 37 41 46.
 @pytest.mark.parametrize(
     ("image_size", "side"), [(128, 876), (160, 874), (192, 876), (224, 875), (256, 873), (288, 875), (320, 874)]
 )
@@ -96,6 +96,6 @@ def test_centre_of_the_smallest_image_is_all_of_it() -> None:
 
 
 def test_the_windows_of_a_seed_never_change() -> None:
-    # Runs resume exactly only while this holds: a change here is a change of the format of checkpoints.
+    # Runs resume exactly only while this holds: a change here changes the checkpoint format.
     windows = [tuple(train_window(random_at(position, seed=0), 375, 500, 224)) for position in range(3)]
     assert windows == [(0, 47, 374, 375), (8, 6, 366, 438), (10, 174, 158, 163)]

@@ -1,4 +1,4 @@
-"""From image files to pixels: the original's pixels, every kind of file, and clear errors."""
+"""From image files to pixels: they equal the original's, for every kind of file; errors are clear."""
 
 import contextlib
 import io
@@ -57,13 +57,13 @@ def test_jpeg_is_what_others_decode(kind: str) -> None:
     image = decode(JPEGS[kind])
     with Image.open(io.BytesIO(JPEGS[kind])) as file:
         mode, other = file.mode, np.asarray(file).astype(int)
-    if mode == "CMYK":  # Pillow shows the inks the right way round; they darken each other
+    if mode == "CMYK":  # Pillow gives amounts of ink, which darken each other
         other = (255 - other[..., :3]) * (255 - other[..., 3:]) // 255
     elif mode == "L":
         other = np.repeat(other[..., None], 3, 2)
     assert image.dtype == np.uint8
     assert image.flags.c_contiguous
-    # Pillow uses the exact integer transform, this decoder TensorFlow's fast one: up to 1.4 apart on average.
+    # Pillow uses the exact integer transform, this decoder TensorFlow's fast one; they differ by up to 1.4 on average.
     assert np.abs(image - other).max() <= 8
     assert np.abs(image - other).mean() < 1.5
 
@@ -125,7 +125,7 @@ def test_transparency_is_dropped_without_a_word(kind: str) -> None:
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("honour_exif", [False, True])
 def test_tiff_is_turned_once(orientation: int, honour_exif: bool) -> None:
-    """As Pillow does it while it loads."""
+    """Pillow already rotates it on loading."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     expected = picture()
@@ -146,7 +146,7 @@ def test_pixels_are_bounded_in_every_format(kind: str) -> None:
 
 
 def png_of(height: int, width: int) -> bytes:
-    """An image that is little but its size: 1 bit per pixel, all the same."""
+    """A small file that claims a large size, with 1 bit per pixel, all zero."""
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     parts = (b"IHDR", header), (b"IDAT", zlib.compress(bytes(10_000))), (b"IEND", b"")
     chunks = [
@@ -201,7 +201,7 @@ def test_damage_that_does_no_harm_elsewhere_is_let_pass() -> None:
     damaged = good[:middle] + bytes(byte ^ 0x55 for byte in good[middle : middle + 3]) + good[middle + 3 :]
     np.testing.assert_array_equal(decode(damaged)[:24], decode(good)[:24])
     tables = good.index(b"\xff\xdb")
-    strayed = good[:tables] + b"\0\1\2" + good[tables:]  # as some cameras write
+    strayed = good[:tables] + b"\0\1\2" + good[tables:]  # stray bytes, as some cameras write them
     assert np.abs(decode(strayed).astype(int) - decode(good)).max() <= 6
     np.testing.assert_array_equal(decode(good + bytes(100)), decode(good))
 
@@ -243,7 +243,7 @@ def test_a_broken_image_takes_no_more_memory_than_it_has_pixels() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 100_000
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of damaged EXIF data
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns of damaged EXIF data
 @pytest.mark.parametrize("kind", [*JPEGS, "PNG", "GIF", "WEBP", "TIFF"])
 def test_damage_is_decoded_or_an_error(kind: str) -> None:
     encoded = JPEGS.get(kind) or saved(picture(), kind)
@@ -290,7 +290,7 @@ def test_training_sees_the_sampled_window_mirrored_half_of_the_time() -> None:
 
 @pytest.fixture(scope="module")
 def reference(golden: Callable[[str], Path]) -> dict[int, tuple[dict, bytes]]:
-    """Facts and bytes of the photos the original has run on, by the number with which the file's name begins."""
+    """Facts and bytes of the photos that the original was run on, by the number at the start of the file name."""
     folder = golden("preprocess")
     facts = json.loads((folder / "images.json").read_text())["images"]
     return {
@@ -299,7 +299,7 @@ def reference(golden: Callable[[str], Path]) -> dict[int, tuple[dict, bytes]]:
 
 
 def assert_rounded_like(found: np.ndarray, exact: np.ndarray, expected: np.ndarray) -> None:
-    """The same, but where the exact value is within float32 noise (5e-4) of a tie, which decides the rounding."""
+    """Checks for equality, except where the exact value is within float32 noise (5e-4) of a rounding tie."""
     differs = found != expected
     assert np.abs(found[differs].astype(int) - expected[differs]).max(initial=0) <= 1
     assert np.abs(exact[differs] % 1 - 0.5).max(initial=0) < 5e-4
@@ -317,8 +317,8 @@ def test_evaluation_is_the_originals(
         out = np.empty_like(image)
         eval_image(encoded, image_size, out)
         part = crop(decode(encoded), Window(*window))
-        # The original decodes the window only: some of its last columns have other colours, by so many levels. They
-        # reach the output through the four taps around them; the weights of four taps sum to at most 1.375.
+        # The original decodes only the window, so some of its last columns differ in colour by so many levels. They
+        # reach the output through the four taps around them, whose absolute weights sum to at most 1.375.
         facts = fact[f"eval_{image_size}"]
         other = facts["columns_of_crop_that_differ"]
         clean = resize(part, image_size)

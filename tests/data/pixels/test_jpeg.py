@@ -1,4 +1,4 @@
-"""JPEG headers that lie, are odd or ask for too much: the size that is checked is the size that is decoded."""
+"""JPEG headers that lie, are odd or claim too much: the size that is checked is the size that is decoded."""
 
 import io
 import struct
@@ -27,7 +27,7 @@ def picture(height: int, width: int, **options: object) -> bytes:
 
 
 def with_size(encoded: bytes, height: int, width: int, frame: bytes = FRAME) -> bytes:
-    """The file, whose header says another size."""
+    """The file with another size in its header."""
     at = encoded.index(frame) + 5
     return encoded[:at] + struct.pack(">HH", height, width) + encoded[at + 4 :]
 
@@ -37,10 +37,10 @@ def segment(marker: int, content: bytes) -> bytes:
 
 
 def with_hidden_size(encoded: bytes, height: int, width: int, marker: int) -> bytes:
-    """The same image behind a marker without a length, and comments.
+    """The same image after a marker that has no length, and comments.
 
-    Whoever takes the two bytes behind that marker for a length jumps into the comments, finds a frame of this size
-    there, and from it jumps to the pixels.
+    A parser that takes the two bytes after that marker for a length jumps into the comments, finds a frame of this size
+    there, and jumps from it to the pixels.
     """
     frame = encoded[encoded.index(FRAME) :]
     frame = with_size(frame[: 2 + struct.unpack_from(">H", frame, 2)[0]], height, width)
@@ -51,7 +51,7 @@ def with_hidden_size(encoded: bytes, height: int, width: int, marker: int) -> by
 
 @pytest.fixture(params=["C", "Python"], autouse=True)
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test runs with and without the library in C."""
+    """Runs each test with and without the library in C."""
     if request.param == "Python":
         monkeypatch.setattr(native, "load", lambda: None)
     elif not native.load():
@@ -60,7 +60,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def pixels(encoded: bytes, *, honour_exif: bool = False) -> list[np.ndarray]:
-    """What each way to decode makes of it."""
+    """The result of each way to decode the file."""
     found = [decode(encoded, honour_exif=honour_exif)]
     for seed in range(3):
         out = np.zeros((2, 16, 16, 3), np.uint8)

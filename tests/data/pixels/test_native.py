@@ -1,4 +1,4 @@
-"""The library in C makes the pixels of the plain path, to the bit, and leaves to it what is unusual."""
+"""The library in C gives the same pixels as the plain path, to the bit, and leaves unusual files to it."""
 
 import io
 import itertools
@@ -37,14 +37,14 @@ def library() -> native.Library:
 
 @pytest.fixture
 def switch(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """The environment, whose RESNET_TPU_NATIVE `native.load` looks at anew after `native.load.cache_clear()`."""
+    """The environment; after changing RESNET_TPU_NATIVE, call `native.load.cache_clear()`, so that it is read again."""
     yield monkeypatch
     monkeypatch.undo()
     native.load.cache_clear()
 
 
 def picture(height: int, width: int) -> np.ndarray:
-    """Coloured, with edges, flat parts and noise."""
+    """A coloured image with edges, flat parts and noise."""
     rng = np.random.default_rng(height * 1000 + width)
     coarse = np.asarray(
         Image.fromarray(rng.integers(0, 256, (4, 5, 3), np.uint8)).resize((width, height), Image.Resampling.NEAREST)
@@ -76,7 +76,7 @@ def crop(image: np.ndarray, window: Window) -> np.ndarray:
 
 
 def windows(height: int, width: int) -> list[Window]:
-    """One for every way to lie in the image: at each edge or off it, on the border of a coding unit or beside it."""
+    """Windows in every kind of position: at each edge or away from it, on or next to the border of a coding unit."""
     ys, xs = (sorted({0, 1, 7, 8, 9, 15, 16, 17, 18, n // 2, n - 9, n - 1} & set(range(n))) for n in (height, width))
     rng = np.random.default_rng(height * width)
     found = [Window(0, 0, height, width)]
@@ -178,7 +178,7 @@ def test_the_usual_is_not_refused(library: native.Library, kind: str) -> None:
 
 
 def damaged(count: int) -> list[bytes]:
-    """JPEGs with a few wrong bytes: in the header, in the data, cut, or with parts exchanged."""
+    """JPEGs with a few wrong bytes in the header or the data, truncated, or with parts exchanged."""
     rng = np.random.default_rng(7)
     kinds = [*USUAL.values(), *UNUSUAL.values(), *(encode(45, 70, sampling) for sampling in SAMPLINGS)]
     kinds = [kind for kind in kinds if len(kind) > 100]

@@ -1,4 +1,4 @@
-"""The 16 operations: the original's pixels, values worked out by hand, and promises that hold for any image."""
+"""The 16 operations: the original's pixels, values worked out by hand, and properties that hold for any image."""
 
 import json
 from collections.abc import Callable
@@ -24,12 +24,12 @@ def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def row(*levels: int) -> np.ndarray:
-    """A grey image of one row."""
+    """A grey image of a single row."""
     return np.repeat(np.array(levels, np.uint8)[None, :, None], 3, axis=2)
 
 
 def levels_of(image: np.ndarray) -> list[int]:
-    """The levels of such an image."""
+    """The grey levels of such an image."""
     assert (image == image[:1, :, :1]).all()
     return image[0, :, 0].tolist()
 
@@ -214,7 +214,7 @@ def test_shape_and_input_are_kept(name: str, flavor: Flavor, level: int, shape: 
     found = operation(image, *arguments)
     assert (found.shape, found.dtype) == (image.shape, np.uint8)
     np.testing.assert_array_equal(image, kept)
-    lying = image.transpose(1, 0, 2).copy().transpose(1, 0, 2)  # the same pixels in another order of memory
+    lying = image.transpose(1, 0, 2).copy().transpose(1, 0, 2)  # the same pixels in another memory layout
     np.testing.assert_array_equal(operation(lying, *arguments), found)
 
 
@@ -233,7 +233,7 @@ def test_what_changes_nothing(name: str, arguments: tuple[float, ...], flavor: F
 
 
 def test_operations_on_large_images_are_those_on_their_parts() -> None:
-    """Work in parts, as large images are, leaves no seam."""
+    """Large images are processed in parts, which must leave no seams."""
     image = noise(300, 200)
     for name in ("Color", "Sharpness", "ShearX"):
         whole = TF[name](image, 0.2)

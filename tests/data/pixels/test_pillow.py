@@ -1,4 +1,4 @@
-"""Evaluation as timm and torchvision do it, held against Pillow; `tests/checkpoints/test_torch_peers.py` asks them."""
+"""Evaluation as in timm and torchvision, compared with Pillow; tests/checkpoints/test_torch_peers.py runs them."""
 
 import io
 
@@ -11,7 +11,7 @@ from resnet_tpu.data.pixels.resize import Method
 
 
 def photo(width: int, height: int, kind: str = "JPEG", orientation: int = 1) -> bytes:
-    """Noise on a coarse picture: what is not antialiased is far from what is."""
+    """Noise on a coarse picture, so that resizing without antialiasing gives clearly different pixels."""
     rng = np.random.default_rng(0)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8)).resize((width, height))
     noisy = np.clip(np.asarray(coarse) + rng.normal(0, 40, (height, width, 3)), 0, 255).astype(np.uint8)
@@ -26,7 +26,7 @@ def photo(width: int, height: int, kind: str = "JPEG", orientation: int = 1) -> 
 @pytest.mark.parametrize(
     ("size", "crop_pct", "resized", "corner"),
     [
-        ((640, 427), 0.875, (383, 256), (80, 16)),  # 79.5 is rounded to the even number
+        ((640, 427), 0.875, (383, 256), (80, 16)),  # 79.5 is rounded to even
         ((640, 427), 0.95, (352, 235), (64, 6)),
         ((100, 161), 0.875, (256, 412), (16, 94)),
         ((230, 300), 1.0, (224, 292), (0, 34)),

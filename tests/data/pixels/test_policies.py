@@ -1,4 +1,4 @@
-"""Policies: every outcome as often as its probability, and what the original's own runs look like."""
+"""Policies: outcomes have the right frequencies, and runs resemble the original's own."""
 
 import json
 import math
@@ -25,12 +25,12 @@ POLICIES: list[Policy] = [randaugment, autoaugment]
 
 
 def picture() -> np.ndarray:
-    """Small, so that outcomes are quickly computed."""
+    """A small image, so that outcomes are computed quickly."""
     return np.random.default_rng(0).integers(0, 250, (12, 12, 3), np.uint8)
 
 
 def assert_rates(found: Counter[bytes], expected: dict[bytes, float]) -> None:
-    """No outcome's count is more than 5 deviations off, and there are no others."""
+    """Checks that each outcome's count is within 5 standard deviations, and that there are no other outcomes."""
     assert found.keys() <= expected.keys()
     total = found.total()
     for outcome, rate in expected.items():
@@ -120,7 +120,7 @@ def test_each_pair_and_step_is_taken_with_its_probability(flavor: Flavor) -> Non
 
 
 def test_table_is_written_without_a_slip() -> None:
-    """How often each operation stands in it, and the sums of its probabilities and levels."""
+    """Compares how often each operation occurs, and the sums of its probabilities and levels."""
     steps = [step for pair in AUTOAUGMENT_V0 for step in pair]
     found = {
         name: (len(own), round(sum(step.probability for step in own), 1), sum(step.level for step in own))
@@ -153,7 +153,7 @@ def test_operations_of_the_policy_are_the_originals(golden: Callable[[str], Path
 
 @pytest.mark.parametrize(("name", "policy"), [("randaugment_2_9", randaugment), ("autoaugment_v0", autoaugment)])
 def test_runs_look_like_the_originals(golden: Callable[[str], Path], name: str, policy: Policy) -> None:
-    """Of 2000 runs there and as many here, means and shares differ by less than 4 deviations of their difference."""
+    """Means and shares over 2000 runs of each differ by less than 4 standard deviations of the difference."""
     image = np.load(golden("augment/ops.npz"))["images"][0]
     theirs = json.loads(golden("augment/ops.json").read_text())["end_to_end_random"][name]
     runs = theirs["runs"]

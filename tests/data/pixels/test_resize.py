@@ -1,4 +1,4 @@
-"""Resizing against TensorFlow 1's definition and the original's results."""
+"""Resizing compared with TensorFlow 1's definition and the original's results."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ METHODS: tuple[Method, ...] = ("bicubic", "bilinear")
 
 
 def weights(length: int, size: int, method: Method) -> np.ndarray:
-    """The resize of one axis as a dense matrix, float64 [size, length], written as the kernel is described."""
+    """Resizing along one axis as a dense matrix, float64 [size, length], written from the kernel's definition."""
 
     def near(x: float) -> float:
         return (1.25 * x - 2.25) * x * x + 1
@@ -49,10 +49,10 @@ def test_known_values() -> None:
 def test_known_bilinear_values() -> None:
     row = np.array([0, 10, 250, 30], np.uint8)
     image = np.broadcast_to(row[None, :, None], (5, 4, 3))
-    larger = [0, 5, 10, 130, 250, 140, 30, 30]  # positions 0, 0.5, 1 ...: beyond the last pixel, its value
+    larger = [0, 5, 10, 130, 250, 140, 30, 30]  # positions 0, 0.5, 1 ...; beyond the last pixel, its value is repeated
     found = resize(image, 8, method="bilinear")
     np.testing.assert_array_equal(found, np.broadcast_to(np.array(larger)[None, :, None], (8, 8, 3)))
-    smaller = [0, 10 + 240 / 3, 250 - 220 * 2 / 3]  # positions 0, 4/3, 8/3: nothing is averaged
+    smaller = [0, 10 + 240 / 3, 250 - 220 * 2 / 3]  # positions 0, 4/3, 8/3, without antialiasing
     np.testing.assert_allclose(resize(image, 3, method="bilinear")[1, :, 2], smaller, rtol=1e-6)
     np.testing.assert_allclose(resize(image.transpose(1, 0, 2), 3, method="bilinear")[:, 1, 2], smaller, rtol=1e-6)
 
@@ -65,10 +65,10 @@ def test_is_tensorflows(shape: tuple[int, int]) -> None:
     for method in METHODS:
         kernel = {"bicubic": tensorflow.raw_ops.ResizeBicubic, "bilinear": tensorflow.raw_ops.ResizeBilinear}[method]
         expected = kernel(images=image[None], size=[224, 224])[0].numpy()
-        np.testing.assert_allclose(resize(image, 224, method=method), expected, rtol=0, atol=5e-4)  # float32 sums again
+        np.testing.assert_allclose(resize(image, 224, method=method), expected, rtol=0, atol=5e-4)  # float32 sums too
 
 
-# Sides of every kind: enlarged, shrunk, so large that pixels are left out, and degenerate.
+# All kinds of sides: enlarged, shrunk, shrunk so much that pixels are skipped, and degenerate.
 @pytest.mark.parametrize(
     ("height", "width", "size"), [(13, 40, 32), (200, 77, 32), (131, 400, 32), (1, 7, 16), (5, 1, 8)]
 )
@@ -87,7 +87,7 @@ def test_same_size_is_the_same_image() -> None:
 
 
 def test_uint8_is_rounded_and_clipped() -> None:
-    image = np.where(noise(40, 50) > 127, 255, 0).astype(np.uint8)[2:, 3:]  # overshoots, and is no contiguous array
+    image = np.where(noise(40, 50) > 127, 255, 0).astype(np.uint8)[2:, 3:]  # makes the kernel overshoot; not contiguous
     exact = resize(image, 64)
     out = np.empty((64, 64, 3), np.uint8)
     resize_to_uint8(image, out)

@@ -1,4 +1,4 @@
-"""Shards written by Apache Beam are those of the local run; what of it needs no Beam is tested without."""
+"""Shards written by Apache Beam equal those of a local run; parts that do not need Beam are tested without it."""
 
 import json
 import os
@@ -29,7 +29,7 @@ DATAFLOW = ("--runner=DataflowRunner", "--project=flowers", "--region=us-west4",
 
 @pytest.fixture
 def odd_folders(class_folders: Path, draw) -> Path:
-    """With a photo that is skipped, one that is made smaller and one that is fixed."""
+    """Class folders with a photo that is skipped, one that is shrunk and one that is repaired."""
     (class_folders / "cat" / "bad.jpg").write_bytes(b"")
     draw(class_folders / "dog" / "x.png", 7, size=(200, 300))
     draw(class_folders / "emu" / "cmyk.jpg", 8, mode="CMYK")
@@ -37,7 +37,7 @@ def odd_folders(class_folders: Path, draw) -> Path:
 
 
 def write(place: Span, out: str, limits: Limits) -> None:
-    """The unit of work, in a process of its own."""
+    """One unit of work, to be run in a separate process."""
     write_shard(described_shard(place), out, limits, lambda: None)
 
 
@@ -85,7 +85,7 @@ def test_options_of_beam_without_beam_are_refused() -> None:
         prepare_verb.run(prepare_verb.command.parse(["raw", "out", "--", "--runner=DirectRunner"]))
 
 
-# What follows needs Beam itself, which asks for older packages than the tests are pinned to: `make test-peers`.
+# The rest needs Beam itself, which requires older packages than those pinned for the tests: `make test-peers`.
 
 
 @pytest.mark.peer("apache-beam")

@@ -1,4 +1,4 @@
-"""The download of the flowers: verified, unpacked without trust, and when it cannot be, the user is told what to do."""
+"""The flowers download: it is verified and unpacked safely; if it fails, the user is told what to do."""
 
 import hashlib
 import io
@@ -26,7 +26,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A folder and the URL under which it is served; and an empty cache."""
+    """A folder and the URL at which it is served; the cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "*")
     folder = tmp_path / "served"
@@ -39,7 +39,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
 
 
 def pack(path: Path, files: dict[str, bytes], *links: tarfile.TarInfo) -> str:
-    """Writes an archive; its SHA-256."""
+    """Writes an archive and returns its SHA-256."""
     with tarfile.open(path, "w:gz") as tar:
         for name, data in files.items():
             member = tarfile.TarInfo(name)

@@ -1,4 +1,4 @@
-"""From folders of photos to shards: nothing lost, nothing silent, the same bytes however the work is done."""
+"""From folders of photos to shards: nothing is lost or hidden, and bytes do not depend on how the work is done."""
 
 import hashlib
 import json
@@ -147,7 +147,7 @@ def test_split_folders_stay_as_they_are(tmp_path: Path, draw, run) -> None:
     for i, place in enumerate(("train/a", "train/b", "train/b", "val/a", "val/b", "test/c")):
         draw(raw / place / f"{i}.jpg", i)
     manifest = run(raw, tmp_path / "out")
-    assert manifest.class_names == ["a", "b", "c"]  # numbered over all splits
+    assert manifest.class_names == ["a", "b", "c"]  # over all splits
     assert {name: entry.per_class for name, entry in manifest.splits.items()} == {
         "train": {"a": 1, "b": 2, "c": 0},
         "validation": {"a": 1, "b": 1, "c": 0},
@@ -202,7 +202,7 @@ def test_repairs_are_counted_with_their_paths(class_folders: Path, tmp_path: Pat
 
 
 def spoil(raw: Path) -> None:
-    """Three photos that cannot be used."""
+    """Makes three photos unusable."""
     (raw / "cat" / "empty.jpg").write_bytes(b"")
     whole = (raw / "dog" / "000.jpg").read_bytes()
     (raw / "dog" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
@@ -232,7 +232,7 @@ def test_too_many_bad_images_are_refused(class_folders: Path, tmp_path: Path, ru
         assert path in str(caught.value)
     assert "emu/text.png" in (out / "report.txt").read_text()
     assert read_manifest(str(out)) is None
-    manifest = run(class_folders, out, max_bad_fraction=0.07)  # continues: this option changes no shard
+    manifest = run(class_folders, out, max_bad_fraction=0.07)  # continues, because this option changes no shard
     assert sum(entry.num_images for entry in manifest.splits.values()) == 40
 
 
@@ -281,7 +281,7 @@ def test_small_and_empty_classes(class_folders: Path, tmp_path: Path, draw, run)
     }
 
 
-def test_places_that_cannot_be(class_folders: Path, tmp_path: Path, run) -> None:
+def test_unusable_output_folders_are_refused(class_folders: Path, tmp_path: Path, run) -> None:
     for out in (class_folders, class_folders / "out", class_folders / "cat"):
         with pytest.raises(UserError, match="expected a folder outside of"):
             run(class_folders, out)
@@ -339,7 +339,7 @@ def test_an_option_that_is_off_is_no_change(class_folders: Path, tmp_path: Path,
     state = json.loads((out / "_prepare" / "prepare.json").read_text())
     state["options"] = {name: value for name, value in state["options"].items() if name != "subsampling"}
     assert "recompress" not in state["options"]
-    (out / "_prepare" / "prepare.json").write_text(json.dumps(state))  # as before these options were there
+    (out / "_prepare" / "prepare.json").write_text(json.dumps(state))  # as from before these options existed
     run(class_folders, out)
     with pytest.raises(UserError, match="recompress was None, is True"):
         run(class_folders, out, recompress=True)

@@ -1,4 +1,4 @@
-"""Preparing again, after changes, kills and full disks: finished work is kept, and the bytes are always the same."""
+"""Running `prepare` again, after changes, kills and full disks: finished work is kept, results are byte-identical."""
 
 import multiprocessing
 import os
@@ -102,12 +102,12 @@ def test_foreign_shards_are_never_touched(class_folders: Path, tmp_path: Path, r
         (out / name).unlink()
 
 
-# Ends that nobody wished for.
+# Unwanted ends.
 
 
 @pytest.fixture
 def much_work(tmp_path: Path, draw) -> Path:
-    """Two classes of large PNG files: a few seconds of work."""
+    """Two classes of large PNG files, which take a few seconds to prepare."""
     for k in range(2):
         first = draw(tmp_path / "raw" / f"class{k}" / "0.png", k, size=(900, 700))
         for i in range(1, 40):
@@ -128,17 +128,17 @@ def test_killed_in_the_middle_and_run_again(
     parent.kill()
     parent.wait()
     assert children
-    wait_until(lambda: not any(map(is_running, children)))  # nobody is left to work on
+    wait_until(lambda: not any(map(is_running, children)))  # no worker is left running
     assert read_manifest(str(out)) is None
     for path in out.glob("train-*"):
-        list(RecordFile(str(path)))  # whole
+        list(RecordFile(str(path)))  # raises if it is incomplete
     finished = {path: path.stat().st_mtime_ns for path in out.glob("train-*")}
     (out / ".train-00000-of-00012.abc.partial").write_bytes(b"half")
     run(much_work, out, train_shards=12)
     run(much_work, tmp_path / "uninterrupted", train_shards=12)
     assert contents(out) == contents(tmp_path / "uninterrupted")
     redone = {path for path, written in finished.items() if path.stat().st_mtime_ns != written}
-    assert len(redone) <= 2  # those without a result yet, one per worker
+    assert len(redone) <= 2  # only those in progress, one per worker
 
 
 def test_interrupted_by_the_user(much_work: Path, tmp_path: Path, wait_until) -> None:
@@ -149,7 +149,7 @@ def test_interrupted_by_the_user(much_work: Path, tmp_path: Path, wait_until) ->
     parent.send_signal(signal.SIGINT)
     _, errors = parent.communicate(timeout=60)
     assert parent.returncode == -signal.SIGINT
-    assert errors.count(b"Traceback") == 1  # of the parent only
+    assert errors.count(b"Traceback") == 1  # only from the parent
     assert not list(out.glob(".*partial"))
     assert read_manifest(str(out)) is None
 
@@ -179,13 +179,13 @@ def test_a_full_disk(class_folders: Path, tmp_path: Path, draw, workers: int, ru
     for i in range(10):
         draw(class_folders / "cat" / f"large{i}.jpg", 500 + i, size=(300, 300), quality=100)
     out = tmp_path / "out"
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"  # a real error of write()
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"  # makes write() really fail
     code = RUN.format(before=limit, workers=workers)
     done = subprocess.run([sys.executable, "-c", code, str(class_folders), str(out)], capture_output=True, check=False)
     assert done.returncode == 1
     assert b"got File too large, expected a folder with free space that can be written to. Free space" in done.stderr
     for path in out.glob("train-*"):
-        list(RecordFile(str(path)))  # whole
+        list(RecordFile(str(path)))  # raises if it is incomplete
     assert len(list(out.glob("train-*"))) < 12
     assert not list(out.glob(".*partial"))
     assert read_manifest(str(out)) is None

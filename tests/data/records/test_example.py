@@ -1,4 +1,4 @@
-"""Examples: every feature comes back, equal features give equal bytes, foreign bytes are refused."""
+"""Examples: every feature is restored, equal features give equal bytes, and foreign bytes are refused."""
 
 import contextlib
 import hashlib
@@ -53,14 +53,14 @@ LABELLED = {"image/class/label": st.integers(-(2**63), 2**63 - 1)} | dict.fromke
 
 @given(FEATURES, st.fixed_dictionaries({}, optional=LABELLED), st.binary(max_size=9))
 def test_labels_are_read_without_their_images_alike(others, labelled, before: bytes) -> None:
-    others = {name: value for name, value in others.items() if not name.startswith("image/")}  # which have their kinds
+    others = {name: value for name, value in others.items() if not name.startswith("image/")}  # those have fixed types
     data = encode_example(others | labelled)
     example = parse_image_example(data)
     assert read_label(io.BytesIO(before + data + b"next"), len(before), len(data)) == (example.label, example.text)
 
 
 class Counted(io.BytesIO):
-    """Counts the bytes that are read of it."""
+    """Counts the bytes that are read from it."""
 
     num_read = 0
 
@@ -78,7 +78,7 @@ def test_an_image_is_not_read_for_its_label() -> None:
 
 
 def backwards(example: bytes) -> bytes:
-    """An entry of a map with its value before its key, as no one writes it but as it may be."""
+    """The example with a map entry whose value precedes its key, which is valid although nobody writes it."""
     key, value = b"\x0a\x11image/class/label", b"\x12" + example[example.index(b"label") + 6 :]
     assert example.endswith(key + value)
     return example[: -len(key + value)] + value + key
@@ -86,7 +86,7 @@ def backwards(example: bytes) -> bytes:
 
 def test_labels_of_unusual_examples() -> None:
     usual = encode_example({"image/class/label": 5})
-    for data in (usual, backwards(usual), usual + b"\x10\x07"):  # the last one with a field that no Example has
+    for data in (usual, backwards(usual), usual + b"\x10\x07"):  # the last one has a field that Example does not define
         assert parse_image_example(data).label == 5
         assert read_label(io.BytesIO(data), 0, len(data)) == (5, "")
 
@@ -122,7 +122,7 @@ def test_a_feature_of_mixed_kinds_is_refused() -> None:
     mixed: Any = [1, "a"]
     with pytest.raises(TypeError, match="'x'"):
         encode_example({"x": mixed})
-    assert decode_example(encode_example({"x": [1, 0.5]})) == {"x": [1.0, 0.5]}  # numbers become floats
+    assert decode_example(encode_example({"x": [1, 0.5]})) == {"x": [1.0, 0.5]}  # the integer becomes a float
 
 
 def test_all_features_of_an_image_are_optional() -> None:
@@ -161,7 +161,7 @@ def test_parity_with_the_original(golden: Callable[[str], Path]) -> None:
 
 @pytest.mark.peer("tensorflow-cpu")
 def test_tensorflow_reads_what_we_write() -> None:
-    tf = pytest.importorskip("tensorflow")  # the same message names live in its descriptor pool
+    tf = pytest.importorskip("tensorflow")  # its descriptor pool has the same message names
     features = {"a": [1, -2], "b": [b"x", b""], "c": [0.5], "d": [2**63 - 1]}
     example = tf.train.Example.FromString(encode_example(features))
     assert list(example.features.feature["a"].int64_list.value) == [1, -2]

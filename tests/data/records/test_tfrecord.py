@@ -1,4 +1,4 @@
-"""TFRecord files: what is written comes back, damage is never missed, indexes are never believed blindly."""
+"""TFRecord files: they read back as written, damage is never missed, and indexes are never trusted blindly."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def test_any_truncation_is_detected(tmp_path: Path, size: int) -> None:
     ends = np.cumsum([len(record) + 16 for record in RECORDS]).tolist()
     path.write_bytes(path.read_bytes()[:size])
     whole = sum(end <= size for end in ends)
-    if size in ends:  # cut between two records: nothing in the format can tell
+    if size in ends:  # cut between two records, which the format cannot detect
         assert list(read_records(str(path))) == RECORDS[:whole]
         return
     with pytest.raises(RecordError, match=f"Record {whole} of .* got a file that ends after"):
@@ -198,10 +198,10 @@ def test_an_index_goes_to_the_cache_where_the_folder_cannot_be_written(tmp_path:
     (cached,) = (own_cache / "resnet_tpu" / "index").iterdir()
     before = cached.stat().st_mtime_ns
     assert list(RecordFile(path)) == RECORDS
-    assert cached.stat().st_mtime_ns == before  # used, not written again
+    assert cached.stat().st_mtime_ns == before  # it was used, not written again
     shutil.rmtree(own_cache)
     own_cache.write_text("in the way")
-    assert list(RecordFile(path)) == RECORDS  # works without keeping any
+    assert list(RecordFile(path)) == RECORDS  # works without storing an index
 
 
 def test_a_damaged_file_gets_no_index(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_damaged_file_gets_no_index(tmp_path: Path) -> None:
 
 def test_a_header_is_found_again_far_behind_the_damage(tmp_path: Path) -> None:
     payloads = [np.random.default_rng(i).bytes(20_000_000 if i == 0 else 1000) for i in range(3)]
-    path = write(tmp_path / "shard", payloads)  # longer than one chunk of the search
+    path = write(tmp_path / "shard", payloads)  # longer than a chunk of the search
     with Path(path).open("r+b") as file:
         file.write(b"\x01")
     assert list(RecordFile(path, skip_bad=True)) == payloads[1:]
@@ -263,7 +263,7 @@ def test_buckets(own_cache: Path) -> None:
     assert len(list((own_cache / "resnet_tpu" / "index").iterdir())) == 1
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_without_records_are_refused(tmp_path: Path) -> None:
     for read in (RecordFile, load_index, lambda path: list(read_records(path))):
         with pytest.raises(UserError, match=r"File .*missing: got No such file"):
             read(str(tmp_path / "missing"))
@@ -273,7 +273,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "zip").write_bytes(b"\x1f\x8b" + bytes(50))
     with pytest.raises(RecordError, match="gzip-compressed"):
         RecordFile(str(tmp_path / "zip"))
-    (tmp_path / "empty").write_bytes(b"")  # trailing shards of the original can be empty
+    (tmp_path / "empty").write_bytes(b"")  # the original's trailing shards can be empty
     assert list(RecordFile(str(tmp_path / "empty"))) == []
 
 
@@ -322,7 +322,7 @@ def test_a_file_that_ends_in_zeros_is_scanned_in_few_operations(
     damage: list[RecordError] = []
     assert list(read_records(path, skip_bad=True, on_bad=damage.append)) == RECORDS
     assert len(damage) == 1
-    assert calls < 100  # one at each place would be millions
+    assert calls < 100  # one per position would be millions
 
 
 @pytest.mark.parametrize("lengths", [(2**63 - 1, 2**63 - 1, 9), (-8, 20, 0), (2**62, 2**62, -(2**62))])

@@ -1,7 +1,7 @@
 """A stand-in for Cloud Bigtable on this machine: rows in memory, behind the service's own gRPC protocol.
 
-In a test: `BigtableServer()`. As a program: `python bigtable_server.py PORT`; BIGTABLE_EMULATOR_HOST=127.0.0.1:PORT
-then leads Google's client to it.
+In a test: `BigtableServer()`. As a program: `python bigtable_server.py PORT`; Google's client uses it if
+BIGTABLE_EMULATOR_HOST=127.0.0.1:PORT.
 """
 
 import bisect
@@ -24,14 +24,14 @@ _SPLITS = 8
 
 
 class Table:
-    """Rows by key, and the families that their cells may be in."""
+    """Rows by key, and the allowed column families."""
 
     def __init__(self, families: list[str]) -> None:
         self.families, self.rows = set(families), dict[bytes, Cells]()
         self.keys: list[bytes] = []
 
     def cells(self, key: bytes) -> Cells:
-        """Those of a row, which is made where there is none."""
+        """The cells of a row, which is created if it does not exist."""
         if key not in self.rows:
             bisect.insort(self.keys, key)
         return self.rows.setdefault(key, defaultdict(list))
@@ -43,13 +43,13 @@ class Table:
 
 
 class BigtableServer:
-    """The service at `127.0.0.1:port`: reading, mutating and sampling rows; making tables, families; dropping rows."""
+    """The service at `127.0.0.1:port`: reads, mutates and samples rows, creates tables and families, drops rows."""
 
     def __init__(self, port: int = 0) -> None:
         self.tables: dict[str, Table] = {}
         self.calls: Counter[str] = Counter()
         self.failures: dict[str, deque[tuple[int, grpc.StatusCode, str]]] = defaultdict(deque)
-        """By method: (after how many rows, status, words) of each of the next calls that fail."""
+        """Failures of the next calls, by method: (after how many rows, status, message)."""
         self.on_call: Callable[[str, Any], None] = lambda method, request: None
         self._lock = threading.RLock()
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
@@ -59,21 +59,21 @@ class BigtableServer:
         self._server.start()
 
     def make_table(self, name: str, family: str = "tfexample") -> Table:
-        """An empty table of instance `i` of project `p`."""
+        """Creates an empty table in instance `i` of project `p`."""
         return self.tables.setdefault(f"projects/p/instances/i/tables/{name}", Table([family]))
 
     def put(self, table: str, key: str, value: bytes, column: str = "tfexample:example", time: int = 1000) -> None:
-        """Writes a cell, `time` in microseconds, without the protocol."""
+        """Writes a cell directly, without the protocol; `time` is in microseconds."""
         family, qualifier = column.split(":")
         with self._lock:
             self.make_table(table).cells(key.encode())[family, qualifier.encode()].insert(0, (time, value))
 
     def close(self) -> None:
-        """Ends it, with all connections."""
+        """Stops the server and closes all connections."""
         self._server.stop(None).wait()
 
     def wait(self) -> None:
-        """Serves until the program is ended."""
+        """Serves until the program is terminated."""
         self._server.wait_for_termination()
 
     def _data_handlers(self) -> Any:
@@ -208,7 +208,7 @@ def _handler(stream: bool) -> Any:
 
 
 def _selected(keys: list[bytes], rows: Any) -> list[bytes]:
-    """The keys that a request asks for, in their order."""
+    """The keys that a request asks for, sorted."""
     if not rows.row_keys and not rows.row_ranges:
         return list(keys)
     found = {*rows.row_keys}
@@ -223,7 +223,7 @@ def _selected(keys: list[bytes], rows: Any) -> list[bytes]:
 
 
 def _chunks(key: bytes, cells: Cells, row_filter: Any) -> list[Any]:
-    """The cells of a row that pass the filter, as they travel."""
+    """The cells of a row that pass the filter, as protocol chunks."""
     chain = list(row_filter.chain.filters) or [row_filter]
     kept, strip = [(column, cell) for column in sorted(cells) for cell in cells[column]], False
     for one in chain:

@@ -1,4 +1,4 @@
-"""Images from Bigtable, through Google's client, from a server on this machine that speaks the service's protocol."""
+"""Images from Bigtable through Google's client, with a local server that speaks the service's protocol."""
 
 import importlib.util
 import logging
@@ -46,7 +46,7 @@ def _server_module() -> ModuleType:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The server, to which Google's client goes while a test runs."""
+    """The server that Google's client uses during a test."""
     server = _server_module().BigtableServer()
     monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", f"127.0.0.1:{server.port}")
     yield server
@@ -85,7 +85,7 @@ def assert_same(one: Batch, other: Batch) -> None:
 
 @pytest.fixture(params=["ours", pytest.param("google", marks=pytest.mark.peer)])
 def any_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Our server, and Google's emulator where it is installed."""
+    """Our server, and Google's emulator if it is installed."""
     if request.param == "ours":
         request.getfixturevalue("server")
         yield
@@ -145,12 +145,12 @@ def test_batches_are_those_of_the_records(server: Any, records: Path, options: d
     ours, theirs = config(**options), DataConfig(data_dir=str(records), image_size=16, num_label_classes=37)
     table, files = open_source(ours, "train"), open_source(theirs, "train")
     begun = server.calls["ReadRows"]
-    for host in range(1 if options.get("input_workers") else 2):  # processes take seconds to start
+    for host in range(1 if options.get("input_workers") else 2):  # one host only: processes take seconds to start
         expected = take(train_batches(files, theirs, batch_size=40, seed=3, host_index=host, num_hosts=2), 5)
         found = take(train_batches(table, ours, batch_size=40, seed=3, host_index=host, num_hosts=2), 5)
         assert_same(expected, found)
     if not options:
-        assert server.calls["ReadRows"] - begun < 60  # for at least 200 images, and what is read ahead
+        assert server.calls["ReadRows"] - begun < 60  # for at least 200 images and those read ahead
 
 
 def test_evaluation_takes_every_row_once(server: Any, records: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_profile_asks_for_many_rows_at_once(server: Any, records: Path) -> N
     table, files = config(), DataConfig(data_dir=str(records), image_size=16, num_label_classes=37)
     source = open_source(table, "train")
     begun = server.calls["ReadRows"]
-    found = sample_stages(source, table, batch_size=64, seed=3, num_images=150)  # 8 to warm up; 64 + 64 + 22
+    found = sample_stages(source, table, batch_size=64, seed=3, num_images=150)  # 8 for the warm-up, then 64 + 64 + 22
     assert server.calls["ReadRows"] - begun == 1 + 3
     expected = sample_stages(open_source(files, "train"), files, batch_size=64, seed=3, num_images=150)
     assert (found.encoded, found.sides) == (expected.encoded, expected.sides)
@@ -184,7 +184,7 @@ def test_rows_in_the_cache_are_not_asked_for_again(server: Any, records: Path) -
     server.on_call = lambda method, request: asked.extend(request.rows.row_keys) if method == "ReadRows" else None
     data = config(cache="decoded", num_parallel_calls=1)
     with train_batches(open_source(data, "train"), data, batch_size=37, seed=0) as batches:
-        for _ in range(60):  # further than is read ahead
+        for _ in range(60):  # more than is read ahead
             next(batches)
         before = len(asked)
         for _ in range(10):
@@ -212,7 +212,7 @@ def test_training_from_a_table_is_training_from_the_records(server: Any, records
     assert {row["split"] for row in found} == {"train", "eval"}
     assert not server.failures["ReadRows"]
 
-    # a run remembers its table, until other data are named
+    # a run remembers its table until other data are given
     before = server.calls["ReadRows"]
     assert cli.main(["eval", str(tmp_path / "table"), "--eval_batch_size=16"]) == 0
     after = server.calls["ReadRows"]
@@ -402,7 +402,7 @@ def test_what_is_interrupted_is_continued(server: Any, records: Path) -> None:
     calls = server.calls["MutateRows"]
     server.failures["MutateRows"].append((0, UNAVAILABLE, "busy"))
     assert copy(records) == 2 * 37
-    assert server.calls["MutateRows"] - calls == 6 + 1  # the files, and what was tried again
+    assert server.calls["MutateRows"] - calls == 6 + 1  # one per file, and one retry
     table, files = (open_source(data, "train") for data in (config(), DataConfig(data_dir=str(records), num_label_classes=37)))  # fmt: skip  # noqa: E501
     assert [table[i] for i in range(37)] == [files[i] for i in range(37)]
     assert copy(records) == 0
@@ -423,7 +423,7 @@ def test_a_write_goes_on_after_the_last_finished_file(server: Any, records: Path
     server.on_call, written = lambda method, request: None, len(seen)
     assert written == 26
     server.failures.clear()
-    assert copy(records) == 2 * 37 - 13  # the first file is known to be there
+    assert copy(records) == 2 * 37 - 13  # the first file is known to be complete
 
 
 def test_rows_of_other_data_stay_unless_told_otherwise(server: Any, records: Path, tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_a_damaged_description_is_named_and_can_be_replaced(server: Any, records
     with pytest.raises(UserError, match=r"Row resnet_tpu/train_ of Bigtable p/i/t: got .*\[1.*what `prepare` wrote"):
         open_source(config(), "train")
     server.make_table("t").drop(b"resnet_tpu/train_")
-    assert len(open_source(config(), "train")) == 37  # by a scan
+    assert len(open_source(config(), "train")) == 37  # found by a scan
     assert copy(records, overwrite=True) == 2 * 37
 
 

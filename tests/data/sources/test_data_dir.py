@@ -1,4 +1,4 @@
-"""Where images come from, and what is said when they do not."""
+"""Where images come from, and the errors if there are none."""
 
 import logging
 import shutil
@@ -40,7 +40,7 @@ def example(label: int, name: str = "") -> dict[str, Any]:
 
 @pytest.fixture
 def memory_dir() -> Iterator[str]:
-    """A folder that is not on this machine's disk."""
+    """A folder that is not on this machine's disk but in memory."""
     folder = f"memory://{uuid.uuid4().hex}"
     yield folder
     fsspec.filesystem("memory").rm(folder, recursive=True)
@@ -62,7 +62,7 @@ def places(source: Source) -> list[str]:
 
 
 def test_records_come_in_the_order_of_files(tmp_path: Path) -> None:
-    write(tmp_path / "train-00001-of-00003")  # an empty shard, as the original's converter leaves behind
+    write(tmp_path / "train-00001-of-00003")  # an empty shard, as left by the original's converter
     write(tmp_path / "train-00002-of-00003", example(3, "c.jpg"))
     write(tmp_path / "train-00000-of-00003", example(1, "a.jpg"), example(2, "b.jpg"))
     source = open_source(config(tmp_path, num_label_classes=3), "train")
@@ -108,10 +108,10 @@ def test_classes_are_counted_from_labels_once(
         patched.setattr("resnet_tpu.data.sources.classes.read_label", Mock(side_effect=AssertionError))
         moved = tmp_path.rename(tmp_path.with_name("moved"))
         assert classes(moved) == (FLOWERS, 3)
-        assert classes(moved, num_label_classes=7) == (None, 7)  # not looked at
+        assert classes(moved, num_label_classes=7) == (None, 7)  # labels are not read
     (moved / "_index" / "classes.json").write_text("[" * 5)  # damaged
     assert classes(moved) == (FLOWERS, 3)
-    write(moved / "train-1", named(4, "lily"))  # another file
+    write(moved / "train-1", named(4, "lily"))  # the file was replaced
     assert classes(moved) == ([*FLOWERS, "lily"], 4)
     (moved / "labels.txt").write_text("a\nb\nc\nd\n")
     assert classes(moved) == (["a", "b", "c", "d"], 4)
@@ -158,7 +158,7 @@ def test_labels_in_a_bucket_are_counted_only_where_that_reads_little(
     assert "its labels are not counted, as that would read all of its 0.0 GB: the 1000 classes of" in caplog.text
     assert classes(memory_dir, cache_folder="none") == (FLOWERS, 3)
     monkeypatch.setattr("resnet_tpu.data.sources.classes.read_label", Mock(side_effect=AssertionError))
-    assert classes(memory_dir, cache_folder="none") == (FLOWERS, 3)  # kept on this machine
+    assert classes(memory_dir, cache_folder="none") == (FLOWERS, 3)  # stored on this machine
 
 
 def test_number_of_classes(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_random_labels_follow_from_the_file_name_alone(tmp_path: Path) -> None:
     for split, label in splits:
         write(tmp_path / f"{split}-0", *(example(label, name) for name in names))
         random = open_source(config(tmp_path, lth_use_random_label=True), split)
-        assert labels(random) == [361, 611]  # those of TensorFlow's hash, modulo 1000
+        assert labels(random) == [361, 611]  # TensorFlow's hashes modulo 1000
         assert [sample.name for sample in samples(random)] == [*names]
     few = open_source(config(tmp_path, lth_use_random_label=True, num_label_classes=7), "train")
     assert labels(few) == [10039506620223816361 % 7, 5943321549862734611 % 7]
@@ -226,7 +226,7 @@ def test_missing_split_and_empty_files(tmp_path: Path) -> None:
 
 
 def test_unfinished_and_incomplete_data_sets(class_folders: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
-    out = tmp_path / "out [1]"  # no pattern
+    out = tmp_path / "out [1]"  # must not be taken for a pattern
     run(class_folders, out, train_shards=3)
     assert len(open_source(config(out), "train")) == 32
     (out / "train-00001-of-00003").rename(tmp_path / "elsewhere")
@@ -244,7 +244,7 @@ def test_damaged_records_name_their_place(tmp_path: Path) -> None:
     path = tmp_path / "train-00000-of-00001"
     write(path, example(1, "a"), b"no example", example(1, "c"))
     data = bytearray(path.read_bytes())
-    data[-6] ^= 1  # the payload of the last record
+    data[-6] ^= 1  # in the payload of the last record
     path.write_bytes(data)
     source = open_source(config(tmp_path), "train")
     assert source[0].name == "a"
@@ -386,7 +386,7 @@ def test_synthetic_images_can_be_told_apart_by_colour() -> None:
 
 def test_a_folder_to_predict_may_have_any_name_and_hold_folders(tmp_path: Path, draw: Callable[..., Path]) -> None:
     paths = [draw(tmp_path / "roses [2020] *" / name) for name in ("deep/a.jpg", "b.JPG")]
-    (tmp_path / "roses [2020] *" / "album.jpg").mkdir()  # no image, whatever its name
+    (tmp_path / "roses [2020] *" / "album.jpg").mkdir()  # a folder, despite its name
     source = FileSource([str(tmp_path / "roses [2020] *")], ["deep", "other"])
     assert [source.where(i) for i in range(len(source))] == sorted(map(str, paths))
     assert [source[i].label for i in range(len(source))] == [UNKNOWN_LABEL, 0]

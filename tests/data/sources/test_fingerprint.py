@@ -1,4 +1,4 @@
-"""The hash is TensorFlow's, for texts of every length that it treats in a way of its own."""
+"""The hash equals TensorFlow's, for texts of all lengths that it treats differently."""
 
 import random
 
@@ -8,7 +8,7 @@ from resnet_tpu.data.sources.fingerprint import fingerprint
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),  # the values of tf.strings.to_hash_bucket_fast
+    ("text", "expected"),  # values of tf.strings.to_hash_bucket_fast
     [
         (b"", 11160318154034397263),
         (b"a", 12917804110809363939),

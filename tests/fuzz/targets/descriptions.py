@@ -1,4 +1,4 @@
-"""What folders say of themselves in JSON: bundles, manifests, runs, measurements, labels, states of `prepare`."""
+"""JSON files that describe a folder: bundles, manifests, runs, metrics, labels, states of `prepare`."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ _FOLDER = tempfile.TemporaryDirectory()
 
 
 def one_input(data: bytes) -> None:
-    """`data` as each of these files, by itself and with the checksum that makes it believed."""
+    """`data` as each of these files, and as JSON with a valid checksum."""
     for place, read in _READERS.items():
         file = Path(_FOLDER.name) / place
         file.parent.mkdir(exist_ok=True, parents=True)
@@ -56,7 +56,7 @@ def _read_options(folder: str) -> None:
 
 
 def _write_more(model_dir: str) -> None:
-    """A run that goes on from the middle of its measurements drops the later ones, and can be read."""
+    """A run resumed in the middle of its measurements drops the later ones, and remains readable."""
     rows = read_metrics(model_dir)
     steps = sorted(row["step"] for row in rows)
     with MetricsWriter(model_dir, resume_step=steps[len(steps) // 2] if steps else 0):

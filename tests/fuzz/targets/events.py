@@ -1,4 +1,4 @@
-"""TensorBoard's event files, of whoever wrote them."""
+"""TensorBoard's event files, whoever wrote them."""
 
 import contextlib
 import math

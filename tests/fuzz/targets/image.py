@@ -1,4 +1,4 @@
-"""Image files: whatever is in them is decoded to the size that was checked, by every verb alike, or refused."""
+"""Image files: whatever they contain is decoded to the size that was checked, by all verbs alike, or refused."""
 
 import io
 import os
@@ -22,7 +22,7 @@ _MAX_PIXELS = 1 << 18
 def one_input(data: bytes) -> None:
     """`data` as a file for training, evaluation, serving and `prepare`."""
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = _MAX_PIXELS // 2  # what `prepare` keeps to is twice that
+    Image.MAX_IMAGE_PIXELS = _MAX_PIXELS // 2  # the limit of `prepare` is twice that
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -75,7 +75,7 @@ def _evaluated(data: bytes, preprocessing: Preprocessing = "tf") -> np.ndarray |
 
 
 def _train(data: bytes, *, bounded: bool) -> None:
-    """Training has no bound of its own: only what is small enough for the others."""
+    """Training has no limit of its own, so it only gets images small enough for the others."""
     if bounded:
         out = np.empty((_SIZE, _SIZE, 3), np.uint8)
         train_image(data, _SIZE, np.random.default_rng(len(data)), out)

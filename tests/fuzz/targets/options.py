@@ -1,4 +1,4 @@
-"""Options from YAML files, override strings and flags: a configuration that can be written down, or one error."""
+"""Options from YAML files, override strings and flags: they give a config that can be saved, or one error."""
 
 import contextlib
 import json
@@ -20,9 +20,9 @@ _NAMES = list(OPTIONS)
 
 
 def one_input(data: bytes) -> None:
-    """`data` as a YAML file, an override string, the value of the option that its first byte names, a flag."""
+    """`data` as a YAML file, an override string, a flag, and a value of the option that its first byte selects."""
     text = data.decode("utf-8", "replace")
-    if "://" in text or "/" in text:  # a file of this machine, or a bucket
+    if "://" in text or "/" in text:  # could be a file of this machine, or a bucket
         return
     _FILE.write_bytes(data)
     name, value = _NAMES[data[0] % len(_NAMES)] if data else "seed", text[1:]

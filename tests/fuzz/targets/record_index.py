@@ -1,4 +1,4 @@
-"""The kept index of a file of records: whatever it says, the records are those of the file."""
+"""The stored index of a record file: whatever it says, the records read are those of the file."""
 
 import tempfile
 from pathlib import Path
@@ -16,7 +16,7 @@ _RECORDS = [b"abc", b"", b"defgh" * 9]
 
 
 def one_input(data: bytes) -> None:
-    """`data` as the file of an index, and as rows of one."""
+    """`data` as an index file, and as the rows of one."""
     rows = np.frombuffer(data[: len(data) // 16 * 16], np.int64).reshape(-1, 2)
     if not _FILE.exists():
         with RecordWriter(str(_FILE)) as writer:

@@ -1,4 +1,4 @@
-"""Files of records, and what the records hold: whatever is in them is read, or left out as damaged."""
+"""Record files and the examples in them: whatever they contain is read, or left out as damaged."""
 
 import tempfile
 from pathlib import Path
@@ -22,7 +22,7 @@ def one_input(data: bytes) -> None:
 
 
 def _read(content: bytes) -> list[bytes]:
-    """The records that are found in order, which are those found by their numbers."""
+    """The records found by reading in order, which must equal those found by number."""
     _FILE.write_bytes(content)
     damage: list[RecordError] = []
     records = list(read_records(str(_FILE), skip_bad=True, on_bad=damage.append))

@@ -1,4 +1,4 @@
-"""Files of weights in the form of safetensors: header, notes, arrays."""
+"""Weights in the safetensors format: header, metadata, arrays."""
 
 import contextlib
 import tempfile
@@ -25,7 +25,7 @@ def one_input(data: bytes) -> None:
 
 
 def _read() -> None:
-    """What is read has the names, shapes and types that the outline says."""
+    """The arrays read must have the names, shapes and types in the outline."""
     outline, arrays = (_arrays_of(read) for read in (torch.read_outline, torch.read_state_dict))
     if outline is not None and arrays is not None:
         assert [(name, a.shape, a.dtype) for name, a in sorted(outline.items())] == [

@@ -1,4 +1,4 @@
-"""Tables that people write: photos and boxes as CSV, boxes as XML, class names, phases of an experiment."""
+"""Tables written by people: photos and boxes as CSV, boxes as XML, class names, phases of an experiment."""
 
 import contextlib
 import tempfile

@@ -20,7 +20,7 @@ _DATA = bytes(256)
 
 
 def one_input(data: bytes) -> None:
-    """`data` as an index, a block of one, a compressed block, the description of a variable, a file `checkpoint`."""
+    """`data` as an index, a block of one, a compressed block, a variable's description, and a `checkpoint` file."""
     Path(f"{_PREFIX}.data-00000-of-00001").write_bytes(_DATA)
     with contextlib.suppress(ValueError):
         decompress_snappy(data)
@@ -35,7 +35,7 @@ def one_input(data: bytes) -> None:
 
 
 def _table(block: bytes, compression: int) -> bytes:
-    """A table of one block, with sound checksums around it."""
+    """A table of one block, with correct checksums."""
     out = b""
 
     def add(content: bytes, kind: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Files of torch.save: read or refused, with no more bytes of arrays than the file has."""
+"""Files of torch.save: read or refused, with no more bytes in arrays than in the file."""
 
 import contextlib
 import pickle

@@ -1,4 +1,4 @@
-"""Several processes of the program on this machine, as the tests of this folder start them."""
+"""Starts several processes of the program on this machine, for the tests of this folder."""
 
 import contextlib
 import os
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_SECS = 400  # with a machine that is busy with other tests
+PATIENCE_SECS = 400  # for a machine that is busy with other tests
 
 
 @dataclass
 class Process:
-    """One of them, its output in a file."""
+    """One of the processes, with its output in a file."""
 
     popen: "subprocess.Popen[bytes]"
     log: Path
@@ -28,7 +28,7 @@ class Process:
         return self.log.read_text()
 
     def wait_for(self, text: str) -> None:
-        """Returns when it has written `text`."""
+        """Waits until the process has written `text`."""
         until = time.monotonic() + PATIENCE_SECS
         while text not in self.said():
             if self.popen.poll() is not None or time.monotonic() > until:
@@ -36,7 +36,7 @@ class Process:
             time.sleep(0.05)
 
     def end(self) -> tuple[int, str]:
-        """Its exit code, and all it has written."""
+        """Waits for the end of the process; its exit code, and all that it has written."""
         try:
             code = self.popen.wait(PATIENCE_SECS)
         except subprocess.TimeoutExpired:
@@ -45,7 +45,7 @@ class Process:
 
 
 def free_port(first: int = 0) -> int:
-    """A port at which nobody listens, from `first` on; with 0 one that the system gives to nobody else for a while."""
+    """An unused port, from `first` on; with 0, one that the system will not give to others for a while."""
     for port in range(first, 65536):
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", port))
@@ -57,12 +57,12 @@ def free_port(first: int = 0) -> int:
 def start(
     folder: Path, words: Mapping[int, Sequence[str]], *, count: int | None = None, by_slurm: bool = False
 ) -> Iterator[list[Process]]:
-    """`resnet-tpu` with the words for each process by number, of `count` that are to meet; all are killed in the end.
+    """Starts `resnet-tpu` with the words for each process number, in a group of `count`; all are killed in the end.
 
-    Each has one device. They find each other by their options, or by what Slurm's srun leaves in the environment.
+    Each has one device. They find each other by their options, or by the environment variables of Slurm's srun.
     """
     port = free_port(61440 if by_slurm else 0)
-    # XLA sizes its thread pool by NPROC: with fewer threads than collectives at a time they wait for each other
+    # XLA sizes its thread pool by NPROC: with fewer threads than simultaneous collectives, these would deadlock
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "16", "JAX_PLATFORMS": "cpu"}
     processes = []
     try:

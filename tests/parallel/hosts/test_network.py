@@ -1,6 +1,6 @@
 """Hosts on a network: processes in network namespaces with addresses of their own, joined by a bridge.
 
-Needs root and iproute2. Nothing but these namespaces is touched, and all of them are removed in the end.
+Needs root and iproute2. Only these namespaces are touched, and all of them are removed in the end.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="network namespaces are root's to make"),
 ]
 
-BOUND_SECS = 90  # heartbeats of 10 s, and a machine that is busy with other tests
+BOUND_SECS = 90  # allows for heartbeats of 10 s and a machine that is busy with other tests
 
 
 def _neighbour(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"hosts_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
+    sys.modules[spec.name] = module  # dataclasses look the module up there
     spec.loader.exec_module(module)
     return module
 
@@ -46,14 +46,14 @@ def _ip(*words: str) -> None:
 
 
 class Network:
-    """Hosts at 10.0.0.1, 10.0.0.2, ... of a bridge that stands in a namespace of its own."""
+    """Hosts at 10.0.0.1, 10.0.0.2, ..., joined by a bridge in a namespace of its own."""
 
     def __init__(self, count: int) -> None:
         self.name = f"rt{os.getpid()}"
         self.hosts = [f"{self.name}h{number}" for number in range(count)]
 
     def make(self) -> None:
-        """Namespaces, bridge and links."""
+        """Creates namespaces, bridge and links."""
         _ip("netns", "add", self.name)
         _ip("-n", self.name, "link", "add", "bridge", "type", "bridge")
         _ip("-n", self.name, "link", "set", "bridge", "up")
@@ -71,7 +71,7 @@ class Network:
         _ip("-n", self.name, "link", "set", f"port{number}", "down")
 
     def slow_down(self, number: int, milliseconds: int) -> None:
-        """Delays all that goes to a host; skips the test where the kernel cannot."""
+        """Delays all traffic to a host; skips the test if the kernel cannot do this."""
         delay = ["root", "netem", "delay", f"{milliseconds}ms"]
         command = ["tc", "-n", self.name, "qdisc", "add", "dev", f"port{number}", *delay]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,14 +79,14 @@ class Network:
             pytest.skip(f"no added latency here: {done.stderr.strip()}")
 
     def remove(self) -> None:
-        """All namespaces, and with them what is in them."""
+        """Removes all namespaces with everything in them."""
         for name in (self.name, *self.hosts):
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
 @contextlib.contextmanager
 def network(count: int) -> Iterator[Network]:
-    """A network while it is used."""
+    """A network that exists while it is used."""
     made = Network(count)
     try:
         try:
@@ -100,7 +100,7 @@ def network(count: int) -> Iterator[Network]:
 
 @contextlib.contextmanager
 def started(hosts: Network, folder: Path, words: Sequence[str]) -> Iterator[list[Any]]:
-    """`resnet-tpu` with the words on each host; all are killed in the end."""
+    """Runs `resnet-tpu` with these words on each host; all processes are killed in the end."""
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "16", "JAX_PLATFORMS": "cpu"}
     found = []
     try:
@@ -110,7 +110,7 @@ def started(hosts: Network, folder: Path, words: Sequence[str]) -> Iterator[list
                 "coordinator_address": "10.0.0.1:8476", "num_processes": len(hosts.hosts), "process_id": number,
             }  # fmt: skip
             named = [f"--{name}={value}" for name, value in options.items()]
-            # A name of its own that leads to its address: so do the hosts of a network find each other's collectives.
+            # Each host gets a name that resolves to its address, which the others need to connect for collectives.
             here = f"hostname {host}; echo 10.0.0.{number + 1} {host} >{names}; mount --bind {names} /etc/hosts"
             inside = ["unshare", "--uts", "--mount", "sh", "-ec", f'{here}; exec "$@"', "sh"]
             command = ["ip", "netns", "exec", host, *inside, sys.executable, "-m", "resnet_tpu", *words, *named]
@@ -125,7 +125,7 @@ def started(hosts: Network, folder: Path, words: Sequence[str]) -> Iterator[list
 
 
 def train_and_end(hosts: Network, folder: Path, words: Sequence[str]) -> None:
-    """Trains on all hosts until each has ended well."""
+    """Trains on all hosts, and checks that each ends without an error."""
     with started(hosts, folder, words) as running:
         results = [process.end() for process in running]
     assert [code for code, _ in results] == [0] * len(running), results

@@ -1,4 +1,4 @@
-"""Several processes: what they refuse, and how they meet, agree, stop and lose each other."""
+"""Several processes: what they refuse, how they find each other, agree and stop, and what happens if one is lost."""
 
 import json
 import re
@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
     "resnet_depth": 8, "resnet_width": 4, "precision": "float32", "train_batch_size": 16, "eval_batch_size": 16,
     "learning_rate_schedule": "constant", "iterations_per_loop": 2, "keep_checkpoint_max": 1000,
 }  # fmt: skip
-"""Of a training that is quick once it is compiled; the same network everywhere, to be compiled once."""
+"""A training that is quick once compiled; all tests use the same network, so it is compiled only once."""
 
 Started = Callable[..., AbstractContextManager[list[Any]]]
 
@@ -36,14 +36,14 @@ VARYING = ("time", "images_per_sec", "input_wait_share")
 
 
 def words(model_dir: Path, verb: str = "train", **changes: Any) -> list[str]:
-    """The command line of a training, or of what is done with it afterwards."""
+    """The command line of a training, or of another verb on its result."""
     where = [f"--model_dir={model_dir}"] if verb == "train" else [str(model_dir)]
     options = OPTIONS | changes if verb == "train" else changes
     return [verb, *where, *(f"--{name}={value}" for name, value in options.items())]
 
 
 def alone(model_dir: Path, devices: int, **changes: Any) -> None:
-    """The same training by one process with as many devices."""
+    """Runs the same training in one process with so many devices."""
     train(Config().replace(**(OPTIONS | {"model_dir": str(model_dir), "num_cores": devices} | changes)))
 
 
@@ -60,7 +60,7 @@ def rows_of(model_dir: Path, split: str) -> dict[int, dict[str, float]]:
 
 
 def check_the_same_training(one: Path, other: Path) -> None:
-    """Losses and parameters agree to the rounding of float32 sums, which are added in another order, over few steps."""
+    """Losses and parameters must agree, up to float32 sums that are taken in another order, over few steps."""
     for split, rtol in (("train", 1e-5), ("eval", 1e-4)):
         expected, found = rows_of(one, split), rows_of(other, split)
         assert expected.keys() == found.keys()
@@ -73,7 +73,7 @@ def check_the_same_training(one: Path, other: Path) -> None:
 
 
 def run(started: Started, folder: Path, arguments: list[str], count: int) -> list[str]:
-    """What each of `count` processes wrote that ended well."""
+    """Runs `count` processes, which must end without an error, and returns their output."""
     with started(folder, dict.fromkeys(range(count), arguments)) as processes:
         results = [process.end() for process in processes]
     assert [code for code, _ in results] == [0] * count, results
@@ -117,7 +117,7 @@ def test_on_a_plain_machine_a_process_is_alone() -> None:
     [
         ({}, False),
         ({"SLURM_NTASKS": "1", "SLURM_STEP_NODELIST": "a"}, False),
-        ({"SLURM_NTASKS": "4"}, False),  # in the batch script itself, not in srun
+        ({"SLURM_NTASKS": "4"}, False),  # in the batch script itself, not under srun
         ({"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a[1-4]"}, True),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
@@ -139,14 +139,14 @@ def test_a_cluster_is_known_by_the_environment(
 
 @pytest.mark.parametrize("name", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"])
 @pytest.mark.parametrize("value", ["", "four", "1" * 5_000], ids=["empty", "word", "digits"])
-def test_a_number_of_processes_that_is_none(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_number_of_processes_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=rf"^\${name} in the environment: got '"):
         rendezvous.is_in_cluster(Config().run)
 
 
 @pytest.mark.parametrize("port", ["²", "9" * 5_000, "65536", "-1", ""])
-def test_a_port_that_is_none(port: str) -> None:
+def test_an_invalid_port_is_refused(port: str) -> None:
     run = Config().replace(coordinator_address=f"10.0.0.1:{port}", num_processes=2, process_id=0).run
     with pytest.raises(UserError, match="coordinator_address: got 10"):
         rendezvous.meet(run)
@@ -159,7 +159,7 @@ def test_a_port_that_is_none(port: str) -> None:
         pytest.param(1, r"got no answer from 127.0.0.1:\d+ within 3 s", marks=pytest.mark.long),
     ],
 )
-def test_who_never_comes_is_not_waited_for_for_ever(
+def test_waiting_for_a_process_that_never_comes_is_limited(
     started: Started, tmp_path: Path, number: int, message: str
 ) -> None:
     with started(tmp_path, {number: words(tmp_path, coordinator_timeout=3)}, count=2) as (process,):
@@ -195,7 +195,7 @@ def test_an_error_in_one_process_ends_all(started: Started, tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def by_two(started: Started, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A run of two processes, and what each of them said."""
+    """A run by two processes, and the output of each."""
     folder = tmp_path_factory.mktemp("two")
     arguments = words(folder / "run", train_steps=TOTAL, steps_per_eval=3, save_checkpoints_steps=2)
     return folder / "run", run(started, folder, arguments, 2)
@@ -206,7 +206,7 @@ def test_two_processes_train_as_one_with_two_devices(by_two: tuple[Path, list[st
     model_dir, said = by_two
     alone(tmp_path, 2, train_steps=TOTAL, steps_per_eval=3, save_checkpoints_steps=2)
     check_the_same_training(tmp_path, model_dir)
-    assert rows_of(model_dir, "eval").keys() == {3, TOTAL}  # of 37 images each, which two hosts cannot share evenly
+    assert rows_of(model_dir, "eval").keys() == {3, TOTAL}  # on 37 images, which two hosts cannot share evenly
     assert {path.name for path in (model_dir / "checkpoints").iterdir()} == {"2", "3", "4", "5"}
     assert len(list(model_dir.glob("events.out.*"))) == 1
     assert "Step 5 of 5" in said[0]
@@ -236,13 +236,13 @@ def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_r
     endless = words(model_dir, mode="train", train_steps=1_000_000, save_checkpoints_steps=10)
     with started(tmp_path, {0: endless, 1: endless}) as processes:
         processes[0].wait_for("Step 10 of")
-        processes[1].popen.send_signal(signal.SIGHUP)  # not the one that writes
+        processes[1].popen.send_signal(signal.SIGHUP)  # not the process that writes
         results = [process.end() for process in processes]
     assert [code for code, _ in results] == [129, 129], results
     stopped_at = store.steps_in(str(model_dir / "checkpoints"))[-1]
     assert stopped_at == max(rows_of(model_dir, "train")) + 1  # no work was lost
 
-    listening = [*endless, "--heartbeat_timeout=10"]  # for a loss to be noticed sooner
+    listening = [*endless, "--heartbeat_timeout=10"]  # so that a loss is noticed sooner
     with started(tmp_path, {0: listening, 1: listening}) as processes:
         processes[0].wait_for(f"Step {stopped_at // 10 * 10 + 30} of")
         processes[1].popen.kill()
@@ -253,7 +253,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_r
     kept = store.steps_in(str(model_dir / "checkpoints"))[-1]
     assert kept > stopped_at
 
-    # one process goes on from there, with the same images as two would
+    # one process continues from there, with the same images as two would
     shutil.copytree(model_dir, tmp_path / "by_one")
     alone(tmp_path / "by_one", 2, mode="train", train_steps=kept + 3)
     run(started, tmp_path, words(model_dir, mode="train", train_steps=kept + 3), 2)
@@ -261,7 +261,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_r
 
 
 def check_that_a_lost_process_was_said(code: int, text: str) -> None:
-    """By us where a collective noticed it first (3), else by JAX, which aborts."""
+    """Reported by us (exit code 3) if a collective noticed the loss first, otherwise by JAX, which aborts."""
     assert (code, "an end in the middle of the work" in text) == (3, True) or (
         code == -signal.SIGABRT and "another task died" in text
     ), (code, text)
@@ -316,7 +316,7 @@ def test_the_commands_of_the_page_run_together(started: Started, tmp_path: Path)
             photo = np.clip(rng.normal(grey, 30, (60, 80, 3)), 0, 255).astype(np.uint8)
             cv2.imwrite(str(tmp_path / "photos" / name / f"{number}.jpg"), photo)
     places = {"photos": str(tmp_path / "photos"), "shared": str(tmp_path / "shared")}
-    own = ("coordinator_address", "num_processes", "process_id")  # the fixture gives them, with a free port
+    own = ("coordinator_address", "num_processes", "process_id")  # given by the fixture instead, with a free port
     words = [
         [
             f"{name}={places.get(value, value)}" if value else name

@@ -1,4 +1,4 @@
-"""Pruning by several processes: the same phases as by one, each written once."""
+"""Pruning with several processes: the same phases as with one, each recorded once."""
 
 import shutil
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def test_two_processes_prune_as_one_with_two_devices(
             ends = [process.end() for process in processes]
         assert [code for code, _ in ends] == [0, 0], ends
         said = ends[0][1]
-    assert "Step " not in said  # the second time finds that all is done
+    assert "Step " not in said  # the second call finds everything done
 
     for level in LEVELS:
         alone, together = (tmp_path / who / "seed_0" / "lr_rewinding" / level for who in ("alone", "together"))
@@ -62,5 +62,5 @@ def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def steps_and_splits(model_dir: Path) -> list[tuple[int, str]]:
-    """What was written down, in its order."""
+    """What was recorded, in order."""
     return [(row["step"], row["split"]) for row in read_metrics(str(model_dir))]

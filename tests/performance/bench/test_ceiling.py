@@ -31,9 +31,9 @@ def test_what_is_estimated() -> None:
     assert [list(row[1:4]) for row in rows] == [
         ["20,000", "50.0", "50.0"], ["3,000", "640.0", "640.0"], ["3,000", "20.0", "640.0"],
     ]  # fmt: skip
-    assert list(rows[0][4:]) == ["20,000"] * 3  # Python's lock
+    assert list(rows[0][4:]) == ["20,000"] * 3  # limited by Python's GIL
     assert list(rows[1][4:]) == ["20,000"] * 3  # the same
-    assert list(rows[2][4:]) == ["25,000", "50,000", "50,000"]  # the cores, then the parent
+    assert list(rows[2][4:]) == ["25,000", "50,000", "50,000"]  # limited by the cores, then by the parent
 
 
 @needs_library
@@ -89,7 +89,7 @@ def test_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("other", ["--peers=grain", "--variants"])
-def test_nobody_else_takes_part(other: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ceiling_with_peers_or_variants_is_refused(other: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "input", "--ceiling", other]) == 2
     assert "ceiling: got peers or variants as well, expected neither." in capsys.readouterr().err
 

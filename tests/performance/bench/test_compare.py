@@ -1,4 +1,4 @@
-"""The harness of all benchmarks: who runs when, what is made of the figures, and that nothing is left behind."""
+"""The harness of all benchmarks: who runs when, how figures are evaluated, and that nothing is left behind."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from resnet_tpu.system.machine import num_cores
 
 
 def python(code: str) -> list[str]:
-    """The command that runs this code."""
+    """The command that runs this Python code."""
     return [sys.executable, "-c", code]
 
 

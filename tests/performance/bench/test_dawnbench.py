@@ -1,4 +1,4 @@
-"""The DAWNBench job end to end on a tiny data set, and after a kill; its phases against the original's numbers."""
+"""The DAWNBench job end to end on a tiny data set, also after a kill; its phases compared with the original's."""
 
 import json
 import os
@@ -29,7 +29,7 @@ HEADER = "epoch\thours\ttop1Accuracy\ttop5Accuracy"
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven classes of noise about a colour: 14 images to train on, 21 to evaluate."""
+    """Seven classes, each noise around a colour: 14 images for training, 21 for evaluation."""
     folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
     for split, count in (("train", 2), ("validation", 3)):
         for label in range(7):
@@ -41,7 +41,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(photos: Path, model_dir: Path, *others: str) -> list[str]:
-    """A job of three epochs, two steps each."""
+    """The command of a job with three epochs of two steps each."""
     words = f"""--data_dir={photos} --model_dir={model_dir} --resnet_depth=8 --resnet_width=4 --image_size=32
         --precision=float32 --train_batch_size=7 --eval_batch_size=7 --train_steps=3epochs --num_cores=1""".split()
     return [sys.executable, "-m", "resnet_tpu", "bench", "dawnbench", *words, *others]
@@ -56,7 +56,7 @@ def table(model_dir: Path) -> list[list[float]]:
 
 @pytest.fixture(scope="module")
 def job(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model_dir of a job that ran to its end, evaluated beside the training."""
+    """The model_dir of a completed job, with evaluation running in parallel to the training."""
     model_dir = tmp_path_factory.mktemp("job") / "run"
     done = subprocess.run(command(photos, model_dir), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_run_again_it_changes_nothing(job: Path) -> None:
     names = ("results.tsv", "START", "dawnbench.json", "labels.txt")
     before = [(job / name).read_bytes() for name in names]
     steps = store.steps_in(str(job / "checkpoints"))
-    assert cli.main(["bench", "dawnbench", f"--model_dir={job}"]) == 0  # options that are left out are as before
+    assert cli.main(["bench", "dawnbench", f"--model_dir={job}"]) == 0  # omitted options are as before
     assert [(job / name).read_bytes() for name in names] == before
     assert store.steps_in(str(job / "checkpoints")) == steps
 
@@ -105,13 +105,13 @@ def test_evaluation_may_follow_the_training_on_its_own(job: Path, tmp_path: Path
 
 def test_evaluation_gives_up_after_its_timeout(job: Path, tmp_path: Path) -> None:
     waiting = tmp_path / "run"
-    shutil.copytree(job, waiting, ignore=shutil.ignore_patterns("6"))  # the last checkpoint is still to come
+    shutil.copytree(job, waiting, ignore=shutil.ignore_patterns("6"))  # lacks the last checkpoint
     assert cli.main(["bench", "dawnbench", "--mode=eval", "--eval_timeout=0", f"--model_dir={waiting}"]) == 0
     assert table(waiting) == table(job)[:2]
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 300) -> None:
-    """Returns when `is_so`."""
+    """Waits until `is_so` returns true; fails with `what` after so many seconds."""
     until = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < until, what
@@ -119,7 +119,7 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 300) -> No
 
 
 def is_alive(group: int) -> bool:
-    """Whether a process of the group is there."""
+    """Whether any process of the group exists."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -239,7 +239,7 @@ def test_verdict() -> None:
         ({"mode": "eval"}, DawnbenchOptions(), r"model_dir: got .* without START, expected a DAWNBench job"),
     ],
 )
-def test_what_cannot_be(options: dict[str, str | bool], own: DawnbenchOptions, message: str, tmp_path: Path) -> None:
+def test_bad_options(options: dict[str, str | bool], own: DawnbenchOptions, message: str, tmp_path: Path) -> None:
     config = Config().replace(**({"data_dir": "nowhere", "model_dir": str(tmp_path)} | options))
     with pytest.raises(UserError, match="^" + message):
         dawnbench(config, own)

@@ -1,4 +1,4 @@
-"""`bench input` as it is typed, over records of drawn photos; its table, its record, its picture, its mistakes."""
+"""`bench input` as typed, on records of generated photos: its table, record, picture and error messages."""
 
 import csv
 import dataclasses
@@ -31,14 +31,14 @@ HEADER = ["pipeline", "images/s", "times Grain, OpenCV", "range", "CPU ms/image"
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five JPEGs."""
+    """A folder with five JPEGs."""
     folder = tmp_path_factory.mktemp("photos")
     draw_photos(folder, 5, height=60, width=80)
     return folder
 
 
 def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
-    """The rows that `bench input` prints as CSV."""
+    """The rows of CSV that `bench input` prints."""
     assert cli.main(["bench", "input", *arguments, "--quick", "--format=csv", "--image_size=32"]) == 0
     return list(csv.reader(capsys.readouterr().out.splitlines()))
 
@@ -151,7 +151,7 @@ def test_measuring_leaves_the_first_epoch_out(tmp_path: Path) -> None:
         "grain",
         pytest.param("spdl", marks=pytest.mark.peer("spdl-core")),
         pytest.param("dali", marks=pytest.mark.peer("nvidia-dali-cuda120")),
-        pytest.param(  # its writer forks, which JAX warns of where other tests have brought it up
+        pytest.param(  # its writer forks, of which JAX warns if other tests have initialised it
             "ffcv", marks=[pytest.mark.peer("ffcv"), pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")]
         ),
     ],
@@ -194,7 +194,7 @@ def test_bars_are_as_long_as_their_values(tmp_path: Path) -> None:
     pixels = cv2.imread(str(path))
     assert pixels is not None
     blue, grey = ((pixels == colour).all(-1).sum(1) for colour in ((0xC4, 0x62, 0x0B), (0x76, 0x6D, 0x65)))
-    ours, peer = (np.median(row[row > 20]) for row in (blue, grey))  # the frame is grey as well, but thin
+    ours, peer = (np.median(row[row > 20]) for row in (blue, grey))  # the frame is grey too, but thin
     assert ours == pytest.approx(4 * peer, rel=0.02)
 
 

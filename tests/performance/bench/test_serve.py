@@ -1,4 +1,4 @@
-"""`bench serve` as it is typed, over a tiny bundle; its clients against a server that is none."""
+"""`bench serve` as typed, with a tiny bundle, and its clients against fake servers."""
 
 import contextlib
 import csv
@@ -31,7 +31,7 @@ pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """ResNet-18 with 4 channels at 32 px."""
+    """A bundle of a ResNet-18 of width 4 at 32 px."""
     config = Config().replace(resnet_depth=18, resnet_width=4, image_size=32, export_forms="onnx,stablehlo")
     return make_bundle(config, tmp_path_factory.mktemp("bundle"), ["a", "b", "c"])
 
@@ -97,7 +97,7 @@ def test_peers_run_only_what_is_the_same_network(bundle: str, tmp_path: Path) ->
     config = Config().replace(resnet_depth=18, image_size=64, export_forms="stablehlo")
     notes = runtimes.choose(open_bundle(make_bundle(config, tmp_path, ["a", "b"])), runtimes.RUNTIMES)[1]
     assert "Left out: PyTorch, which has no such network." not in notes
-    assert "Left out: Keras, which has no such network." in notes  # it begins at 50 layers
+    assert "Left out: Keras, which has no such network." in notes  # its ResNets begin at 50 layers
 
 
 def test_nothing_is_said_of_peers_that_nobody_asked_for(bundle: str) -> None:
@@ -115,7 +115,7 @@ def test_a_runtime_is_measured_without_jax() -> None:
 def test_pytorch_takes_the_same_images(tmp_path: Path) -> None:
     try:
         importlib.import_module("torchvision")
-    except (ImportError, RuntimeError) as error:  # the latter from a torchvision made for another torch
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
         pytest.skip(f"no usable torchvision: {error}")
     config = Config().replace(resnet_depth=18, image_size=64, export_forms="stablehlo")
     bundle = open_bundle(make_bundle(config, tmp_path, ["a", "b"]))
@@ -124,7 +124,7 @@ def test_pytorch_takes_the_same_images(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """The URL of something that sends these bytes for each piece of a request's end, and hangs up if they are none."""
+    """The URL of a fake server that sends these bytes at the end of each request, or hangs up if there are none."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -149,7 +149,7 @@ def answering(answer: bytes) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """Three clients with two photos, for a fifth of a second."""
+    """A load of three clients with two photos for a fifth of a second."""
     folder = tmp_path_factory.mktemp("photos")
     draw_photos(folder, 2, height=40, width=50)
     return Load("", "m", "multipart", sorted(map(str, folder.glob("*/*"))), 3, 0.2, 0.05)

@@ -79,7 +79,7 @@ def test_a_gpu_is_not_compared_with_a_cpu() -> None:
         check_devices({"resnet-tpu": "gpu", "PyTorch": "cpu"})
 
 
-def test_a_peer_for_gpus_is_none_of_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_peer_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for here, other in ((False, "torch_compiled"), (True, "torch_kept")):
         monkeypatch.setattr(step, "has_gpu", lambda here=here: here)
         assert cli.main(["bench", "step", f"--peers={other}"]) == 2
@@ -94,7 +94,7 @@ def test_alone_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     header, row = capsys.readouterr().out.splitlines()
     assert header.startswith("step,program,images/s")
     assert "ResNet-18, 64 px, batch 8, float32" in row
-    assert re.search(r",resnet-tpu \((cpu|plain)\),", row)  # which kernels they were
+    assert re.search(r",resnet-tpu \((cpu|plain)\),", row)  # names the kernels used
     (case,) = json.loads(output.read_text())["figures"]["cases"]
     assert case["runs"]["resnet-tpu"][0]["images_per_sec"] > 0
 

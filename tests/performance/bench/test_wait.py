@@ -1,4 +1,4 @@
-"""`bench wait`: a training whose device only waits, with both pipelines."""
+"""`bench wait`: a training with a stand-in device that only waits, with both pipelines."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ def test_the_stand_in_counts_steps_and_gives_numbers() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("pipeline", ["basic", "optimized"])
-def test_a_training_with_it_is_one_as_always(pipeline: str, tmp_path: Path) -> None:
+def test_a_training_with_the_stand_in_device_works_as_usual(pipeline: str, tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos", 4, height=40, width=40)
     write_records(find_jpegs(str(tmp_path / "photos")), tmp_path / "records", 16)
     config = Config().replace(

@@ -1,4 +1,4 @@
-"""A compiled program in small, and plans without a compiler."""
+"""A small compiled program, and plans made without a compiler."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from resnet_tpu.performance.plan.topology import find_topology
 
 @pytest.fixture
 def program() -> str:
-    """The text of a compiled program, made up in the manner of libtpu's.
+    """The text of a made-up compiled program in libtpu's style.
 
-    A convolution, a pooling and an all-reduce without cycles, a loop that runs four times, an update.
+    It has a convolution, a pooling and an all-reduce without cycles, a loop that runs four times, and an update.
     """
     return Path(__file__).with_name("step.hlo").read_text()
 
@@ -34,7 +34,7 @@ OPERATIONS = (
 
 
 def make_plan(slice_name: str = "v2:2x2", *, fits: bool = True, batch_per_device: int = 128, **changes: object) -> Plan:
-    """A plan of 1000 steps and ten evaluations as the compiler might have made it."""
+    """A plan of 1000 steps and ten evaluations, as the compiler might give it."""
     topology = find_topology(slice_name)
     time = time_step(OPERATIONS, topology)
     batch = batch_per_device * topology.devices

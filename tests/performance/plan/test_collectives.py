@@ -1,7 +1,7 @@
-"""With every TPU compiler that people get: devices send each other sums alone. Run by `make check-tpu`.
+"""With every TPU compiler that users may have: devices exchange only sums. Run by `make check-tpu`.
 
-A partitioner that cannot cut an operation first gathers its whole input on every device. That compiles, and gives the
-right numbers, until a large slice has no memory for it.
+A partitioner that cannot split an operation gathers its whole input on every device first. That compiles, and gives the
+right numbers, until a large slice lacks the memory for it.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 LIBTPUS = [Path(path).resolve() for path in os.environ.get("LIBTPUS", "").split()]
-"""Folders that hold a libtpu each; without any, the one that is installed is compiled with."""
+"""Folders with one libtpu each; if empty, the installed libtpu is used."""
 
 PROGRAM = """
 import dataclasses, json, re, sys

@@ -1,4 +1,4 @@
-"""With XLA for CUDA: the real ResNet-50 compiles for GPUs that are not here. Run by `make check-gpu`."""
+"""With XLA for CUDA: the real ResNet-50 compiles for GPUs that this machine lacks. Run by `make check-gpu`."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ from resnet_tpu.training.compiler_options import uncached
 
 
 def is_installed() -> bool:
-    """Whether XLA for CUDA is."""
+    """Whether XLA for CUDA is installed."""
     return any(map(compiler.installed_version, compiler.CUDA_PLUGINS))
 
 
@@ -36,7 +36,7 @@ pytestmark = [
 
 ROOT = Path(__file__).resolve().parents[3]
 BATCH = 256
-"""On each GPU."""
+"""Images per GPU."""
 
 TINY = resolve_counts(
     Config().replace(
@@ -53,7 +53,7 @@ TINY = resolve_counts(
 def test_the_real_step_compiles_and_stays_within_its_bounds(
     topology: str, kernels: str, gigabytes: float, operations: int, temporary: float
 ) -> None:
-    """Bounds: what jax 0.10.2 made of it (benchmarks/gpu_step.md), and a little."""
+    """The bounds are slightly above the figures for jax 0.10.2 (benchmarks/gpu_step.md)."""
     target = find_topology(topology)
     batch = BATCH * target.devices
     mode = "train_and_eval" if kernels == "gpu" else "train"  # evaluation has no kernels
@@ -101,7 +101,7 @@ def test_the_gpus_are_of_one_machine_and_the_memory_is_what_jax_takes() -> None:
 
 
 def test_commands_of_the_page_run_as_they_are(tmp_path: Path) -> None:
-    """Those in ```bash blocks of docs/gpu.md; the others are parsed by tests/test_docs.py."""
+    """Commands in ```bash blocks of docs/gpu.md; the others are parsed by tests/test_docs.py."""
     blocks = (ROOT / "docs" / "gpu.md").read_text().split("```bash\n")[1:]
     for line in (line for block in blocks for line in block.partition("```")[0].splitlines()):
         command = [sys.executable, "-m", "resnet_tpu", *shlex.split(line, comments=True)[1:]]

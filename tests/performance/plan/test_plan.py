@@ -22,7 +22,7 @@ def test_hours_are_those_of_all_steps_and_evaluations_and_cost_goes_by_chips() -
     assert plan.train and plan.train.time and plan.eval and plan.eval.time and plan.cost
     seconds = 1000 * plan.train.time.total + 10 * 10 * plan.eval.time.total
     assert plan.hours == pytest.approx(seconds / 3600)
-    assert plan.cost == pytest.approx(seconds / 3600 * 4 * 2.0)  # 4 chips, of 8 devices
+    assert plan.cost == pytest.approx(seconds / 3600 * 4 * 2.0)  # 4 chips with 8 devices
     assert plan.train.images_per_second == pytest.approx(plan.train.batch_size / plan.train.time.total)
 
 
@@ -34,7 +34,7 @@ def test_without_a_price_no_cost_and_without_an_evaluation_its_time_is_left_out(
 
 
 def test_devices_wait_where_hosts_give_fewer_images_than_they_take() -> None:
-    plan = make_plan("v5e:4x4")  # of 4 hosts
+    plan = make_plan("v5e:4x4")  # has 4 hosts
     assert plan.train and plan.train.time and plan.train.images_per_second and plan.hours
     wanted = plan.train.images_per_second / 4
     for name, host, wait in (("all", 2 * wanted, 0.0), ("enough", wanted, 0.0), ("half", wanted / 2, 0.5)):
@@ -65,7 +65,7 @@ def test_where_devices_wait_the_least_that_ends_it_is_advised(decoded: float, re
     assert any(advice in text for text in advise(dataclasses.replace(plan, host=host)))
 
 
-def test_what_a_host_reads_needs_what_it_decodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_mb_per_sec_requires_host_images_per_sec(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--recipe=v5e-8", "--host_mb_per_sec=100"]) == 2
     assert "host_images_per_sec as well" in capsys.readouterr().err
 

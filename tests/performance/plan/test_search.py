@@ -40,7 +40,7 @@ def test_memory_need_not_grow_along_a_line() -> None:
 
 
 def test_memory_need_not_grow_at_all() -> None:
-    """The compiler computes things anew when memory runs short: 10.2 at 1,032 images, 10.19 at 1,088, and so on."""
+    """The compiler rematerialises when memory runs short: 1,032 images need 10.2, 1,088 need 10.19, and so on."""
     calls: list[int] = []
 
     def needed(batch: int) -> float:

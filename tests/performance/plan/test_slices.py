@@ -1,4 +1,4 @@
-"""Slices by name: their topology, and how many chips it has."""
+"""Slices by name: their topologies, and how many chips these have."""
 
 import math
 

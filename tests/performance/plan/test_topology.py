@@ -69,7 +69,7 @@ def test_the_smallest_slice_of_a_generation_exists(name: str) -> None:
 @pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda one: one.name)
 def test_the_peak_is_what_the_matrix_units_do_at_the_clock(generation) -> None:
     products_per_cycle = generation.peak_flops / 2 / generation.clock / (128 * 128)
-    assert products_per_cycle == pytest.approx(round(products_per_cycle), rel=0.01)  # whole units of 128 x 128
+    assert products_per_cycle == pytest.approx(round(products_per_cycle), rel=0.01)  # a whole number of 128 x 128 units
     assert generation.usable_memory <= 1.01 * generation.memory
 
 

@@ -1,4 +1,4 @@
-"""With the TPU compiler: the steps of recipes fit the slices that they are for. Run by `make check-tpu`."""
+"""With the TPU compiler: the training steps of recipes fit their slices. Run by `make check-tpu`."""
 
 import dataclasses
 import importlib.util
@@ -49,7 +49,7 @@ TINY = resolve_counts(
 def test_the_recipe_compiles_and_fits_its_slice(
     recipe: str, blocks: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole, or with each kind of block once: a whole one takes minutes of a core."""
+    """The whole network, which takes minutes on a core, or one with only a few blocks, each kind included."""
     if blocks:
         monkeypatch.setitem(ARCHITECTURES, 50, dataclasses.replace(ARCHITECTURES[50], blocks_per_group=blocks))
     config = find_recipe(recipe)
@@ -61,10 +61,10 @@ def test_the_recipe_compiles_and_fits_its_slice(
         assert 0.05 < step.utilisation < 1
         assert "convolution" in {operation.kind for operation in step.operations}
         uncounted = {each.kind for each in step.operations if each.cycles is None and each.bytes > 2**20}
-        assert uncounted <= {"pooling", "all-reduce"}  # the sum of cycles leaves out nothing else
+        assert uncounted <= {"pooling", "all-reduce"}  # nothing else is missing in the sum of cycles
     assert found.train and found.train.memory
     parameters = 4 * sum(map(math.prod, parameter_shapes(network_of(config)).values()))  # float32
-    padding = 1.4 if blocks else 1.2  # to tiles, of which narrow layers have most
+    padding = 1.4 if blocks else 1.2  # to whole tiles; narrow layers have the most
     assert parameters < found.train.memory.parameters < padding * parameters
     assert found.train.memory.optimizer == pytest.approx(found.train.memory.parameters, rel=0.01)
     assert any(operation.kind == "all-reduce" for operation in found.train.operations)
@@ -135,7 +135,7 @@ def test_the_compiler_is_told_what_a_generation_gains_by(slice_: str, more: dict
 def test_an_option_that_the_compiler_does_not_know_is_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As another version of it may not: the step compiles all the same, in training and for a plan."""
+    """Another compiler version may lack an option; the step must still compile, in training and for a plan."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     topology = find_topology("v4:2x2x1")
     mesh = mesh_of(devices_of(topology))
@@ -159,7 +159,7 @@ def test_too_much_for_the_memory_is_an_answer() -> None:
 
 @pytest.mark.slow
 def test_commands_of_the_page_run_as_they_are(tmp_path: Path) -> None:
-    """Those in ```bash blocks of docs/plan.md; the others are parsed by tests/test_docs.py."""
+    """Commands in ```bash blocks of docs/plan.md; the others are parsed by tests/test_docs.py."""
     blocks = (ROOT / "docs" / "plan.md").read_text().split("```bash\n")[1:]
     lines = [line for block in blocks for line in block.partition("```")[0].replace("\\\n", " ").splitlines()]
     for line in lines:

@@ -1,4 +1,4 @@
-"""Photos that every kind of profile can be made of."""
+"""Photos that all kinds of profiles can use."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ NUM_IMAGES = 24
 
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """TFRecords of 24 JPEG photos of 300 x 400 px in two shards, of four classes."""
+    """TFRecords with 24 JPEG photos of 300 x 400 px from four classes, in two shards."""
     folder = tmp_path_factory.mktemp("records")
     rng = np.random.default_rng(0)
     for shard in range(2):

@@ -1,4 +1,4 @@
-"""From figures to advice: a pure function."""
+"""Advice derived from the figures, by a pure function."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ BUSY = InputFigures(
 
 
 def options(**changes: Any) -> list[str]:
-    """The options that are advised when the figures differ from those of a pipeline that does all it can."""
+    """The options advised when the figures differ in this way from those of a pipeline that is as fast as it can be."""
     return [one.option for one in advise(dataclasses.replace(BUSY, **changes)) if one.option]
 
 

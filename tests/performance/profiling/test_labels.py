@@ -1,4 +1,4 @@
-"""Labels of operations: from the compiled program, from a name, on disk."""
+"""Labels of operations: taken from the compiled program, guessed from a name, and saved on disk."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Peaks of devices by the names that JAX gives them."""
+"""Peak speeds of devices, by the names that JAX gives them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The parts of a step: they add up, whatever the kind of device that left the trace."""
+"""The parts of a step: they add up, whatever kind of device the trace is from."""
 
 import re
 from pathlib import Path
@@ -47,20 +47,20 @@ MS = 10**9  # picoseconds
 
 
 def event(kind: int, start: int, length: int, *, operation: str = "") -> str:
-    """An event in a trace's text form; times in ms."""
+    """An event in the text form of a trace; times are in ms."""
     stats = f'stats {{ metadata_id: 1 str_value: "{operation}" }}' if operation else ""
     return f"events {{ metadata_id: {kind} offset_ps: {start * MS} duration_ps: {length * MS} {stats} }}"
 
 
 def write(folder: Path, text: str) -> str:
-    """The trace, as JAX would leave it in a model_dir; its path."""
+    """Writes the trace where JAX would leave it in a model_dir, and returns its path."""
     path = folder / "plugins" / "profile" / "2026_01_01_00_00_00" / "host.xplane.pb"
     path.parent.mkdir(parents=True)
     path.write_bytes(jax.profiler.ProfileData.text_proto_to_serialized_xspace(text))
     return str(path)
 
 
-# Three steps of 10 ms. The host waits for input from 2 to 9 ms of each, the device works from 4 to 8.
+# Three steps of 10 ms. In each, the host waits for input from 2 to 9 ms, and the device works from 4 to 8 ms.
 STEPS = " ".join(event(1, 10 * n, 9) + event(2, 10 * n + 2, 7) for n in range(3))
 
 
@@ -80,7 +80,7 @@ def test_a_trace_of_a_device_is_read(tmp_path: Path, device: str, operation: str
     assert (only.name, only.label.layer, only.ms, only.share) == (name, "stem", pytest.approx(4), pytest.approx(1))
 
 
-def test_without_labels_names_have_to_do(tmp_path: Path) -> None:
+def test_without_labels_operation_names_are_used(tmp_path: Path) -> None:
     path = write(tmp_path, HOST % STEPS + TPU % " ".join(event(1, 10 * n, 4) for n in range(3)))
     assert list(summarise(read_trace(path), {}).kinds()) == ["convolution"]
 

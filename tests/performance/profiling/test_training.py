@@ -1,4 +1,4 @@
-"""`profile train`: a real training, traced, read back and summed up."""
+"""`profile train`: a real training is traced, and the trace read back and summarised."""
 
 import importlib
 import json
@@ -25,7 +25,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def traced(records: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model_dir of a run that was not started, with a trace."""
+    """The model_dir of a run that never trained, with a trace."""
     model_dir = tmp_path_factory.mktemp("runs") / "traced"
     assert cli.main(["profile", "train", *SMALL, f"--data_dir={records}", f"--model_dir={model_dir}"]) == 0
     return model_dir
@@ -33,7 +33,7 @@ def traced(records: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def profile(traced: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The trace, summed up again."""
+    """The summary of the trace, made again from its file."""
     assert cli.main(["profile", "train", f"--trace={traced}", "--format=json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -88,7 +88,7 @@ def test_a_run_that_is_there_gives_its_options_and_is_not_touched(
 @pytest.mark.peer("xprof")
 def test_tensorboards_profile_plugin_shows_the_same(traced: Path, tmp_path: Path) -> None:
     convert = importlib.import_module("xprof.convert.raw_to_tool_data")
-    trace = read_trace(path := str(shutil.copy(find_trace(str(traced)), tmp_path)))  # it writes beside what it reads
+    trace = read_trace(path := str(shutil.copy(find_trace(str(traced)), tmp_path)))  # it writes next to its input
 
     def page(tool: str, **parameters: Any) -> Any:
         return convert.xspace_to_tool_data([path], tool, parameters)[0]
@@ -103,7 +103,7 @@ def test_tensorboards_profile_plugin_shows_the_same(traced: Path, tmp_path: Path
 
     shown = [row["c"][-1]["v"] for row in json.loads(page("overview_page"))[1]["rows"]]
     times = [1e3 * (span.end - span.start) for span in trace.steps]
-    assert len(shown) >= STEPS - 2  # it leaves out the first and the last of many, which may be cut off
+    assert len(shown) >= STEPS - 2  # it leaves out the first and last, which may be cut off
     assert np.abs(np.subtract.outer(shown, times)).min(1) == pytest.approx(0, abs=1e-5)  # in ms
 
     assert {"overview_page", "trace_viewer@", "op_profile"} <= {*convert.xspace_to_tool_names([path])}
@@ -125,7 +125,7 @@ def test_libtpu_without_a_tpu_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.tpu
 def test_libtpu_without_a_tpu_is_an_error_and_no_crash(tmp_path: Path) -> None:
-    loaded = "from resnet_tpu.parallel import distributed; distributed.has_tpu = lambda: True; "  # another's device
+    loaded = "from resnet_tpu.parallel import distributed; distributed.has_tpu = lambda: True; "  # as if one had it
     done = profile_with_libtpu(
         f"{loaded}import sys; from resnet_tpu import cli; sys.exit(cli.main(sys.argv[1:]))", tmp_path
     )
@@ -134,7 +134,7 @@ def test_libtpu_without_a_tpu_is_an_error_and_no_crash(tmp_path: Path) -> None:
 
 
 def profile_with_libtpu(program: str, model_dir: Path) -> "subprocess.CompletedProcess[str]":
-    """`profile train` in a process that is free to load libtpu."""
+    """Runs `profile train` in a process that may load libtpu."""
     pytest.importorskip("libtpu")
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     environment |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}

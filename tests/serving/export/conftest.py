@@ -18,7 +18,7 @@ from resnet_tpu.training.trained import Trained, load_trained
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training of two steps on synthetic images of 16 px in 4 classes."""
+    """The model_dir of a training of two steps on synthetic images of 16 px in 4 classes."""
     model_dir = tmp_path_factory.mktemp("model")
     train(
         Config().replace(
@@ -33,13 +33,13 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(model_dir: Path) -> Trained:
-    """Its newest checkpoint."""
+    """The newest checkpoint of that training."""
     return load_trained(str(model_dir), distributed.make_mesh(1))
 
 
 @pytest.fixture(scope="session")
 def drawn(trained: Trained) -> Callable[..., Trained]:
-    """A network of the options given, all of whose arrays, statistics too, are drawn at random."""
+    """Makes a network with the given options and random arrays, including statistics."""
 
     def drawn(**options: Any) -> Trained:
         small = {"resnet_width": 4, "precision": "float32", "image_size": 32, "num_label_classes": 5}
@@ -58,7 +58,7 @@ def drawn(trained: Trained) -> Callable[..., Trained]:
 
 
 def _draw(arrays: Arrays, rng: np.random.Generator) -> Arrays:
-    """The arrays, those that are not kernels drawn anew: so that no scale is 0, no mean 0 and no variance 1."""
+    """The arrays with all but the kernels redrawn, so that no scale or mean is 0 and no variance 1."""
 
     def draw(path: Any, leaf: jax.Array) -> np.ndarray:
         if path[-1].key == "kernel":

@@ -1,4 +1,4 @@
-"""A bundle is whole or none, says what it is, and notices what happened to it."""
+"""A bundle is complete or does not exist, describes itself, and notices damage."""
 
 import dataclasses
 import importlib.util
@@ -46,7 +46,7 @@ CARD = {
 
 
 def write(folder: Path) -> Path:
-    """A bundle of one form with two files, of which nothing can be run."""
+    """Writes a bundle with a single form of two files, which cannot be run."""
     contents = {"model.stablehlo": b"graph", "deep/er": b"weights"}
     return Path(write_bundle(str(folder), CARD, Config().replace(resnet_depth=34), [("stablehlo", lambda: contents)]))
 
@@ -71,7 +71,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert bundle.description == CARD
     assert bundle.read("deep/er") == b"weights"
     assert (path / "labels.txt").read_text() == "a\nb\n"
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]  # nothing half-written is left
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]  # no partial files are left
     moved = path.rename(tmp_path / "mine")
     assert open_bundle(str(moved)).version >= before
 
@@ -86,7 +86,7 @@ def test_a_bundle_in_a_bucket(trained: Trained, caplog: pytest.LogCaptureFixture
     bundle = open_bundle(exports)
     assert bundle.path == path
     assert load_classifier(bundle)(np.zeros((2, 16, 16, 3), np.uint8)).shape == (2, 4)
-    storage.remove(f"{path}/bundle.json")  # which is written last
+    storage.remove(f"{path}/bundle.json")  # it is written last
     with pytest.raises(UserError, match="expected a folder with"):
         open_bundle(exports)
 
@@ -101,7 +101,7 @@ def test_two_exports_within_a_second_are_two_bundles_and_the_newest_counts(tmp_p
     paths = [write(tmp_path) for _ in range(3)]
     assert len({path.name for path in paths}) == 3
     assert newest_bundle(str(tmp_path)) == str(max(paths, key=lambda path: int(path.name)))
-    (tmp_path / "99999999999").mkdir()  # one that is being copied
+    (tmp_path / "99999999999").mkdir()  # one that is still being copied
     assert newest_bundle(str(tmp_path)) == str(max(paths, key=lambda path: int(path.name)))
 
 
@@ -218,7 +218,7 @@ write_bundle({str(tmp_path)!r}, {CARD!r}, Config(), [("stablehlo", lambda: {{"a"
         assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
         os.kill(process.pid, signal.SIGKILL)
-    assert any(tmp_path.rglob("a"))  # it was under way
+    assert any(tmp_path.rglob("a"))  # it had begun
     with pytest.raises(UserError, match="expected a folder with"):
         open_bundle(str(tmp_path))
     path = write(tmp_path)
@@ -235,7 +235,7 @@ def test_the_model_card_tells_what_the_network_is(exported: Bundle, trained: Tra
     assert card["warmup_batch_sizes"] == [1, 8]
     assert (card["density"], card["moving_average"]) == (1.0, False)
     assert card["trained"] <= card["exported"]
-    assert str(trained.path) not in json.dumps(card)  # it is shown to anyone
+    assert str(trained.path) not in json.dumps(card)  # the card is public
     assert exported.config == trained.config
 
 
@@ -296,7 +296,7 @@ def test_options_that_do_not_fit(options: dict[str, str], message: str, tmp_path
 
 
 def test_accuracies_of_the_moving_average_are_not_said_of_other_weights(trained: Trained) -> None:
-    """The run was measured by its averages, and these are the weights beside them."""
+    """The run was evaluated with its moving averages, but one card is for the weights themselves."""
     trained = dataclasses.replace(trained, config=trained.config.replace(moving_average_decay=0.9, bn_momentum=0.0))
     folded = fold(trained)
     cards = [

@@ -1,4 +1,4 @@
-"""Whatever the network, its exported forms compute what it computes."""
+"""Whatever the network, its exported forms compute the same as the network."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ from resnet_tpu.training.step import normalize
 from resnet_tpu.training.trained import Trained, as_trained
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "18": {"resnet_depth": 18, "stem": "imagenet", "image_size": 37},  # odd sizes are padded otherwise
+    "18": {"resnet_depth": 18, "stem": "imagenet", "image_size": 37},  # odd sizes are padded differently
     "as_pytorch": {"resnet_depth": 18, "stem": "imagenet", "pool_padding": "symmetric", "project_first_group": False},
     "as_timm_18d": {
         "resnet_depth": 18, "image_size": 75, "pool_padding": "symmetric", "project_first_group": False,
@@ -66,7 +66,7 @@ def test_exported_equals_live(name: str, drawn: Callable[..., Trained], tmp_path
     bundle = make(trained, tmp_path, "stablehlo,onnx")
     images = images_of(bundle)
     expected = live_logits(trained, images)
-    assert expected.std() > 0.01  # so that it says something
+    assert expected.std() > 0.01  # otherwise the comparison would mean little
     for found in (load_stablehlo(bundle, "logits")(images), load_onnx(bundle, "onnx", output="logits")(images)):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The SavedModel answers as the original's does: encoded images in, classes out."""
+"""The SavedModel works like the original's: encoded images in, classes out."""
 
 import importlib
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def make(trained: Trained, folder: Path, **options: Any) -> Bundle:
 
 
 def photos(count: int, suffix: str) -> list[bytes]:
-    """Encoded pictures of several sizes, smooth enough that JPEG decoders agree."""
+    """Encoded images of several sizes, smooth enough for JPEG decoders to agree."""
     rng = np.random.default_rng(0)
     small = [rng.integers(0, 256, (4 + i, 6, 3), np.uint8) for i in range(count)]
     large = [
@@ -52,7 +52,7 @@ def photos(count: int, suffix: str) -> list[bytes]:
 
 
 @pytest.mark.peer("tensorflow-cpu")
-@pytest.mark.filterwarnings("ignore")  # TensorFlow's own
+@pytest.mark.filterwarnings("ignore")  # warnings from TensorFlow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_original_signature(name: str, tf: Any, drawn: Callable[..., Trained], tmp_path: Path) -> None:
     bundle = make(drawn(**VARIANTS[name]), tmp_path)

@@ -1,4 +1,4 @@
-"""`export` writes a bundle and holds it against the network; `predict` works on either."""
+"""`export` writes a bundle and compares it with the network; `predict` works with both."""
 
 import csv
 import dataclasses
@@ -21,7 +21,7 @@ from resnet_tpu.training.trained import Trained
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of pictures called like two of the classes, and one that is none."""
+    """Folders of pictures named after two of the classes, and one that is not a class."""
     folder = tmp_path_factory.mktemp("pictures")
     rng = np.random.default_rng(0)
     for name in ("1", "3", "other"):

@@ -1,4 +1,4 @@
-"""A small bundle, images for it, and servers as processes of their own."""
+"""A small bundle, images for it, and servers in separate processes."""
 
 import contextlib
 import dataclasses
@@ -41,14 +41,14 @@ def make_images() -> list[bytes]:
         picture = Image.fromarray(low).resize((int(width), int(height)), Image.Resampling.BICUBIC)
         buffer = io.BytesIO()
         exif = Image.Exif()
-        exif[0x0112] = 6 if index % 5 == 1 else 1  # some are stored turned
+        exif[0x0112] = 6 if index % 5 == 1 else 1  # some are stored rotated
         picture.save(buffer, ("JPEG", "PNG", "JPEG", "WEBP")[index % 4], exif=exif)
         files.append(buffer.getvalue())
     return files
 
 
 def decode(images: list[bytes]) -> np.ndarray:
-    """What the network sees of them, uint8 [images, SIZE, SIZE, 3]."""
+    """The network's input for these images, uint8 [images, SIZE, SIZE, 3]."""
     out = np.empty((len(images), SIZE, SIZE, 3), np.uint8)
     for index, image in enumerate(images):
         eval_image(image, SIZE, out[index], honour_exif=True)
@@ -56,7 +56,7 @@ def decode(images: list[bytes]) -> np.ndarray:
 
 
 def write_small_bundle(folder: Path, pixels: np.ndarray) -> None:
-    """A bundle, in this folder, of a small network with random weights that tells these images apart."""
+    """Writes a bundle of a small network with random weights that tells these images apart into this folder."""
     config = Config().replace(
         resnet_depth=18, resnet_width=4, precision="float32", image_size=SIZE, num_label_classes=len(CLASSES)
     )
@@ -89,7 +89,7 @@ class Server:
     log: Path
 
     def wait_for(self, text: str) -> None:
-        """Waits until the log has this text."""
+        """Waits until the log contains this text."""
         for _ in range(1200):
             if text in self.log.read_text():
                 return
@@ -97,14 +97,14 @@ class Server:
         raise AssertionError(f"no {text!r} in {self.log.read_text()}")
 
     def connect(self) -> socket.socket:
-        """A connection to it."""
+        """Opens a connection to the server."""
         host, port = self.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), timeout=30)
 
     def ask(self, *parts: bytes) -> bytes:
-        """What it answers to these bytes until it closes the connection."""
+        """Sends these bytes and returns what the server sends until it closes the connection."""
         received = b""
-        with self.connect() as connection, contextlib.suppress(ConnectionError):  # it may close while we still send
+        with self.connect() as connection, contextlib.suppress(ConnectionError):  # it may close before we finish
             for part in parts:
                 connection.sendall(part)
             while chunk := connection.recv(65536):
@@ -112,12 +112,12 @@ class Server:
         return received
 
     def memory_mb(self, what: str = "VmRSS") -> float:
-        """Resident memory of its process in MB; VmHWM: the most it was since the peak was forgotten."""
+        """Resident memory of its process in MB; VmHWM: the peak since the last `forget_peak`."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(rf"^{what}:\s+(\d+) kB", status, re.MULTILINE)[0]) / 1000
 
     def forget_peak(self) -> None:
-        """VmHWM begins again at what is resident now, so that nobody answers for the peak of those before."""
+        """Resets VmHWM to the memory resident now, so that a test is not blamed for the peak of an earlier one."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -128,7 +128,7 @@ class Server:
 
 @contextlib.contextmanager
 def run_server(folder: Path, *arguments: object) -> Iterator[Server]:
-    """`resnet-tpu serve` with these arguments on a free port, its log in this folder; it ends with the block."""
+    """Runs `resnet-tpu serve` with these arguments on a free port until the block ends; its log is in this folder."""
     log = folder / "log.txt"
     command = [sys.executable, "-m", "resnet_tpu", "serve", *map(str, arguments), "--port=0"]
     with log.open("w") as file, subprocess.Popen(command, stderr=file, text=True) as process:
@@ -153,7 +153,7 @@ def images() -> list[bytes]:
 
 @pytest.fixture(scope="session")
 def pixels(images: list[bytes]) -> np.ndarray:
-    """What the network sees of them, uint8 [images, SIZE, SIZE, 3]."""
+    """The network's input for these images, uint8 [images, SIZE, SIZE, 3]."""
     return decode(images)
 
 
@@ -167,7 +167,7 @@ def export_dir(tmp_path_factory: pytest.TempPathFactory, pixels: np.ndarray) -> 
 
 @pytest.fixture(scope="session")
 def expected(export_dir: Path, pixels: np.ndarray) -> np.ndarray:
-    """The probabilities [images, classes] of each of the images, alone."""
+    """The probabilities [images, classes] of the images, each classified by itself."""
     classify = load_classifier(open_bundle(str(export_dir)), "onnx")
     found = np.concatenate([classify(pixels[index : index + 1]) for index in range(len(pixels))])
     assert len(set(found.argmax(1))) > 2
@@ -179,7 +179,7 @@ StartServer = Callable[..., contextlib.AbstractContextManager[Server]]
 
 @pytest.fixture(scope="session")
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
-    """Starts `resnet-tpu serve` with these arguments on a free port; it ends with the block."""
+    """Starts `resnet-tpu serve` with these arguments on a free port; it ends with the `with` block."""
     return lambda *arguments: run_server(tmp_path_factory.mktemp("server"), *arguments)
 
 

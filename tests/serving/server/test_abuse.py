@@ -1,4 +1,4 @@
-"""A server that is sent what nobody should send: each gets the right status, memory stays, and photos are answered."""
+"""A server under abuse: each bad request gets the right status, memory stays flat, and photos are still answered."""
 
 import asyncio
 import base64
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 PREDICT, CLASSIFY = "/v1/models/flowers:predict", "/v1/models/flowers:classify"
 MB = 1_000_000
 GROWTH_MB = 100
-"""By how much the server may grow under any of this: three bodies at their limit of 32 MB."""
+"""How much the server's memory may grow in any of these tests: three bodies at their limit of 32 MB."""
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 
 
 @pytest.fixture(scope="module")
 def server(export_dir: Path, start_server: "StartServer") -> Iterator["Server"]:
-    """A server as it is by default, but for the patience of this test."""
+    """A server with default options, except a shorter timeout for this test."""
     with start_server(export_dir, "--request_timeout=6") as server:
         yield server
 
 
 @pytest.fixture
 def steady(server: "Server", images: list[bytes], expected: np.ndarray) -> Iterator[None]:
-    """The server answers photos before and after, has not grown, and nothing in it went wrong."""
+    """Checks that the server answers photos before and after the test, its memory stays flat, and its log is clean."""
     answer_photos(server.url, images, expected)
     before = server.memory_mb()
     server.forget_peak()
@@ -51,26 +51,26 @@ def steady(server: "Server", images: list[bytes], expected: np.ndarray) -> Itera
 
 
 def answer_photos(url: str, images: list[bytes], expected: np.ndarray) -> None:
-    """Asks about photos, and checks what comes back."""
+    """Asks about photos and checks the answer."""
     answer = httpx.post(url + PREDICT, content=instances(*images), timeout=60)
     found = [row["probabilities"] for row in answer.json()["predictions"]]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def instances(*images: bytes) -> bytes:
-    """The body that asks about these images."""
+    """The body of a request about these images."""
     return json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}).encode()
 
 
 def encoded(image: Image.Image, form: str, **options: object) -> bytes:
-    """A file of the image."""
+    """The image as a file in this format."""
     buffer = io.BytesIO()
     image.save(buffer, form, **options)
     return buffer.getvalue()
 
 
 def bomb(side: int) -> bytes:
-    """A whole PNG of side x side black or white pixels: a thousandth of that in bytes."""
+    """A valid PNG of side x side black or white pixels, with a thousandth as many bytes."""
     squeeze = zlib.compressobj(1)
     row = bytes(1 + (side + 7) // 8)
     data = b"".join([*(squeeze.compress(row * 100) for _ in range(side // 100)), squeeze.flush()])
@@ -80,13 +80,13 @@ def bomb(side: int) -> bytes:
 
 
 def with_jpeg_size(jpeg: bytes, side: int) -> bytes:
-    """The JPEG, claiming to be side x side."""
+    """The JPEG with a header that claims side x side pixels."""
     at = jpeg.index(b"\xff\xc0") + 5
     return jpeg[:at] + struct.pack(">HH", side, side) + jpeg[at + 4 :]
 
 
 def strange_files() -> dict[str, tuple[bytes, int]]:
-    """Files that are no photos or unusual ones, and their status."""
+    """Files that are not photos, or unusual ones, with the status expected for each."""
     rng = np.random.default_rng(0)
     colours = Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8))
     jpeg, png = encoded(colours, "JPEG"), encoded(colours, "PNG")
@@ -214,12 +214,12 @@ def test_100_mb_are_refused(server: "Server", steady: None, announced: bool) -> 
 
 
 def mutate(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
-    """The file with one to three accidents: bytes changed, cut out, cut off, repeated, or another file's instead."""
+    """The file with one to three mutations: bytes changed, cut out, truncated, repeated, or taken from another file."""
     changed = bytearray(content)
     for _ in range(rng.integers(1, 4)):
         if not changed:
             break
-        near = len(changed) if rng.random() < 0.5 else min(64, len(changed))  # half of them in the header
+        near = len(changed) if rng.random() < 0.5 else min(64, len(changed))  # half of the mutations are in the header
         at, length = int(rng.integers(near)), int(rng.integers(1, 64))
         match int(rng.integers(6)):
             case 0:
@@ -238,7 +238,7 @@ def mutate(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
 
 
 def fuzz(server: "Server", count: int) -> collections.Counter[int]:
-    """Statuses of `count` mutated images, several in a request."""
+    """Counts of the statuses that `count` mutated images get."""
     rng = np.random.default_rng(0)
     seeds = [content for content, status in strange_files().values() if status == 200]
     statuses: collections.Counter[int] = collections.Counter()
@@ -253,7 +253,7 @@ def fuzz(server: "Server", count: int) -> collections.Counter[int]:
 def check_fuzz(server: "Server", count: int) -> None:
     statuses = fuzz(server, count)
     assert statuses.keys() <= {200, 400, 413}
-    assert min(statuses[200], statuses[400]) > count / 20  # neither so mild nor so wild that it tells nothing
+    assert min(statuses[200], statuses[400]) > count / 20  # neither too mild nor too wild to test anything
 
 
 def test_100_mutated_images(server: "Server", steady: None) -> None:
@@ -269,7 +269,7 @@ def test_1000_mutated_images_leave_nothing_behind(server: "Server", steady: None
 
 
 async def storm(url: str, body: bytes, count: int, connections: int) -> collections.Counter[int]:
-    """Statuses of `count` requests, each over a connection of its own; 0 where the connection broke."""
+    """Counts of the statuses of `count` requests, each over its own connection; 0 if the connection broke."""
     host, port = url.removeprefix("http://").split(":")
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     statuses: collections.Counter[int] = collections.Counter()
@@ -292,7 +292,7 @@ async def storm(url: str, body: bytes, count: int, connections: int) -> collecti
 
 
 def check_storm(export_dir: Path, start_server: "StartServer", images: list[bytes], count: int) -> None:
-    """All are answered, with what was asked for or 503."""
+    """Checks that all requests are answered, rightly or with 503."""
     body = instances(images[0])
     with start_server(export_dir, "--max_queue=128", "--max_connections=600") as server:
         asyncio.run(storm(server.url, body, 50, 50))
@@ -323,7 +323,7 @@ def test_clients_that_go_away_leave_nothing_behind(server: "Server", steady: Non
     ends = (len(head) // 2, len(head) + len(body) // 2, len(head) + len(body))
     for number in range(200):
         with server.connect() as connection:
-            if number % 2:  # not in good order
+            if number % 2:  # abruptly
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall((head + body)[: ends[number % 3]])
     for _ in range(600):

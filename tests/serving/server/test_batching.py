@@ -1,4 +1,4 @@
-"""Which images run together, and what becomes of those that do not run."""
+"""Which images run together, and what happens to those that do not run."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ LONG = 1000.0
 
 
 class Network:
-    """Answers [value, value + 1] for an image of one value, and remembers the batches."""
+    """Answers [value, value + 1] for an image filled with `value`, and records its batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -40,7 +40,7 @@ def image(value: int) -> Callable[[], np.ndarray]:
 
 
 def check(work: Callable[[Network, Callable[..., Batcher]], Any]) -> Network:
-    """Runs `work` with a network and what makes a batcher for it."""
+    """Runs `work` with a network and a function that makes a batcher for it."""
     network = Network()
 
     async def run() -> None:
@@ -120,7 +120,7 @@ def test_what_waits_while_the_network_runs_is_the_next_batch_without_those_who_l
         await asyncio.to_thread(network.is_running.wait, 30)
         others = batcher.submit([image(value) for value in range(2, 8)])
         gathered = asyncio.gather(*others[:2])
-        gathered.cancel()  # their client is gone
+        gathered.cancel()  # their client has left
         await asyncio.sleep(0.2)
         assert batcher.queue_length == 4
         network.may_run.set()

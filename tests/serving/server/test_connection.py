@@ -1,4 +1,4 @@
-"""HTTP itself: what is malformed is refused, what does not end is closed, and memory stays whatever is sent."""
+"""HTTP itself: malformed requests are refused, endless ones closed, and memory stays flat, whatever is sent."""
 
 import base64
 import contextlib
@@ -20,12 +20,12 @@ PREDICT = "/v1/models/flowers:predict"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 LAST = b"Connection: close\r\n"
 SENT, GROWTH_MB = 20_000_000, 20
-"""Bytes of each flood, and by how much the server may grow: less than it would by keeping them."""
+"""Bytes of each flood, and the memory growth allowed, which would be exceeded if the server kept them."""
 
 
 @pytest.fixture(scope="module")
 def server(export_dir: Path, start_server: "StartServer") -> Iterator["Server"]:
-    """A server with little patience."""
+    """A server with a short request timeout."""
     with start_server(export_dir, "--request_timeout=3") as server:
         yield server
 
@@ -40,12 +40,12 @@ def get(headers: bytes = b"", path: str = "/health") -> bytes:
 
 
 def codes(received: bytes) -> list[int]:
-    """The statuses of the answers."""
+    """The status codes of the answers."""
     return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3})", received)]
 
 
 def error(received: bytes) -> str:
-    """What the only answer says."""
+    """The error message in the only answer."""
     (code,) = codes(received)
     assert code >= 400
     return json.loads(received.partition(b"\r\n\r\n")[2])["error"]
@@ -74,7 +74,7 @@ def test_memory_stays_flat_under_a_flood_of(server: "Server", name: str) -> None
     assert codes(server.ask(get(LAST))) == [200]
     before = server.memory_mb("VmHWM")
     with server.connect() as connection:
-        connection.settimeout(1)  # it need not take all of it
+        connection.settimeout(1)  # the server need not read everything
         with contextlib.suppress(TimeoutError, ConnectionError):
             connection.sendall(begin)
             for _ in range(SENT // len(piece)):
@@ -86,13 +86,13 @@ def test_memory_stays_flat_under_a_flood_of(server: "Server", name: str) -> None
 
 @pytest.mark.long
 def test_a_client_that_never_reads_is_closed(server: "Server") -> None:
-    asked = get(path="/page/page.js") * 1000  # answers of megabytes
+    asked = get(path="/page/page.js") * 1000  # makes for megabytes of answers
     with server.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(0.1)
         with contextlib.suppress(TimeoutError):
             connection.sendall(asked)
-        with pytest.raises(ConnectionError):  # at the latest pytest's own limit ends it
+        with pytest.raises(ConnectionError):  # ends at pytest's own timeout at the latest
             while True:
                 with contextlib.suppress(TimeoutError):
                     connection.sendall(asked)
@@ -108,7 +108,7 @@ def test_requests_in_one_packet_are_answered_in_order(server: "Server", images: 
 @pytest.mark.long
 def test_a_connection_may_last_longer_than_a_request(server: "Server") -> None:
     begun: dict[object, float] = {}
-    latest = time.monotonic() + 60  # a busy machine may be late with one answer, which ends that connection
+    latest = time.monotonic() + 60  # on a busy machine one late answer may end a connection
     with httpx.Client(base_url=server.url) as client:
         while time.monotonic() < latest:
             stream = client.get("/health/live").extensions["network_stream"]
@@ -123,7 +123,7 @@ def test_a_connection_may_last_longer_than_a_request(server: "Server") -> None:
 )
 def test_a_head_is_bounded(server: "Server", head: bytes) -> None:
     received = server.ask(get(LAST + head))
-    assert not received or codes(received) in ([431], [400])  # none: it hung up while more was coming
+    assert not received or codes(received) in ([431], [400])  # nothing: it hung up during the request
     assert codes(server.ask(get(LAST + b"A: " + b"a" * 60_000 + b"\r\n"))) == [200]
 
 

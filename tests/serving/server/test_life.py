@@ -1,4 +1,4 @@
-"""The life of a server: start, newer bundles, stop."""
+"""The life cycle of a server: start, newer bundles, stop."""
 
 import base64
 import concurrent.futures
@@ -28,7 +28,7 @@ PREDICT = "/v1/models/flowers:predict"
 
 
 def add_version(export_dir: Path, version: int, *, damage: bool = False) -> None:
-    """A copy of the oldest bundle under another number, which appears at once."""
+    """Adds a copy of the oldest bundle under another number, atomically."""
     oldest = min(path for path in export_dir.iterdir() if path.name.isdigit())
     aside = export_dir / f".{version}"
     shutil.copytree(oldest, aside)
@@ -41,7 +41,7 @@ def add_version(export_dir: Path, version: int, *, damage: bool = False) -> None
 
 @dataclasses.dataclass
 class Load:
-    """Clients that ask one after the other until told to stop, and what became of it."""
+    """Clients that send one request after another until told to stop, and the outcome."""
 
     url: str
     body: bytes
@@ -50,7 +50,7 @@ class Load:
     stop: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def ask(self) -> None:
-        """One client. Any error but a refused connection is raised."""
+        """Runs one client. Any error except a refused connection is raised."""
         with httpx.Client(base_url=self.url, timeout=60) as client:
             while not self.stop.is_set():
                 try:
@@ -61,7 +61,7 @@ class Load:
 
 
 def under_load(url: str, body: bytes, work: Callable[[Load], None], clients: int = 12) -> Load:
-    """Does `work` while clients ask, and returns what they saw."""
+    """Does `work` while clients send requests, and returns the load with their results."""
     load = Load(url, body)
     with concurrent.futures.ThreadPoolExecutor(clients) as pool:
         asking = [pool.submit(load.ask) for _ in range(clients)]
@@ -93,7 +93,7 @@ def test_newer_bundles_take_over_under_load_and_broken_ones_do_not(
             add_version(folder, first + 1)
             server.wait_for(f"Serving flowers version {first + 1}")
             add_version(folder, first + 2, damage=True)
-            server.wait_for(f"flowers: version {first + 1} stays. Bundle, ")
+            server.wait_for(f"flowers: version {first + 1} is kept. Bundle, ")
             add_version(folder, first + 3)
             server.wait_for(f"Serving flowers version {first + 3}")
             count = len(load.answers)
@@ -112,10 +112,10 @@ def test_newer_bundles_take_over_under_load_and_broken_ones_do_not(
         assert 'resnet_tpu_reloads_total{model="flowers",result="refused"} 1.0' in metrics
         assert server.log.read_text().count("stays") == 1
 
-        half = folder / str(first + 4)  # as a copy goes, file by file
+        half = folder / str(first + 4)  # as while it is being copied, file by file
         half.mkdir()
         shutil.copy(folder / str(first) / "bundle.json", half)
-        server.wait_for(f"flowers: version {first + 3} stays. Bundle, ")
+        server.wait_for(f"flowers: version {first + 3} is kept. Bundle, ")
         shutil.copytree(folder / str(first), half, dirs_exist_ok=True)
         server.wait_for(f"Serving flowers version {first + 4}")
 
@@ -147,7 +147,7 @@ def test_clients_that_come_while_the_last_ones_are_accepted_are_accepted_too() -
             try:
                 return super().accept()
             except BlockingIOError:
-                if len(late) < 3:  # as in another thread, which runs before the error is seen
+                if len(late) < 3:  # as if from another thread, before the error is noticed
                     late.append(socket.create_connection(self.getsockname()))
                 raise
 
@@ -174,7 +174,7 @@ def test_while_it_stops_it_is_not_ready_and_asks_clients_to_leave(
             ready = first.get("/health/ready")
             assert (ready.status_code, ready.headers["connection"]) == (503, "close")
             assert second.post(PREDICT, content=body).status_code == 200
-        assert server.process.wait(20) == 0  # nobody is there any more
+        assert server.process.wait(20) == 0  # all clients have left
         entries = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
     assert [entry["status"] for entry in entries] == [200, 200, 503, 200]
     assert entries[-1] | {"time": "", "ms": 0} == {
@@ -183,7 +183,7 @@ def test_while_it_stops_it_is_not_ready_and_asks_clients_to_leave(
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one message with which the command ends."""
+    """The one message with which the command fails."""
     assert cli.main(["serve", *map(str, arguments)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -206,7 +206,7 @@ def test_what_cannot_be_served_is_told_before_it_starts(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"Address: got 127.0.0.1:{port} (Address already in use)" in fails(capsys, export_dir, f"--port={port}")
-    for host in ("127.0.0.1:80", "192.0.2.1"):  # the last belongs to nobody
+    for host in ("127.0.0.1:80", "192.0.2.1"):  # the last is nobody's address
         assert "Give --host an address of this machine" in fails(capsys, export_dir, f"--host={host}", "--port=0")
 
 

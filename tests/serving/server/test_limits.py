@@ -1,4 +1,4 @@
-"""What is too much is refused, and the server goes on."""
+"""Excessive requests are refused, and the server keeps running."""
 
 import base64
 import concurrent.futures
@@ -24,7 +24,7 @@ BODY = 60_000
 
 @pytest.fixture(scope="module")
 def server(export_dir: object, start_server: "StartServer") -> Iterator["Server"]:
-    """A server that takes little."""
+    """A server with low limits."""
     limits = [
         f"--max_body_mb={BODY / 1e6}", "--max_pending_mb=0.2", "--max_image_megapixels=2", "--max_images_per_request=2",
         "--max_queue=2", "--max_connections=20", "--request_timeout=3",
@@ -45,7 +45,7 @@ def instances(*images: bytes) -> bytes:
 
 
 def count(client: httpx.Client, name: str) -> float:
-    """The sum of the counters whose line matches."""
+    """The sum of the counters whose lines match."""
     lines = client.get("/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if re.match(name, line))
 
@@ -111,7 +111,7 @@ def test_the_bytes_of_all_requests_are_bounded(server: "Server") -> None:
     body = b" " * (BODY - 1)
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with concurrent.futures.ThreadPoolExecutor(5) as pool:
-        answers = list(pool.map(lambda _: server.ask(head, body[:-1]), range(5)))  # the last byte never comes
+        answers = list(pool.map(lambda _: server.ask(head, body[:-1]), range(5)))  # the last byte is never sent
     codes = sorted(answer.split()[1] for answer in answers)
     assert codes == [b"408", b"408", b"408", b"503", b"503"]
 

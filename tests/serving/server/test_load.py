@@ -1,4 +1,4 @@
-"""The server under load of programs that others wrote: every answer is right, and the server counted each."""
+"""The server under load from third-party programs: every answer is right, and the server counts each."""
 
 import base64
 import json
@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 PREDICT = "/v1/models/flowers:predict"
 CONNECTIONS = 16
-VERSION = {"wrk": "-v", "ab": "-V"}  # how to ask for it
-# Counts the answers that are not what they have to be, in each of wrk's threads.
+VERSION = {"wrk": "-v", "ab": "-V"}  # options that print the version
+# Counts the wrong answers in each of wrk's threads.
 SCRIPT = """
 wrk.method, wrk.headers["Content-Type"], wrk.body = "POST", "application/json", [[{body}]]
 local threads = {{}}
@@ -33,7 +33,7 @@ end
 
 
 def answered(client: httpx.Client) -> float:
-    """How many predictions the server says that it has given."""
+    """The number of predictions that the server says it has answered."""
     return sum(
         sample.value
         for family in text_string_to_metric_families(client.get("/metrics").text)
@@ -48,7 +48,7 @@ def body_of(image: bytes) -> str:
 
 
 def load(request: pytest.FixtureRequest, program: str, *arguments: str) -> str:
-    """What the program, which may be missing here, says of its load; the summary gets its version and the rate."""
+    """Runs a load program, if installed, and returns its output; the test summary gets its version and the rate."""
     if not (path := shutil.which(program)):
         pytest.skip(f"{program} is not installed")
     done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
@@ -77,7 +77,7 @@ def test_wrk_gets_right_answers(
     assert found, said
     wrong, requests = map(int, found.groups())
     assert wrong == 0 < requests
-    assert 0 <= answered(client) - before - requests <= CONNECTIONS  # at its end some are on their way
+    assert 0 <= answered(client) - before - requests <= CONNECTIONS  # some are in progress when it ends
 
 
 @pytest.mark.peer

@@ -1,4 +1,4 @@
-"""What operators and people see: health, metrics, the schema, its page; and the models inside."""
+"""What operators and visitors see: health, metrics, the schema and its page; and the models inside."""
 
 import asyncio
 import base64
@@ -72,7 +72,7 @@ def test_the_schema_names_every_route_and_its_errors(client: httpx.Client) -> No
 
 
 class Outside(html.parser.HTMLParser):
-    """The addresses in a page."""
+    """Collects the addresses in a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_a_network_that_fails_is_an_internal_error_and_no_more(export_dir: Path,
 
 
 def test_probabilities_that_are_no_numbers_are_never_answered(export_dir: Path, images: list[bytes]) -> None:
-    """500 that says which network it is; an image beside it in the batch has its answer."""
+    """The answer is a 500 that names the network; another image in the same batch is still answered."""
 
     def overflow(pixels: np.ndarray) -> np.ndarray:
         found = np.full((len(pixels), 5), 0.2, np.float32)

@@ -1,4 +1,4 @@
-"""Ten times as many clients as a server's bounds allow: each is answered rightly or told to come back."""
+"""Ten times as many clients as a server's limits allow: each gets a right answer or is told to come back."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PREDICT = "/v1/models/flowers:predict"
 BOUNDS = [
     "--max_queue=8", "--max_images_per_request=4", "--max_connections=20", "--max_batch_size=4",
-    "--request_timeout=120",  # with a machine that is busy with other tests
+    "--request_timeout=120",  # for a machine that is busy with other tests
 ]  # fmt: skip
 IMAGES_A_REQUEST = 4
 CLIENTS = 10 * 20
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 
 def ask(client: httpx.Client, images: list[bytes], first: int) -> httpx.Response:
-    """Asks about four of the images, over a connection of its own."""
+    """Asks about four of the images over a new connection."""
     chosen = [images[(first + k) % len(images)] for k in range(IMAGES_A_REQUEST)]
     body = json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in chosen]})
     return client.post(PREDICT, content=body)
 
 
 def check_answer(answer: httpx.Response, expected: np.ndarray, first: int) -> None:
-    """What `predict` says of these images, or when to come back."""
+    """Checks for the probabilities that `predict` gives these images, or for a time to come back."""
     if answer.status_code == 200:
         found = [row["probabilities"] for row in answer.json()["predictions"]]
         places = [(first + k) % len(expected) for k in range(IMAGES_A_REQUEST)]

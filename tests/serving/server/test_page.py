@@ -1,4 +1,4 @@
-"""The page at / in a real Chromium: photos in every way they can be given, answers, errors, keyboard, small screens."""
+"""The page at / in a real Chromium: all ways to give it photos, answers, errors, keyboard, small screens."""
 
 import base64
 import re
@@ -20,12 +20,12 @@ LONG_NAME = "a-photo-with-a-name-that-has-no-place-to-break-and-is-longer-than-a
 PAGE = Path(server.__file__).parent / "page"
 
 Classes = list[tuple[str, str]]
-"""(class, per cent), the most probable first."""
+"""(class, per cent) pairs, the most probable class first."""
 
 
 @pytest.fixture(scope="module")
 def photos(images: list[bytes], expected: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Classes]:
-    """Image files, JPEG, PNG, turned and WebP, with what the page must show: what the network says to `predict`."""
+    """Image files (JPEG, PNG, rotated, WebP), with what the page must show: the results of `predict`."""
     folder, found = tmp_path_factory.mktemp("photos"), {}
     for number, (image, shares) in enumerate(zip(images[:4], expected, strict=False)):
         path = folder / f"{number}.{('jpg', 'png', 'jpg', 'webp')[number]}"
@@ -37,20 +37,20 @@ def photos(images: list[bytes], expected: np.ndarray, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="module")
 def photo(photos: dict[Path, Classes]) -> Path:
-    """The first of them, a JPEG."""
+    """The first of the photos, a JPEG."""
     return next(iter(photos))
 
 
 @pytest.fixture(scope="module")
 def url(export_dir: Path, start_server: Callable[..., Any]) -> Iterator[str]:
-    """Of a server of the same bundle under two names."""
+    """The URL of a server that serves the same bundle under two names."""
     with start_server(f"flowers={export_dir}", f"again={export_dir}") as server:
         yield server.url
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium of this machine."""
+    """A Chromium installed on this machine."""
     found = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
     if not found:
         pytest.skip("no chromium and no google-chrome on PATH")
@@ -61,7 +61,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Visit:
-    """A page that was opened, with what it asked for and complained of."""
+    """An open page, with its requests and console messages."""
 
     def __init__(self, browser: Browser, url: str, *, phone: bool) -> None:
         self.url = url
@@ -73,22 +73,22 @@ class Visit:
         self.page.on("request", lambda request: self.requests.append((request.method, request.url)))
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        # from now on: asked for only when a key is pressed, the browser may open its own dialogue first
+        # set now: if set only on a key press, the browser might open its own dialogue first
         self.page.on("filechooser", lambda _: None)
         self.page.goto(f"{url}/")
 
     def add(self, *paths: Path) -> None:
-        """Chooses files as the dialogue does."""
+        """Chooses files as with the file dialogue."""
         self.page.locator("#files").set_input_files(list(paths))
 
     def answer(self, name: str) -> Locator:
-        """What is shown of a file."""
+        """The part of the page that shows the answer for a file."""
         return self.page.locator(".photo", has=self.page.get_by_role("heading", name=name, exact=True))
 
 
 @pytest.fixture
 def visit(browser: Browser, url: str) -> Iterator[Callable[..., Visit]]:
-    """Opens pages; closes them at the end, and looks for complaints and for requests to anywhere else."""
+    """Opens pages, closes them at the end, and checks for console messages and requests to other hosts."""
     visits: list[Visit] = []
 
     def open_page(at: str = url, *, phone: bool = False) -> Visit:
@@ -104,7 +104,7 @@ def visit(browser: Browser, url: str) -> Iterator[Callable[..., Visit]]:
 
 
 def shown(answer: Locator) -> Classes:
-    """(class, per cent) of an answer, once it is there."""
+    """The (class, per cent) pairs of an answer, once it has arrived."""
     expect(answer.locator(".tops li")).to_have_count(len(CLASSES))
     return [
         (row.locator("span").first.inner_text(), row.locator(".share").inner_text())
@@ -159,7 +159,7 @@ def test_what_is_no_photo_is_said_in_plain_words(visit: Callable[..., Visit], ph
     for path in (text, cut):
         expect(seen.answer(path.name).locator(".error strong")).to_have_text("This cannot be read as a photo.")
         expect(seen.answer(path.name).locator(".error")).not_to_contain_text("skip_bad_records")
-    expect(seen.answer(text.name).locator(".kind")).to_have_text("JPG")  # in place of a picture
+    expect(seen.answer(text.name).locator(".kind")).to_have_text("JPG")  # shown instead of a picture
     expect(seen.answer(empty.name).locator(".error strong")).to_have_text("This file is empty.")
     assert len(shown(seen.answer(photo.name))) == len(CLASSES)
 
@@ -222,7 +222,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Callable[..., Visit]
     for target in seen.page.locator("button:visible, .call:visible, summary:visible").all():
         box = target.bounding_box()
         assert box
-        assert min(box["width"], box["height"]) >= 44  # of a thumb
+        assert min(box["width"], box["height"]) >= 44  # the size of a thumb
 
 
 def test_a_busy_server_is_asked_again_once(
@@ -275,7 +275,7 @@ def test_a_server_that_is_gone_and_a_photo_that_is_too_large(
     large.write_bytes(bytes(200_000))
     with start_server(export_dir, "--max_body_mb=0.1", "--drain_seconds=0") as own:
         seen = visit(own.url)
-        expect(seen.page.locator("#choice")).to_be_hidden()  # one model is no choice
+        expect(seen.page.locator("#choice")).to_be_hidden()  # hidden for a single model
         seen.add(large)
         expect(seen.answer(large.name).locator(".error")).to_have_text(
             re.compile("This file is too large. *It has 0.2 MB. The server takes up to 0.1 MB.")

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's requests, as its documentation shows them, and uploads, against a running server."""
+"""TensorFlow Serving's requests, as in its documentation, and uploads, sent to a running server."""
 
 import base64
 import concurrent.futures
@@ -16,7 +16,7 @@ from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
 from resnet_tpu.serving.server.predict_api import to_json
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
-TOLERANCE = 1e-6  # another batch is another order of float32 sums
+TOLERANCE = 1e-6  # another batch size changes the order of float32 sums
 
 
 def b64(image: bytes) -> dict[str, str]:
@@ -24,7 +24,7 @@ def b64(image: bytes) -> dict[str, str]:
 
 
 def rows(answer: httpx.Response) -> np.ndarray:
-    """The probabilities [n, classes] of an answer by rows."""
+    """The probabilities [n, classes] in an answer in row format."""
     assert answer.status_code == 200, answer.text
     return np.array([row["probabilities"] for row in answer.json()["predictions"]], np.float32)
 
@@ -137,7 +137,7 @@ def test_a_file_that_is_no_image_does_not_harm_the_others(client: httpx.Client, 
     assert answer.json()["error"] == bad["error"]
 
 
-def test_pixels_are_asked_as_of_the_savedmodel(
+def test_pixels_are_classified_as_by_the_savedmodel(
     client: httpx.Client, pixels: np.ndarray, export_dir: Path, expected: np.ndarray
 ) -> None:
     logits = load_classifier(open_bundle(str(export_dir)), "onnx", output="logits")(pixels)
@@ -172,7 +172,7 @@ SQUARE = [ROW] * 32
         ([SQUARE, [ROW] * 31 + [[[0, 128, -1]] * 32]], "Image 1: got something else"),
         ([SQUARE, [ROW] * 31 + [[[0, 128, 1.5]] * 32]], "Image 1: got something else"),
         ([SQUARE, [ROW] * 31 + [[[0, 128, 10**30]] * 32]], "Image 1: got something else"),
-        ([SQUARE, [ROW] * 31 + [[[0, 128, None]] * 32]], "no JSON"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, None]] * 32]], "that is not JSON"),
         ([{"images": SQUARE}, {"images": [SQUARE]}], "Image 1: got something else"),
         ([{"images": SQUARE}, {"input": SQUARE}], "expected arrays of pixels"),
         ([SQUARE] * 129, "got more than 128 images"),
@@ -199,11 +199,11 @@ def test_pixels_that_are_no_json_are_refused(client: httpx.Client, pixel: str) -
 
 IMAGE = {"b64": "aW1hZ2UgYnl0ZXM="}
 CASES: Sequence[tuple[Any, int, str]] = [
-    ("{", 400, "no JSON"),
-    ("[]", 400, "no object"),
-    ("", 400, "no JSON"),
-    (b"\xff\xfe", 400, "no JSON"),
-    ("[" * 900, 400, "no JSON"),
+    ("{", 400, "that is not JSON"),
+    ("[]", 400, "JSON that is not an object"),
+    ("", 400, "that is not JSON"),
+    (b"\xff\xfe", 400, "that is not JSON"),
+    ("[" * 900, 400, "that is not JSON"),
     ({}, 400, "neither"),
     ({"instances": [IMAGE], "inputs": [IMAGE]}, 400, "both"),
     ({"instances": []}, 400, "no list of images"),
@@ -283,7 +283,7 @@ def test_names_of_files_are_text_in_utf_8(client: httpx.Client, images: list[byt
         return client.post("/v1/models/flowers:classify", content=part + images[0] + b"\r\n--x--\r\n", headers=kind)
 
     assert post("ü".encode(), "UTF-8").json()["predictions"][0]["name"] == "ü"
-    assert post(b"\xff\xed\xa0\x80", "utf-8").status_code == 200  # half a surrogate pair, and no UTF-8
+    assert post(b"\xff\xed\xa0\x80", "utf-8").status_code == 200  # half a surrogate pair, and invalid UTF-8
     for charset in ("utf-7", "utf-16", "punycode", "bz2", "none"):
         assert post(b"+2AA-", charset).status_code == 415
 

@@ -1,4 +1,4 @@
-"""What docs/serving.md shows is what a server answers."""
+"""A server answers as docs/serving.md shows."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def test_its_commands_work(server: "Server", images: list[bytes], tmp_path: Path
 
 
 def shape(value: object) -> object:
-    """The value with types and names of files instead of other values."""
+    """The structure of a value: types in place of values, except names of files."""
     if isinstance(value, dict):
         return {key: item if key == "name" else shape(item) for key, item in value.items()}
     return [shape(item) for item in value] if isinstance(value, list) else type(value)

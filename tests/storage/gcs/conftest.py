@@ -1,4 +1,4 @@
-"""A bucket of our own, in a process of its own, for tests and for the programs that they run."""
+"""A fake bucket, in a process of its own, for tests and for the programs that they run."""
 
 import json
 import os
@@ -15,18 +15,18 @@ SERVER = Path(__file__).with_name("server.py")
 
 
 class Bucket:
-    """The bucket of a server that runs."""
+    """The bucket of a running server."""
 
     def __init__(self, port: int) -> None:
         self.endpoint = f"http://127.0.0.1:{port}"
         self.url = "gs://bucket"
 
     def faults(self, **values: Any) -> None:
-        """Sets what goes wrong (nothing by default), and begins to count anew."""
+        """Sets the faults (none by default) and resets the counters."""
         self._ask("/_control", values)
 
     def requests(self) -> dict[str, int]:
-        """How often each kind was asked for."""
+        """How often each kind of request was made."""
         return self._ask("/_stats")["requests"]
 
     def num_bytes(self) -> int:
@@ -34,11 +34,11 @@ class Bucket:
         return self._ask("/_stats")["bytes"]
 
     def names(self) -> list[str]:
-        """Of all objects."""
+        """The names of all objects."""
         return self._ask("/_objects")["names"]
 
     def environment(self) -> dict[str, str]:
-        """For a program that is to use it."""
+        """The environment of a program that is to use the bucket."""
         aside = {"GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"}
         return {name: value for name, value in os.environ.items() if name not in aside} | {
             "STORAGE_EMULATOR_HOST": self.endpoint
@@ -63,7 +63,7 @@ def _server() -> Iterator[Bucket]:
 
 @pytest.fixture
 def bucket(_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """A bucket for this process, in which earlier tests may have left objects; without faults."""
+    """A bucket for this process, without faults; it may contain objects from earlier tests."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", _server.endpoint)
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     _server.faults()

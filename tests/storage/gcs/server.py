@@ -1,7 +1,7 @@
-"""A small Google Cloud Storage in memory: the part of its JSON API that the real clients use, and faults on demand.
+"""A small in-memory Google Cloud Storage: the part of its JSON API that the real clients use, and faults on demand.
 
-Run as a program it prints its port. `POST /_control` sets attributes of `Faults` and `Bucket.is_gone`, `GET /_stats`
-tells what was asked for, `GET /_objects` the names of what is stored.
+Run as a program, it prints its port. `POST /_control` sets attributes of `Faults` and `Bucket.is_gone`, `GET /_stats`
+returns counts of requests, `GET /_objects` the names of all objects.
 """
 
 import argparse
@@ -27,28 +27,28 @@ TOKEN = "a-token"
 
 
 class HttpError(Exception):
-    """A reply that is no success."""
+    """An error response."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code, self.message = code, message
 
 
 class CutError(Exception):
-    """The connection ends without a reply."""
+    """The connection is closed without a reply."""
 
 
 @dataclass
 class Faults:
-    """What goes wrong: shares of requests, and what holds for all of them."""
+    """Faults: some for a share of the requests, others for all of them."""
 
     seed: int = 0
     busy: float = 0.0  # 503
     limited: float = 0.0  # 429
     slow: float = 0.0  # answered after slow_secs
     slow_secs: float = 0.2
-    cut_body: float = 0.0  # the connection ends in the middle of the reply
-    cut_after: float = 0.0  # the work is done, and the connection ends without a reply
-    deny: str = ""  # 403 for "read", "write", "delete", or "bucket": what is asked of the bucket itself
+    cut_body: float = 0.0  # the connection is closed in the middle of the reply
+    cut_after: float = 0.0  # the work is done, but the connection is closed without a reply
+    deny: str = ""  # 403 for "read", "write", "delete", or "bucket": requests about the bucket itself
     needs_token: bool = False  # 401 without the token of a service account
     gone_after: str = ""  # the bucket vanishes when an object whose name matches is stored
 
@@ -64,7 +64,7 @@ class Object:
     metadata: dict[str, str]
 
     def resource(self, bucket: str, name: str) -> dict[str, Any]:
-        """As the API describes it."""
+        """The resource that the API returns for it."""
         stamp = (
             time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(self.created)) + f".{int(self.created * 1000) % 1000:03d}Z"
         )
@@ -80,7 +80,7 @@ class Object:
 
 @dataclass
 class Upload:
-    """A resumable upload under way; nothing of it is visible."""
+    """A resumable upload in progress; nothing of it is visible yet."""
 
     name: str
     content_type: str
@@ -91,7 +91,7 @@ class Upload:
 
 @dataclass
 class Store:
-    """All that the server holds."""
+    """The server's state."""
 
     objects: dict[str, Object] = field(default_factory=dict)
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Store:
     generation: int = 1000
 
     def control(self, values: dict[str, Any]) -> None:
-        """Sets faults, and begins to count anew."""
+        """Sets faults and resets the counters."""
         with self.lock:
             self.is_gone = values.pop("is_gone", False)
             for name in values.pop("damage", []):
@@ -116,7 +116,7 @@ class Store:
             self.counts, self.sent_bytes = {}, 0
 
     def put(self, name: str, data: bytes, content_type: str, query: dict[str, str], **metadata: str) -> dict[str, Any]:
-        """Stores an object whole, unless a precondition fails."""
+        """Stores a whole object, unless a precondition fails."""
         with self.lock:
             self.check(name, query)
             self.generation += 1
@@ -126,7 +126,7 @@ class Store:
             return self.objects[name].resource(BUCKET, name)
 
     def check(self, name: str, query: dict[str, str], *, is_read: bool = False) -> None:
-        """Preconditions on the generation."""
+        """Checks preconditions on the generation."""
         now = self.objects[name].generation if name in self.objects else 0
         if "ifGenerationMatch" in query and int(query["ifGenerationMatch"]) != now:
             raise HttpError(412, "At least one of the pre-conditions you specified did not hold.")
@@ -136,7 +136,7 @@ class Store:
             raise HttpError(404, f"No such object: {BUCKET}/{name}")
 
     def get(self, name: str, query: dict[str, str]) -> Object:
-        """An object that is there."""
+        """An existing object."""
         with self.lock:
             if name not in self.objects:
                 raise HttpError(404, f"No such object: {BUCKET}/{name}")
@@ -180,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     store: Store
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name that it overrides
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name in the base class
         """Says nothing."""
 
     def _handle(self) -> None:
@@ -345,7 +345,7 @@ class Handler(BaseHTTPRequestHandler):
             start = int(span[1] or 0)
             if start > len(upload.data):
                 raise HttpError(400, "A gap in the upload.")
-            if span[1]:  # bytes that are there already are passed over
+            if span[1]:  # skips bytes that it has already
                 upload.data += body[len(upload.data) - start :]
             if span[3] != "*" and len(upload.data) == int(span[3]):
                 upload.done = self.store.put(upload.name, bytes(upload.data), upload.content_type, upload.query)
@@ -406,7 +406,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that leave are no news."""
+        """Does not report clients that disconnect."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

@@ -1,4 +1,4 @@
-"""Records in a bucket of a server that others wrote: the same as on the disk."""
+"""Records in a bucket on a third-party server: the same as on disk."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.peer("gcp-storage-emulator")
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket of the emulator, to which the real client goes."""
+    """A bucket of the emulator, accessed by the real client."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

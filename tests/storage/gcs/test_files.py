@@ -1,4 +1,4 @@
-"""Files in a bucket through the real client: whole or not at all, whatever the network does; refusals named."""
+"""Files in a bucket with the real client: complete or absent, whatever the network does; refusals are reported."""
 
 import json
 import os
@@ -22,13 +22,13 @@ FAULTS = {"busy": 0.06, "limited": 0.04, "slow": 0.1, "slow_secs": 0.05, "cut_bo
 
 @pytest.fixture
 def folder(bucket: Bucket, tmp_path: Path) -> str:
-    """A folder of the bucket with nothing in it."""
+    """An empty folder in the bucket."""
     return f"{bucket.url}/{tmp_path.name}"
 
 
 @pytest.fixture
 def anew(bucket: Bucket) -> Iterator[None]:
-    """The clients are set up anew in the test, and after it as before."""
+    """Makes the test, and those after it, set up the clients again."""
     del bucket
     for cached in (buckets.set_up, buckets._credentials):
         cached.cache_clear()
@@ -38,7 +38,7 @@ def anew(bucket: Bucket) -> Iterator[None]:
 
 
 def test_files_are_as_on_the_disk(folder: str) -> None:
-    big = os.urandom(9 << 20)  # more than a simple upload holds
+    big = os.urandom(9 << 20)  # too large for a simple upload
     with storage.write_whole(f"{folder}/a/big") as file:
         file.write(big)
     storage.write_text(f"{folder}/a/text", "gruß")
@@ -109,7 +109,7 @@ def test_faults_of_the_network_pass_unseen(bucket: Bucket, folder: str) -> None:
             file.write(content)
     assert [f"{folder}/{name}" for name in storage.list_dir(folder)] == list(contents)
     assert {path: storage.read_bytes(path) for path in contents} == contents
-    assert sum(bucket.requests().values()) > 2 * len(contents) + 5  # some were asked for again
+    assert sum(bucket.requests().values()) > 2 * len(contents) + 5  # some were retried
 
 
 def test_a_page_holds_a_thousand_names(bucket: Bucket, folder: str) -> None:
@@ -176,7 +176,7 @@ def test_a_service_account_signs_in(
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no JSON"])
-def test_credentials_that_are_none_are_refused(
+def test_invalid_credentials_are_refused(
     folder: str, anew: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
     del anew

@@ -1,4 +1,4 @@
-"""Records in a bucket: the same as on the disk, for a fraction of a request each."""
+"""Records in a bucket: the same as on disk, with far fewer requests than records."""
 
 import logging
 import pickle
@@ -31,7 +31,7 @@ SIZE = 8
 
 @pytest.fixture(scope="module")
 def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Records on the disk, whose images are PNGs of noise; the last ones are large."""
+    """Records on disk with PNGs of noise, of which the last are large."""
     cv2 = pytest.importorskip("cv2")
     folder = tmp_path_factory.mktemp("near")
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def far(bucket: Bucket, near: Path, tmp_path: Path) -> str:
-    """The same in the bucket, with their indexes beside them."""
+    """The same records in the bucket, with their indexes next to them."""
     place = f"{bucket.url}/{tmp_path.name}"
     for path in near.glob("train-*"):
         with RecordWriter(f"{place}/{path.name}") as writer:
@@ -61,7 +61,7 @@ def _payloads(path: Path) -> list[bytes]:
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DataConfig]:
-    """Options of data in a place; what is kept on this machine is the test's own."""
+    """Makes options for data in a folder or bucket; each test has its own local cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def options(place: object, **changes: Any) -> DataConfig:
@@ -113,7 +113,7 @@ def test_a_piece_is_asked_for_once(bucket: Bucket, far: str, options: Callable[.
     assert bucket.requests()["media"] == NUM_FILES + num_pieces
     assert bucket.num_bytes() < sum(files) + 10_000
     bucket.faults()
-    _fetched(open_source(options(far), "train"))  # another run on this machine
+    _fetched(open_source(options(far), "train"))  # as another run on this machine would
     assert "media" not in bucket.requests()
 
 
@@ -130,7 +130,7 @@ def test_without_a_cache_neighbours_are_asked_for_together(
 
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A disk that is full, as a boot disk is to ImageNet."""
+    """Makes the disk seem too small, as a boot disk is for ImageNet."""
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
 
@@ -152,7 +152,7 @@ def test_without_room_a_training_reads_every_byte_once_in_an_epoch(
     bucket: Bucket, far: str, options: Callable[..., DataConfig], monkeypatch: pytest.MonkeyPatch, num_hosts: int
 ) -> None:
     monkeypatch.setattr(pieces, "PIECE_BYTES", 2000)
-    monkeypatch.setattr(pieces, "_GAP", 100)  # these images are smaller than what else is read along
+    monkeypatch.setattr(pieces, "_GAP", 100)  # these images are smaller than the gaps that are read along with them
     data, chunks = options(far), NUM_FILES * NUM_RECORDS // 8
     source = open_source(data, "train")
     assert isinstance(source, DistantRecordSource)
@@ -171,7 +171,7 @@ def test_without_room_a_training_reads_every_byte_once_in_an_epoch(
         reader.close()
     num_runs = len({order.run_at(position) for position in range(len(source))})
     assert num_runs <= len(source.first_records()) + 8
-    assert 0 < bucket.requests().pop("media") <= num_runs < len(source) / 3  # fewer where runs lie beside each other
+    assert 0 < bucket.requests().pop("media") <= num_runs < len(source) / 3  # fewer where runs are adjacent
     assert bucket.num_bytes() <= source.num_bytes
 
 

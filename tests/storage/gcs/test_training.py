@@ -1,4 +1,4 @@
-"""A run whose every file is in a bucket is the run on the disk, bit for bit, through kills and faults."""
+"""A run with all files in a bucket equals the run on disk bit for bit, despite kills and faults."""
 
 import json
 import re
@@ -52,12 +52,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(folder: str, **changes: Any) -> dict[str, Any]:
-    """Of the run in `folder`."""
+    """The options of the run in `folder`."""
     return OPTIONS | {"data_dir": f"{folder}/data", "model_dir": f"{folder}/run"} | changes
 
 
 def start(bucket: Bucket, *arguments: str) -> "subprocess.Popen[str]":
-    """Runs the command `resnet-tpu` with the bucket."""
+    """Starts the command `resnet-tpu` with access to the bucket."""
     return subprocess.Popen(
         [sys.executable, "-m", "resnet_tpu", *arguments], env=bucket.environment() | {"JAX_NUM_CPU_DEVICES": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -65,7 +65,7 @@ def start(bucket: Bucket, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def run(bucket: Bucket, *arguments: str) -> str:
-    """What it says on stdout."""
+    """Runs the command and returns its stdout."""
     process = start(bucket, *arguments)
     out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
@@ -104,7 +104,7 @@ def wait_until(is_so: Callable[[], bool], process: "subprocess.Popen[str]") -> N
 
 @pytest.fixture(scope="module")
 def near(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with data and a run."""
+    """A local folder with data and a run."""
     folder = str(tmp_path_factory.mktemp("near"))
     prepare(str(photos), f"{folder}/data", PrepareOptions(train_shards=3))
     train(Config().replace(**options(folder)))
@@ -127,7 +127,7 @@ def test_a_bucket_that_vanishes_is_named_and_the_run_goes_on_when_it_is_back(
     bucket.faults(gone_after="/checkpoints/4/commit_success.txt$", deny="bucket")
     with pytest.raises(UserError, match="no bucket bucket, expected an existing bucket"):
         train(config)
-    bucket.faults(deny="bucket")  # what the roles for files do not give
+    bucket.faults(deny="bucket")  # a permission that the roles for files lack
     assert store.steps_in(f"{far}/run/checkpoints")[-1] == 4
     assert store.read_meta(store.find(f"{far}/run"))["position"] == 4 * 8
     assert train(config).step == 6
@@ -145,7 +145,7 @@ def test_a_run_that_keeps_nothing_is_that_on_the_disk_in_its_order(near: str, fa
     train(Config().replace(**options(str(tmp_path), data_order="pieces")))
     train(Config().replace(**options(far, cache_folder="none", train_steps=3)))
     assert json.loads(storage.read_text(f"{far}/run/config.json"))["data_order"] == "pieces"
-    train(Config().replace(**options(far)))  # which now could keep the data, and goes on as it began
+    train(Config().replace(**options(far)))  # could keep the data now, but continues as it began
     assert_same_runs(str(tmp_path), far)
 
 
@@ -182,7 +182,7 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(bucket: Bucket, nea
     assert store.steps_in(folder) == [2, 3]
 
 
-# of TensorStore, whose other reads end after Orbax's event loop
+# from TensorStore, whose other reads end after Orbax's event loop
 COMPILE = """
 import jax
 from resnet_tpu.parallel import distributed
@@ -205,7 +205,7 @@ def test_compiled_programs_are_found_again_in_a_bucket(bucket: Bucket) -> None:
             timeout=300, check=False,
         )  # fmt: skip
 
-    for expected in ("write", "media"):  # by the second process, which compiles nothing
+    for expected in ("write", "media"):  # by the second process, which compiles nothing itself
         bucket.faults()
         done = compile_at(f"{bucket.url}/compiled")
         assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
