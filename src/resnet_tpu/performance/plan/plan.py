@@ -137,20 +137,20 @@ def plan(
     per_eval = lengths_of(config).per_eval
     train = planner.train() if mode in ("train", "train_and_eval") else None
     return Plan(
-        topology,
-        planner.devices,
-        train,
-        planner.eval() if mode != "train" else None,
-        config.data.num_train_images or 0,
-        config.data.num_eval_images or 0,
-        lengths_of(config).total,
-        math.ceil(lengths_of(config).total / per_eval) if mode == "train_and_eval" else 0,
-        price_per_chip_hour,
-        host,
-        host and _memory_of(host, topology, train, config.data.image_size),
-        planner.largest_batch(train) if search else None,
-        compiled_for.name,
-        compiler_of(topology),
+        topology=topology,
+        devices=planner.devices,
+        train=train,
+        eval=planner.eval() if mode != "train" else None,
+        train_images=config.data.num_train_images or 0,
+        eval_images=config.data.num_eval_images or 0,
+        train_steps=lengths_of(config).total,
+        evaluations=math.ceil(lengths_of(config).total / per_eval) if mode == "train_and_eval" else 0,
+        price_per_chip_hour=price_per_chip_hour,
+        host=host,
+        host_mb=host and _memory_of(host, topology, train, config.data.image_size),
+        largest_batch=planner.largest_batch(train) if search else None,
+        compiled_for=compiled_for.name,
+        compiler=compiler_of(topology),
     )
 
 
