@@ -115,8 +115,8 @@ class Nursery:
 class Program:
     """`resnet-tpu` with these words, run in a folder that is empty at first; paths are relative to that folder.
 
-    stage: how far the work in a folder has come, in words, if the program began at a Unix time. check: checks that a
-    folder has the same contents as another.
+    stage: how far the work in a folder has come, in words, given the Unix time at which the program began. check:
+    checks that a folder has the same contents as another.
     """
 
     nursery: Nursery

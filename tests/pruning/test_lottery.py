@@ -147,7 +147,7 @@ def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Apart from the flags, all of these have equal masks."""
+    """These trainings differ only in their flags: all of them have equal masks."""
     flags = [*procedure("fine_tuning", before), "--mode=train", f"--train_steps={EARLY}"]  # only begins to train
     early = str(before / f"checkpoint_iter_{EARLY}")
     assert train(tmp_path, *flags) == 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 LayerKernels = Mapping[str, np.ndarray]
-"""LayerKernels float32 by layer, HWIO or [in, out]."""
+"""Kernels float32 by layer, HWIO or [in, out]."""
 
 Masks = dict[str, np.ndarray]
 """Masks bool by layer."""
