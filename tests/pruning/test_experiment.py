@@ -170,6 +170,7 @@ def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
         assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
 
 
+@pytest.mark.long
 def test_it_may_be_computed_in_another_way_than_the_training(dense: Path, tmp_path: Path) -> None:
     once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
     of_unpruned = arrays(dense, LAST)
@@ -253,6 +254,7 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which does not need it
 
 
+@pytest.mark.long
 def test_a_training_without_evaluation_is_evaluated_first(config: Callable[..., Config], tmp_path: Path) -> None:
     train(config(tmp_path / "run", mode="train"))
     unpruned, _ = prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1))

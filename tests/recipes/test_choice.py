@@ -109,6 +109,7 @@ def test_photos_are_not_trained_on_as_imagenet(
     assert config_of(run) == config | {"train_steps": 2}
 
 
+@pytest.mark.long
 def test_from_weights_the_recipe_is_to_fine_tune_at_their_size(
     photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
