@@ -15,6 +15,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = project
 html_copy_source = False
+smartquotes = False  # they would make one dash of the two before an option
 html_show_sphinx = False
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # pages show the stored outputs

@@ -1,31 +1,83 @@
-"""Writes options.md, recipes.md and reference.md from the code: python docs/pages.py."""
+"""Writes commands.md, models.md, options.md, recipes.md and reference.md from the code: python docs/pages.py."""
 
 import ast
 import dataclasses
 import inspect
+import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu import api
-from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.fields import Option
+from resnet_tpu import api, cli
+from resnet_tpu.checkpoints.pretrained import PRETRAINED
+from resnet_tpu.checkpoints.timm import architecture_of
+from resnet_tpu.cli.arguments import Command, Menu, Verb, help_of
+from resnet_tpu.cli.run_options import BulkOptions, options_of_trainings
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS
+from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
+from resnet_tpu.options.fields import Option, options_of
+from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import RECIPES, text_of
+from resnet_tpu.recipes.resnet_rs import RESNET_RS
+from resnet_tpu.training.flops import forward_flops, parameter_shapes
 
 HERE = Path(__file__).parent
 WRITTEN_BY = "<!-- Written by `make pages` from {}: change that. -->\n"
 
+ABOUT_COMMANDS = """
+# Every command
+
+A command is `resnet-tpu VERB` with arguments and options, or `python -m resnet_tpu VERB`. Below is what
+`resnet-tpu VERB --help-all` says; `--help` leaves out the rarer options of the verbs that have many. The options of
+trainings are only named here: [their page](options.md) explains them. `--some_name=VALUE` may be written
+`--some-name VALUE`. For an option that is true or false, `--some_name` means true and `--no-some-name` false.
+
+"""
+
+ABOUT_MODELS = """
+# Every network
+
+`--resnet_depth` chooses a network, and a few options vary it. *Parameters* are in millions. *GFLOP* are those of the
+convolutions and the classifier for one image of that many px, two for each multiplication with its addition; a training
+step takes three times as many. If timm has the network, its name there follows: weights of such a network
+[convert](convert.md) in both directions, torchvision's too. The last column has those that can be [downloaded by
+name](finetune.md#weights-by-name).
+"""
+
+ABOUT_VARIANTS = """
+These are the variants that timm has a name for. [The options of the network](options.md#the-network) make others: other
+depths, `pre_activation`, another `resnet_width`.
+"""
+
+ABOUT_RESNET_RS = """
+The networks of the [recipes of these names](regularisation.md#resnet-rs): `use_resnetd_stem`, `resnetd_shortcut` and
+`replace_stem_max_pool`, with `se_ratio=0.25`.
+"""
+
+ABOUT_WEIGHTS = """
+All are for the 1,000 classes of ImageNet; `resnet-tpu models` lists them too, with their sources. *Top-1* is the
+accuracy in % that was published with them, where that is known for sure. Every other ResNet of timm's on Hugging Face's
+hub has a name as well, `hf:OWNER/NAME`.
+"""
+
 ABOUT_OPTIONS = """
 # Every option
 
-What `train` takes, and in parts every verb that works on a run. An option has one name, on the command line
-(`--train_batch_size=64`), in a file (`--config_file=mine.yaml`, one `name: value` per line), in `config.json` of a
-`model_dir` and in [Python](api.md). `--epochs=20` is short for `--train_steps=20epochs`, `--batch_size`, `--lr` and
-`--init_from` for `train_batch_size`, `base_learning_rate` and `resnet_checkpoint`. The defaults are ImageNet's, as the
-original program has them; a [recipe](recipes.md) has others. *Steps or epochs* are written `500` or `15epochs`.
-`resnet-tpu VERB --help-all` has the options of one verb, [flags](flags.md) those of the original program.
+What `train` takes, and in parts every verb that works on a run ([which](commands.md)). An option has one name, on the
+command line (`--train_batch_size=64`), in a file (`--config_file=mine.yaml`, one `name: value` per line), in
+`config.json` of a `model_dir` and in [Python](api.md). `--epochs=20` is short for `--train_steps=20epochs`,
+`--batch_size`, `--lr` and `--init_from` for `train_batch_size`, `base_learning_rate` and `resnet_checkpoint`. The
+defaults are ImageNet's, as the original program has them; a [recipe](recipes.md) has others. *Steps or epochs* are
+written `500` or `15epochs`. The flags of the original program have [a page of their own](flags.md).
+
+## Options in bulk
+
+Later sources override earlier ones: defaults, `recipe`, `config_file`, `params_override`, single options.
+
 """
 
 ABOUT_RECIPES = """
@@ -40,18 +92,78 @@ does not name is at its default. `resnet-tpu recipes NAME` prints one as a file 
 ABOUT_API = """
 # Every function
 
-What `resnet_tpu.api` has, as its code says. [From Python](api.md) shows it at work.
+What `resnet_tpu.api` has, as its code says; `import resnet_tpu` gives the same. [From Python](api.md) shows it at work.
+At the end come the classes of what some of the functions return.
 """
+
+OPTION = ("option", "default", "what it does")
+NETWORK = ("network", "px", "parameters", "GFLOP", "timm's name", "weights by name")
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "ResNet-{}-C": {"use_resnetd_stem": True},
+    "ResNet-{}-D": {"use_resnetd_stem": True, "resnetd_shortcut": True},
+    "SE-ResNet-{}": {"se_ratio": 1 / 16},
+    "SE-ResNet-{}-D": {"se_ratio": 1 / 16, "use_resnetd_stem": True, "resnetd_shortcut": True},
+}
+"""The options of each variant, by the name of its networks."""
+
+TRAINING = {name: option for group in options_of_trainings() for name, option in group.options.items()}
+"""The options of `train`, of which the page of options tells more."""
+
+
+def commands_page() -> str:
+    """Every verb: what it does, its arguments and options, and the names of those that trainings have."""
+    overview = ((f"[{name}](#{name})", _as_markdown(verb.about.split("\n")[0])) for name, verb in cli.VERBS.items())
+    parts = [WRITTEN_BY.format("src/resnet_tpu/cli/"), ABOUT_COMMANDS, _table(("verb", "what it does"), overview)]
+    return "".join([*parts, *(_verb_or_menu(name, verb) for name, verb in cli.VERBS.items())])
+
+
+def models_page() -> str:
+    """Every network, by depth, variant and recipe, and the weights that have a name."""
+    depths = [depth for depth in ARCHITECTURES if depth not in CIFAR_DEPTHS]
+    plain = (network_row(f"ResNet-{depth}", ModelConfig(resnet_depth=depth)) for depth in depths)
+    small = (network_row(f"ResNet-{depth}", ModelConfig(resnet_depth=depth), 32, 10) for depth in CIFAR_DEPTHS)
+    options = (
+        (name.format("N"), ", ".join(f"`{k}={_value(v)}`" for k, v in it.items())) for name, it in VARIANTS.items()
+    )
+    models = {
+        name.format(depth): ModelConfig(resnet_depth=depth, **given)
+        for name, given in VARIANTS.items()
+        for depth in depths
+    }
+    variants = (network_row(name, model) for name, model in models.items() if _timm_name(model))
+    largest = ((f"`{name}`", *network_row(*_of_recipe(name))) for name in RESNET_RS)
+    weights = (
+        (
+            f"`{name}`",
+            found.network,
+            f"{found.parameters:.1f}",
+            f"{found.top_1:.1f}" if found.top_1 else "",
+            found.licence,
+        )
+        for name, found in PRETRAINED.items()
+    )
+    return "".join([
+        WRITTEN_BY.format("the tables of networks, recipes and published weights"),
+        ABOUT_MODELS,
+        f"\n## By depth\n\nFor photos, with 1,000 classes:\n\n{_table(NETWORK, plain)}",
+        f"\nFor small images, with 10 classes, as CIFAR-10 has them:\n\n{_table(NETWORK, small)}",
+        f"\n## Variants\n{ABOUT_VARIANTS}\n{_table(('variant of depth N', 'options'), options)}",
+        f"\nOf these, timm has:\n\n{_table(NETWORK, variants)}",
+        f"\n## ResNet-RS\n{ABOUT_RESNET_RS}\n{_table(('recipe', *NETWORK), largest)}",
+        f"\n## Weights by name\n{ABOUT_WEIGHTS}\n",
+        _table(("name", "network", "parameters", "top-1", "licence"), weights),
+    ])  # fmt: skip
 
 
 def options_page() -> str:
     """Every option, with a table for each group of `Config`."""
     parts = [WRITTEN_BY.format("src/resnet_tpu/options/config.py"), ABOUT_OPTIONS]
+    parts.append(_table(OPTION, map(_option_row, options_of(BulkOptions).values())))
     for group in dataclasses.fields(Config):
         title, _, more = (inspect.getdoc(group.default_factory) or "").rstrip(".").partition("; ")
         parts.append(f"\n## {title}\n\n" + (f"{more[0].upper()}{more[1:]}.\n\n" if more else ""))
-        rows = (_option_row(option) for option in OPTIONS.values() if option.group == group.name)
-        parts.append(_table(("option", "default", "what it does"), rows))
+        parts.append(_table(OPTION, (_option_row(option) for option in OPTIONS.values() if option.group == group.name)))
     return "".join(parts)
 
 
@@ -66,19 +178,105 @@ def recipes_page() -> str:
 
 
 def api_page() -> str:
-    """Every function and class of `resnet_tpu.api`, with the methods that the class itself defines."""
+    """Every function and class of `resnet_tpu.api`, with what the classes themselves define; then what is returned."""
+    found = {name: getattr(api, name) for name in api.__all__}
+    found |= {returned.__name__: returned for returned in _returned_by(found.values())}
     parts = [WRITTEN_BY.format("the docstrings of resnet_tpu.api"), ABOUT_API]
-    for name in api.__all__:
-        found = getattr(api, name)
-        parts.append(f"\n## {name}\n\n{_entry(name, found)}")
-        for method, function in vars(found).items() if inspect.isclass(found) else ():
-            if inspect.isfunction(function) and not method.startswith("_"):
-                parts.append(f"\n{_entry(f'{name}.{method}', function)}")
+    for name, it in found.items():
+        parts.append(f"\n## {name}\n\n{_class(it) if inspect.isclass(it) else _function(name, it)}")
+        for method, function in _methods(it):
+            parts.append(f"\n{_function(f'{name}.{method}', function)}")
     return "".join(parts)
 
 
-PAGES = {"options.md": options_page, "recipes.md": recipes_page, "reference.md": api_page}
+PAGES = {
+    "commands.md": commands_page,
+    "models.md": models_page,
+    "options.md": options_page,
+    "recipes.md": recipes_page,
+    "reference.md": api_page,
+}
 """The function that makes each page, by file name."""
+
+
+def _verb_or_menu(name: str, verb: Verb | Menu) -> str:
+    """A verb; or a menu, with the options that several of its commands have, and these commands."""
+    if isinstance(verb, Verb):
+        return f"\n## {name}\n\n{_command(verb.command)}"
+    commands = {what: each.command for what, each in verb.verbs.items() if isinstance(each, Verb)}
+    own = [option for command in commands.values() for option in _own_options(command)]
+    several = list(dict.fromkeys(option for option in own if own.count(option) > 1))
+    text = f"\n## {name}\n\n{_as_markdown(f'{verb.about} {verb.details}'.strip())}\n"
+    if several:
+        text += f"\nOptions of more than one of its commands:\n\n{_table(OPTION, map(_option_row, several))}"
+    return text + "".join(f"\n### {name} {what}\n\n{_command(each, several)}" for what, each in commands.items())
+
+
+def _command(command: Command, above: Sequence[Option] = ()) -> str:
+    """A command: what it does, its usage, arguments, options and examples. above: options already told of."""
+    own = _own_options(command)
+    usage = command.help(whole=False).partition("\n")[0]
+    parts = [_as_markdown(command.about.replace("\n", "\n\n")).replace("\n\n\n\n", "\n\n"), f"```text\n{usage}\n```"]
+    if command.arguments:
+        parts.append(
+            _table(("argument", ""), ((f"`{each.metavar}`", _as_markdown(each.help)) for each in command.arguments))
+        )
+    for group in command.groups:
+        if notes := {name: text for name, text in group.entries(whole=True).items() if not name.startswith("--")}:
+            rows = ((f"`{name}`", _as_markdown(text)) for name, text in notes.items())
+            parts.append(_table((group.title, ""), rows))
+    if rest := [option for option in own if option not in above]:
+        parts.append(_table(OPTION, map(_option_row, rest)))
+    parts += _named_options(command, [option.name for option in own if option in above])
+    if command.examples:
+        parts.append("```\n" + "\n".join(command.examples) + "\n```")
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _named_options(command: Command, above: Sequence[str]) -> Iterator[str]:
+    """Sentences with the names of the options that are explained elsewhere, and with the short names of some."""
+    if above:
+        yield f"Also, [as above](#{command.program.split()[1]}): {_listed(above)}."
+    names = [name for group in command.groups for name, option in group.options.items() if TRAINING.get(name) == option]
+    if len(names) == len(TRAINING):
+        yield "Also every [option of a training](options.md)."
+    elif names:
+        yield f"Also, of the [options of trainings](options.md): {_listed(names)}."
+    others = {name: other for group in command.groups for name, other in group.others.items()}
+    if others and len(names) < len(TRAINING):
+        yield f"{', '.join(f'`{name}` is short for `{other.option}`' for name, other in others.items())}."
+
+
+def _own_options(command: Command) -> list[Option]:
+    """The options of a command that trainings do not have, or have in another form."""
+    return [
+        option for group in command.groups for name, option in group.options.items() if TRAINING.get(name) != option
+    ]
+
+
+def network_row(title: str, model: ModelConfig, image_size: int = 224, num_classes: int = 1000) -> Sequence[str]:
+    """The cells of `NETWORK`. title: what the network is called, also among the published weights."""
+    network = create_network(model, num_classes=num_classes, image_size=image_size)
+    parameters = sum(map(math.prod, parameter_shapes(network).values()))
+    millions = f"{parameters / 1e6:.1f}" if parameters > 1e7 else f"{parameters / 1e6:.2f}"
+    work = forward_flops(network) / 1e9
+    timm = _timm_name(model) if num_classes == 1000 else ""
+    weights = ", ".join(f"`{name}`" for name, found in PRETRAINED.items() if found.network == title)
+    return title, str(image_size), millions, f"{work:.1f}" if work > 1 else f"{work:.3f}", timm and f"`{timm}`", weights
+
+
+def _of_recipe(name: str) -> tuple[str, ModelConfig, int]:
+    """What a network of ResNet-RS is called, its options and the side of its images in px."""
+    config = RECIPES[name]()
+    return f"ResNet-RS-{config.model.resnet_depth}", config.model, config.data.image_size
+
+
+def _timm_name(model: ModelConfig) -> str:
+    """What timm calls the network; nothing where it has none."""
+    try:
+        return architecture_of(model)
+    except UserError:
+        return ""
 
 
 def _option_row(option: Option) -> tuple[str, str, str]:
@@ -105,15 +303,98 @@ def _family(text: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
     return "".join(parts)
 
 
-def _entry(name: str, found: Any) -> str:
-    """The docstring, and for a function also its signature."""
-    about = _as_markdown(inspect.getdoc(found) or "")
-    if inspect.isclass(found):
-        return f"{about}\n"
-    (defined,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body
+def _returned_by(found: Iterable[Any]) -> list[type]:
+    """The other classes of this package of which one of these functions returns an object, or a list of them."""
+    known = list(found)
+    returned: list[type] = []
+    for function in filter(inspect.isfunction, known):
+        hint = typing.get_type_hints(function).get("return")
+        for kind in (hint, *typing.get_args(hint)):
+            is_ours = inspect.isclass(kind) and kind.__module__.startswith("resnet_tpu.")
+            if is_ours and kind not in (*known, *returned):
+                returned.append(kind)
+    return returned
+
+
+def _methods(found: Any) -> list[tuple[str, Any]]:
+    """The public methods that a class itself defines; none of anything else."""
+    defined = vars(found).items() if inspect.isclass(found) else ()
+    return [(name, it) for name, it in defined if inspect.isfunction(it) and not name.startswith("_")]
+
+
+def _function(name: str, function: Any) -> str:
+    """The signature, and the docstring."""
+    (defined,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(defined, ast.FunctionDef)
     returned = f" -> {ast.unparse(defined.returns)}" if defined.returns else ""
+    about = _as_markdown(inspect.getdoc(function) or "")
     return f"```python\n{name}({ast.unparse(defined.args)}){returned}\n```\n\n{about}\n"
+
+
+def _class(found: type) -> str:
+    """The docstring, and a table of what its objects have: fields, or what `__init__` assigns, and properties."""
+    source = textwrap.dedent(inspect.getsource(found))
+    (defined,) = ast.parse(source).body
+    assert isinstance(defined, ast.ClassDef)
+    fields = list(_fields(found, defined, source.splitlines()))
+    about, told = _taken_apart(inspect.getdoc(found) or "", [name for name, _, text in fields if not text])
+    rows = [(f"`{name}`", f"`{kind}`", _as_markdown(text or told.get(name, ""))) for name, kind, text in fields]
+    rows += [(f"`{name}`", f"`{kind}`", _as_markdown(text)) for name, kind, text in _properties(defined)]
+    table = f"\n{_table(('attribute', 'type', 'what it is'), rows)}" if rows else ""
+    return f"{_as_markdown(about)}\n{table}"
+
+
+def _fields(found: type, defined: ast.ClassDef, lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """(name, type, text) of each field, or of what `__init__` assigns to `self`. The text may be empty.
+
+    It is the help of an option, the docstring of a group of options, a string below the field, or a comment beside it.
+    """
+    options = options_of(found) if found in (api.PrepareOptions, api.Experiment) else {}
+    groups = {field.name: field.default_factory for field in dataclasses.fields(Config)} if found is Config else {}
+    init = next((it for it in defined.body if isinstance(it, ast.FunctionDef) and it.name == "__init__"), None)
+    given = {each.arg: each.annotation for each in init.args.args} if init else {}
+    body = init.body if init else defined.body
+    for statement, next_one in zip(body, [*body[1:], ast.Pass()], strict=True):
+        for name, kind in _assigned(statement, given):
+            text = help_of(options[name]) if name in options else inspect.getdoc(groups.get(name)) or ""
+            if isinstance(next_one, ast.Expr) and isinstance(next_one.value, ast.Constant):
+                text = text or str(next_one.value.value)
+            yield name, kind, text or lines[(statement.end_lineno or 1) - 1].partition("  # ")[2]
+
+
+def _assigned(statement: ast.stmt, given: Mapping[str, ast.expr | None]) -> Iterator[tuple[str, str]]:
+    """(name, type) of each public field that a statement makes. given: types of the parameters of `__init__`."""
+    if isinstance(statement, ast.AnnAssign):
+        targets, kinds = [statement.target], [statement.annotation]
+    elif isinstance(statement, ast.Assign):
+        (target,), value = statement.targets, statement.value
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = value.elts if isinstance(value, ast.Tuple) else [value]
+        kinds = [given.get(each.id) if isinstance(each, ast.Name) else None for each in values]
+    else:
+        return
+    for target, kind in zip(targets, kinds, strict=True):
+        name = ast.unparse(target).removeprefix("self.")
+        if kind is not None and not name.startswith("_"):
+            yield name, ast.unparse(kind).strip("'")
+
+
+def _properties(defined: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    """(name, type, first paragraph) of each public property."""
+    for it in defined.body:
+        if not isinstance(it, ast.FunctionDef) or not it.returns or it.name.startswith("_"):
+            continue
+        if {"property", "functools.cached_property"} & {*map(ast.unparse, it.decorator_list)}:
+            yield it.name, ast.unparse(it.returns), " ".join((ast.get_docstring(it) or "").split())
+
+
+def _taken_apart(about: str, names: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """A docstring without the sentences that are about one attribute, `name: what it is.`, and these by name."""
+    if not names:
+        return about, {}
+    sentence = re.compile(rf"(?:^|(?<=\.)\s+)`?({'|'.join(names)})`?:\s+(.+?\.)(?=\s|$)", re.DOTALL | re.MULTILINE)
+    told = {name: " ".join(text.split()) for name, text in sentence.findall(about)}
+    return re.sub(r"\n{3,}", "\n\n", sentence.sub("", about)).strip(), told
 
 
 def _title(recipes: Mapping[str, Any]) -> str:
@@ -130,6 +411,10 @@ def _value(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def _as_markdown(text: str) -> str:
     code_or_special = re.compile(r"(`[^`]*`)|([<*])")
     return code_or_special.sub(lambda found: found[1] or {"<": "&lt;", "*": "\\*"}[found[2]], text)
@@ -137,7 +422,8 @@ def _as_markdown(text: str) -> str:
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = list(header)
-    return "".join(f"| {' | '.join(line)} |\n" for line in (names, ["---"] * len(names), *rows))
+    lines = (names, ["---"] * len(names), *([cell.replace("|", r"\|") for cell in row] for row in rows))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import cv2
@@ -21,11 +21,12 @@ from jax._src import xla_bridge
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.cli.arguments import Menu
 from resnet_tpu.data.loader.batches import train_batches
-from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WRITER = runpy.run_path(str(ROOT / "docs" / "pages.py"))
 LINK = re.compile(r"\]\(([^)#]+)\)")
 
 
@@ -63,15 +64,36 @@ def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
             rest = rest[: rest.index("--")]
         for word in rest:
             if word.startswith("--"):
-                assert word[2:].partition("=")[0].replace("-", "_") in known, " ".join(command)
+                name = word[2:].partition("=")[0].replace("-", "_")
+                assert {name, name.removeprefix("no_")} & {*known}, " ".join(command)
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize(("name", "page"), runpy.run_path(str(ROOT / "docs" / "pages.py"))["PAGES"].items())
-def test_pages_that_tell_what_the_code_says_are_up_to_date(name: str, page: Callable[[], str]) -> None:
-    assert (ROOT / "docs" / name).read_text() == page(), "run `make pages`"
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "models.md" else ()) for name in WRITER["PAGES"]]
+)
+def test_pages_that_tell_what_the_code_says_are_up_to_date(name: str) -> None:
+    """To trace every network for the page of networks takes long."""
+    assert (ROOT / "docs" / name).read_text() == WRITER["PAGES"][name](), "run `make pages`"
+
+
+def test_the_page_of_networks_has_the_rows_that_the_code_makes() -> None:
+    rows = (ROOT / "docs" / "models.md").read_text().splitlines()
+    for depth, *size in ((50,), (20, 32, 10)):
+        cells = WRITER["network_row"](f"ResNet-{depth}", ModelConfig(resnet_depth=depth), *size)
+        assert f"| {' | '.join(cells)} |" in rows, "run `make pages`"
+
+
+def test_every_command_is_on_its_page() -> None:
+    titles = re.findall(r"^#+ (.+)$", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
+    verbs = cli.VERBS.items()
+    assert titles[1:] == [
+        title
+        for name, verb in verbs
+        for title in (name, *(f"{name} {what}" for what in (verb.verbs if isinstance(verb, Menu) else ())))
+    ]
 
 
 def test_the_page_for_trouble_has_messages_as_they_are() -> None:

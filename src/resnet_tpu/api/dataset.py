@@ -18,7 +18,10 @@ _BATCH_SIZE = dataclasses.replace(OPTIONS["train_batch_size"], name="batch_size"
 
 
 class Example(NamedTuple):
-    """A photo with its class. `image`: uint8 [h, w, 3], whole. `label`: -1 and `class_name`: None where unknown."""
+    """A photo with its class.
+
+    image: uint8 [h, w, 3], whole. label: -1 where unknown. class_name: None where unknown. name: of its file.
+    """
 
     image: np.ndarray
     label: int
@@ -31,6 +34,7 @@ class Dataset(Sequence[Example]):
 
     def __init__(self, config: Config, split: Split) -> None:
         self.config = config
+        """The options that say where the data are and how they are read."""
         self.split: Split = split
         self._source = open_source(config.data, split)
 

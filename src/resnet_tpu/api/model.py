@@ -44,9 +44,11 @@ class Model:
     ) -> None:
         """source: what it was loaded from. stages: what `features` knows. compute: gives these and `probabilities`."""
         self.source = source
+        """What it was loaded from."""
         self.config = config
         """The options of its training."""
         self.class_names = class_names
+        """Names of the classes, in the order of the outputs."""
         self.stages = stages
         """The parts of the network that `features` gives, from `stem` to `logits`."""
         self._compute = compute

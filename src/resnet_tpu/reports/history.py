@@ -28,6 +28,7 @@ class History:
         self._rows = sorted(rows, key=lambda row: (row["step"], row["split"] == "eval"))
         names = dict.fromkeys(name for row in self._rows for name in row)
         self.columns: list[str] = ["split", "step", *(name for name in names if name not in ("split", "step", "time"))]
+        """The names of the columns."""
 
     def __len__(self) -> int:
         return len(self._rows)
