@@ -77,10 +77,10 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/installed  ## the pages of docs/ as a site in site/; fails on dead links
+docs: $(VENV)/installed  ## the pages of docs/ and benchmarks/ as a site in site/; fails on dead links
 	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs site
 
-pages: $(VENV)/installed  ## docs/options.md, recipes.md and reference.md, written from the code
+pages: $(VENV)/installed  ## docs/commands.md, models.md, options.md, recipes.md and reference.md, written from the code
 	$(BIN)/python docs/pages.py
 
 bench: $(VENV)/installed  ## short forms of the benchmarks, with the peers that are installed

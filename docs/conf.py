@@ -1,4 +1,4 @@
-"""Sphinx configuration with which `make docs` builds a site from these pages and the notebooks."""
+"""Sphinx configuration with which `make docs` builds a site from these pages, the notebooks and the benchmarks."""
 
 import shutil
 from pathlib import Path
@@ -23,19 +23,30 @@ autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 
 DOCS = Path(__file__).parent
+NEIGHBOURS = {"notebooks": "*.ipynb", "benchmarks": "*.md"}
+"""Folders beside `docs/` of which the site has pages, and which files these are."""
 
 
-def copy_notebooks(*_: object) -> None:
-    """Copies the notebooks into `docs/`, as Sphinx reads nothing outside it; git ignores the copies."""
-    shutil.copytree(DOCS.parent / "notebooks", DOCS / "notebooks", dirs_exist_ok=True)
+def copy_neighbours(*_: object) -> None:
+    """Copies the notebooks and the pages on benchmarks into `docs/`, as Sphinx reads nothing outside it.
+
+    Git ignores the copies.
+    """
+    for folder, pattern in NEIGHBOURS.items():
+        shutil.rmtree(DOCS / folder, ignore_errors=True)
+        (DOCS / folder).mkdir()
+        for file in (DOCS.parent / folder).glob(pattern):
+            shutil.copy2(file, DOCS / folder)  # with its time, so that only what changed is built again
 
 
 def point_to_copies(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Makes links from pages to notebooks, and back, point to the copies."""
-    source[0] = source[0].replace("](../notebooks/", "](notebooks/").replace("](../docs/", "](../")
+    """Makes links from pages to these copies, and back, point to them."""
+    for folder in NEIGHBOURS:
+        source[0] = source[0].replace(f"](../{folder}/", f"]({folder}/")
+    source[0] = source[0].replace("](../docs/", "](../")
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.connect("config-inited", copy_notebooks)
+    app.connect("config-inited", copy_neighbours)
     app.connect("source-read", point_to_copies)

@@ -24,7 +24,7 @@ from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WRITER = runpy.run_path(str(ROOT / "docs" / "pages.py"))
 LINK = re.compile(r"\]\(([^)#]+)\)")
@@ -48,7 +48,7 @@ def options_in_help(*verb: str) -> frozenset[str]:
     return frozenset(re.findall(r"--(\w+)", shown.getvalue()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
     for command in commands(page, "", "bash"):
         if command[0] == "python":
