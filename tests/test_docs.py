@@ -96,6 +96,28 @@ def test_every_command_is_on_its_page() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("figure", "pages"),
+    [
+        ("1.80", ["README.md", "benchmarks/README.md", "benchmarks/figures.md"]),
+        ("22 ms", ["README.md", "docs/serving.md"]),
+        ("0.7 points", ["README.md", "docs/pruning.md", "docs/rewinding.md"]),
+        ("88.4 %", ["README.md", "docs/pruning.md", "docs/rewinding.md", "docs/accuracy.md"]),
+        ("91.7 %", ["README.md", "docs/pruning.md", "docs/rewinding.md"]),
+        ("66.0 %", ["docs/accuracy.md", "benchmarks/README.md", "benchmarks/figures.md"]),
+        ("67.0 %", ["docs/accuracy.md", "benchmarks/README.md", "benchmarks/figures.md"]),
+        ("59.9 %", ["docs/accuracy.md", "docs/regularisation.md", "benchmarks/figures.md"]),
+        ("69.4 %", ["docs/accuracy.md", "docs/regularisation.md", "benchmarks/figures.md"]),
+        ("2,382", ["docs/input.md", "docs/decisions.md", "benchmarks/README.md", "benchmarks/figures.md"]),
+        ("10,386", ["docs/input.md", "docs/decisions.md", "benchmarks/figures.md"]),
+        ("72.7 %", ["docs/accuracy.md", "docs/input.md", "benchmarks/figures.md"]),
+        ("5,271", ["docs/accuracy.md", "benchmarks/tpu_recipes.md"]),
+    ],
+)
+def test_a_figure_is_the_same_wherever_it_is_quoted(figure: str, pages: Sequence[str]) -> None:
+    assert [page for page in pages if figure in (ROOT / page).read_text()] == pages
+
+
 def test_the_page_for_trouble_has_messages_as_they_are() -> None:
     """Every message on the page contains a piece of a sentence from the package or from JAX."""
     files = [*(ROOT / "src").rglob("*.py"), Path(xla_bridge.__file__)]
