@@ -122,7 +122,7 @@ def models_page() -> str:
     """Every network, by depth, variant and recipe, and the weights that have a name."""
     depths = [depth for depth in ARCHITECTURES if depth not in CIFAR_DEPTHS]
     plain = (network_row(f"ResNet-{depth}", ModelConfig(resnet_depth=depth)) for depth in depths)
-    small = (network_row(f"ResNet-{depth}", ModelConfig(resnet_depth=depth), 32, 10) for depth in CIFAR_DEPTHS)
+    small = (network_row(f"ResNet-{depth}", ModelConfig(resnet_depth=depth), 32, 10)[:4] for depth in CIFAR_DEPTHS)
     options = (
         (name.format("N"), ", ".join(f"`{k}={_value(v)}`" for k, v in it.items())) for name, it in VARIANTS.items()
     )
@@ -147,7 +147,7 @@ def models_page() -> str:
         WRITTEN_BY.format("the tables of networks, recipes and published weights"),
         ABOUT_MODELS,
         f"\n## By depth\n\nFor photos, with 1,000 classes:\n\n{_table(NETWORK, plain)}",
-        f"\nFor small images, with 10 classes, as CIFAR-10 has them:\n\n{_table(NETWORK, small)}",
+        f"\nFor small images, with 10 classes, as CIFAR-10 has them:\n\n{_table(NETWORK[:4], small)}",
         f"\n## Variants\n{ABOUT_VARIANTS}\n{_table(('variant of depth N', 'options'), options)}",
         f"\nOf these, timm has:\n\n{_table(NETWORK, variants)}",
         f"\n## ResNet-RS\n{ABOUT_RESNET_RS}\n{_table(('recipe', *NETWORK), largest)}",
@@ -310,8 +310,7 @@ def _returned_by(found: Iterable[Any]) -> list[type]:
     for function in filter(inspect.isfunction, known):
         hint = typing.get_type_hints(function).get("return")
         for kind in (hint, *typing.get_args(hint)):
-            is_ours = inspect.isclass(kind) and kind.__module__.startswith("resnet_tpu.")
-            if is_ours and kind not in (*known, *returned):
+            if isinstance(kind, type) and kind.__module__.startswith("resnet_tpu.") and kind not in (*known, *returned):
                 returned.append(kind)
     return returned
 

@@ -25,7 +25,8 @@ class Experiment:
 
     method: str = option(
         "prune_all_to_global",
-        "How to choose the weights to remove: one of the names listed above, with or without its number P.",
+        "How to choose the weights to remove: one of the methods that `resnet-tpu prune --help` lists, with or without "
+        "its number P.",
     )
     density: str = option(
         "", "Percent of the weights to keep, such as 20; or several, 80,64,51.2: each cut from the unpruned network."
