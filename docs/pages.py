@@ -349,13 +349,14 @@ def _fields(found: type, defined: ast.ClassDef, lines: Sequence[str]) -> Iterato
     It is the help of an option, the docstring of a group of options, a string below the field, or a comment beside it.
     """
     options = options_of(found) if found in (api.PrepareOptions, api.Experiment) else {}
-    groups = {field.name: field.default_factory for field in dataclasses.fields(Config)} if found is Config else {}
+    parts = dataclasses.fields(Config) if found is Config else ()
+    groups = {part.name: inspect.getdoc(part.default_factory) or "" for part in parts}
     init = next((it for it in defined.body if isinstance(it, ast.FunctionDef) and it.name == "__init__"), None)
     given = {each.arg: each.annotation for each in init.args.args} if init else {}
     body = init.body if init else defined.body
     for statement, next_one in zip(body, [*body[1:], ast.Pass()], strict=True):
         for name, kind in _assigned(statement, given):
-            text = help_of(options[name]) if name in options else inspect.getdoc(groups.get(name)) or ""
+            text = help_of(options[name]) if name in options else groups.get(name, "")
             if isinstance(next_one, ast.Expr) and isinstance(next_one.value, ast.Constant):
                 text = text or str(next_one.value.value)
             yield name, kind, text or lines[(statement.end_lineno or 1) - 1].partition("  # ")[2]
@@ -379,7 +380,7 @@ def _assigned(statement: ast.stmt, given: Mapping[str, ast.expr | None]) -> Iter
 
 
 def _properties(defined: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
-    """(name, type, first paragraph) of each public property."""
+    """(name, type, docstring) of each public property."""
     for it in defined.body:
         if not isinstance(it, ast.FunctionDef) or not it.returns or it.name.startswith("_"):
             continue

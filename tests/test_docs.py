@@ -86,6 +86,13 @@ def test_the_page_of_networks_has_the_rows_that_the_code_makes() -> None:
         assert any(row.startswith(f"| {' | '.join(cells[:4])} |") for row in rows), "run `make pages`"
 
 
+def test_on_the_site_links_lead_to_the_copies_of_notebooks_and_benchmarks() -> None:
+    point = runpy.run_path(str(ROOT / "docs" / "conf.py"))["point_to_copies"]
+    pages = ["[a](../benchmarks/faults.md#x), [b](../notebooks/photos.ipynb), [c](gpu.md); back: [d](../docs/plan.md)"]
+    point(None, "", pages)
+    assert pages == ["[a](benchmarks/faults.md#x), [b](notebooks/photos.ipynb), [c](gpu.md); back: [d](../plan.md)"]
+
+
 def test_every_command_is_on_its_page() -> None:
     titles = re.findall(r"^#+ (.+)$", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
     verbs = cli.VERBS.items()
