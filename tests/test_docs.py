@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WRITER = runpy.run_path(str(ROOT / "docs" / "pages.py"))
-LINK = re.compile(r"\]\(([^)#]+)\)")
+LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
 
 
 def commands(page: Path, *kinds: str) -> list[list[str]]:
@@ -38,6 +38,13 @@ def commands(page: Path, *kinds: str) -> list[list[str]]:
     return [
         line for line in words if line[:1] == ["resnet-tpu"] or line[:3] == ["python", "-m", "resnet_tpu.resnet_main"]
     ]
+
+
+@functools.cache
+def headings(page: Path) -> frozenset[str]:
+    """The headings of a page as links name them, on GitHub and on the site."""
+    titles = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles)
 
 
 @functools.cache
@@ -66,9 +73,11 @@ def test_options_exist_and_links_lead_somewhere(page: Path) -> None:
             if word.startswith("--"):
                 name = word[2:].partition("=")[0].replace("-", "_")
                 assert {name, name.removeprefix("no_")} & {*known}, " ".join(command)
-    for target in LINK.findall(page.read_text()):
+    for target, heading in LINK.findall(BLOCK.sub("", page.read_text())):
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            found = page.parent / target if target else page
+            assert found.exists(), target
+            assert not heading or heading in headings(found), f"{target}#{heading}"
 
 
 @pytest.mark.parametrize(
