@@ -132,7 +132,7 @@ def models_page() -> str:
         for depth in depths
     }
     variants = (network_row(name, model) for name, model in models.items() if _timm_name(model))
-    largest = ((f"`{name}`", *network_row(*_of_recipe(name))) for name in RESNET_RS)
+    largest = ((f"`{name}`", *network_row(*_of_recipe(name))[1:]) for name in RESNET_RS)
     weights = (
         (
             f"`{name}`",
@@ -150,7 +150,7 @@ def models_page() -> str:
         f"\nFor small images, with 10 classes, as CIFAR-10 has them:\n\n{_table(NETWORK[:4], small)}",
         f"\n## Variants\n{ABOUT_VARIANTS}\n{_table(('variant of depth N', 'options'), options)}",
         f"\nOf these, timm has:\n\n{_table(NETWORK, variants)}",
-        f"\n## ResNet-RS\n{ABOUT_RESNET_RS}\n{_table(('recipe', *NETWORK), largest)}",
+        f"\n## ResNet-RS\n{ABOUT_RESNET_RS}\n{_table(('recipe', *NETWORK[1:]), largest)}",
         f"\n## Weights by name\n{ABOUT_WEIGHTS}\n",
         _table(("name", "network", "parameters", "top-1", "licence"), weights),
     ])  # fmt: skip
