@@ -2,7 +2,10 @@
 
 import ast
 import dataclasses
+import functools
+import importlib
 import inspect
+import itertools
 import math
 import re
 import textwrap
@@ -93,7 +96,8 @@ ABOUT_API = """
 # Every function
 
 What `resnet_tpu.api` has, as its code says; `import resnet_tpu` gives the same. [From Python](api.md) shows it at work.
-At the end come the classes of what some of the functions return.
+At the end come the classes of what some of the functions return and of what is in that, and [the names of
+types](#names-of-types).
 """
 
 OPTION = ("option", "default", "what it does")
@@ -182,11 +186,16 @@ def api_page() -> str:
     found = {name: getattr(api, name) for name in api.__all__}
     found |= {returned.__name__: returned for returned in _returned_by(found.values())}
     parts = [WRITTEN_BY.format("the docstrings of resnet_tpu.api"), ABOUT_API]
+    types: dict[str, tuple[str, str]] = {}
     for name, it in found.items():
-        parts.append(f"\n## {name}\n\n{_class(it) if inspect.isclass(it) else _function(name, it)}")
-        for method, function in _methods(it):
-            parts.append(f"\n{_function(f'{name}.{method}', function)}")
-    return "".join(parts)
+        section = f"\n## {name}\n\n{_class(it) if inspect.isclass(it) else _function(name, it)}"
+        section += "".join(f"\n{_function(f'{name}.{method}', function)}" for method, function in _methods(it))
+        parts.append(section)
+        for word in re.findall(r"\b[A-Z]\w*[a-z]\w*", section):
+            if defined := _defined(word, inspect.getmodule(it)):
+                types[word] = defined
+    rows = ((f"`{name}`", f"`{kind}`", _as_markdown(text)) for name, (kind, text) in sorted(types.items()))
+    return "".join([*parts, f"\n## Names of types\n\n{_table(('name', 'stands for', 'what it is'), rows)}"])
 
 
 PAGES = {
@@ -304,15 +313,35 @@ def _family(text: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _returned_by(found: Iterable[Any]) -> list[type]:
-    """The other classes of this package of which one of these functions returns an object, or a list of them."""
+    """The other classes of this package of which these functions return objects, and of what is in such objects."""
     known = list(found)
     returned: list[type] = []
-    for function in filter(inspect.isfunction, known):
-        hint = typing.get_type_hints(function).get("return")
-        for kind in (hint, *typing.get_args(hint)):
-            if isinstance(kind, type) and kind.__module__.startswith("resnet_tpu.") and kind not in (*known, *returned):
-                returned.append(kind)
+    hints = [typing.get_type_hints(function).get("return") for function in filter(inspect.isfunction, known)]
+    while hints:
+        hint = hints.pop(0)
+        hints += typing.get_args(hint)
+        if isinstance(hint, type) and hint.__module__.startswith("resnet_tpu.") and hint not in (*known, *returned):
+            returned.append(hint)
+            hints += typing.get_type_hints(hint).values() if dataclasses.is_dataclass(hint) else ()
     return returned
+
+
+@functools.cache
+def _defined(name: str, module: Any) -> tuple[str, str] | None:
+    """What a name of a type stands for in a module of this package or where that imports it from, and what it is."""
+    for statement, following in itertools.pairwise(_statements(module)):
+        if isinstance(statement, ast.ImportFrom) and name in [each.name for each in statement.names]:
+            source = importlib.import_module(str(statement.module))
+            return _defined(name, source) if source.__name__.startswith("resnet_tpu.") else None
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
+            return ast.unparse(statement.value), _string(following)
+    return None
+
+
+@functools.cache
+def _statements(module: Any) -> Sequence[ast.stmt]:
+    """The statements of a module, and one more that says nothing."""
+    return *ast.parse(inspect.getsource(module)).body, ast.Pass()
 
 
 def _methods(found: Any) -> list[tuple[str, Any]]:
@@ -357,9 +386,15 @@ def _fields(found: type, defined: ast.ClassDef, lines: Sequence[str]) -> Iterato
     for statement, next_one in zip(body, [*body[1:], ast.Pass()], strict=True):
         for name, kind in _assigned(statement, given):
             text = help_of(options[name]) if name in options else groups.get(name, "")
-            if isinstance(next_one, ast.Expr) and isinstance(next_one.value, ast.Constant):
-                text = text or str(next_one.value.value)
-            yield name, kind, text or lines[(statement.end_lineno or 1) - 1].partition("  # ")[2]
+            comment = lines[(statement.end_lineno or 1) - 1].partition("  # ")[2]
+            yield name, kind, text or _string(next_one) or comment
+
+
+def _string(statement: ast.stmt) -> str:
+    """The string of which a statement consists; nothing if it is another."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return " ".join(str(statement.value.value).split())
+    return ""
 
 
 def _assigned(statement: ast.stmt, given: Mapping[str, ast.expr | None]) -> Iterator[tuple[str, str]]:
