@@ -102,8 +102,8 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
 def test_the_curve_is_drawn(network: str | None, tmp_path: Path) -> None:
     figure = draw_curve(summarise(OUTCOMES), network=network, pruning="iterative")
     labels = figure.axes[0].get_legend_handles_labels()[1]
-    paper = "resnet20 of arXiv:2003.02389"
-    of_the_paper = [f"lr_rewinding, {paper}", f"fine_tuning, {paper}"] if network else []
+    paper = "resnet20 of arXiv:2003.02389, iterative"
+    of_the_paper = [f"lr_rewinding: {paper}", f"fine_tuning: {paper}"] if network else []
     assert sorted(labels) == sorted(["lr_rewinding", "fine_tuning", *of_the_paper])
     write_png(figure, str(tmp_path / "curve.png"))
     picture = cv2.imread(str(tmp_path / "curve.png"))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from resnet_tpu.pruning.outcome import UNPRUNED
 from resnet_tpu.pruning.paper import paper_curve
@@ -15,7 +15,7 @@ from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
 
 @mpl.rc_context(STYLE)
 def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Figure:
-    """Top-1 accuracy by density, less that of the unpruned network; the lowest and highest of the seeds as a band.
+    """Top-1 accuracy by density, less that of the unpruned network, in points; the seeds' range as a band.
 
     With a `network` of the paper its curves for the same re-training are dashed.
     """
@@ -33,12 +33,12 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
         axes.fill_between(densities, lowest, highest, color=colour, alpha=0.15, linewidth=0)
         if network:
             _draw_paper(axes, network, pruning, retrain, colour)
-    axes.set(xscale="log", xlabel="weights kept", ylabel="top-1 accuracy against unpruned")
+    axes.set(xscale="log", xlabel="weights kept (log scale)", ylabel="top-1 accuracy minus unpruned, points")
     ticks = sorted({float(f"{row.density:.3g}") for row in rows}, reverse=True)  # the same of all re-trainings
     axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 10)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda fraction, _: f"{100 * fraction:.3g}%")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    axes.yaxis.set_major_formatter(lambda difference, _: f"{100 * difference:.1f}")
     axes.invert_xaxis()
     axes.legend()
     add_title(figure, f"Accuracy after pruning (unpruned: {unpruned.median:.2%})")
@@ -79,6 +79,6 @@ def _draw_paper(axes: Axes, network: str, pruning: str, retrain: str, colour: st
     points = paper_curve(network, pruning, retrain)
     if points:
         base = paper_curve(network, UNPRUNED, UNPRUNED)[0].median
-        label = f"{retrain}, {network} of arXiv:2003.02389"
+        label = f"{retrain}: {network} of arXiv:2003.02389, {pruning.replace('_', '-')}"
         shown = [(point.density, point.median - base) for point in points]
         axes.plot(*zip(*shown, strict=True), "--", color=colour, linewidth=1.2, label=label)
