@@ -4,7 +4,7 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -23,6 +23,7 @@ from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, evaluate_run
+from resnet_tpu.training.flight import StepsInFlight
 from resnet_tpu.training.step import make_eval_step
 from resnet_tpu.training.trained import load_trained
 
@@ -60,6 +61,34 @@ def test_37_images_count_37_whatever_the_batch(trained_dir: Path, devices: int) 
     for result in results[1:]:
         assert result["top_1_accuracy"] == results[0]["top_1_accuracy"]
         np.testing.assert_allclose(result["loss"], results[0]["loss"], rtol=1e-6)
+
+
+def test_an_evaluation_is_no_further_ahead_of_the_device_than_a_training(
+    trained_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = distributed.make_mesh(1)
+    trained = load_trained(str(trained_dir), mesh)
+    config = trained.config.replace(data_dir="synthetic", num_eval_images=37, eval_batch_size=4)
+    source = open_source(config.data, "validation")
+    unfinished, most = 0, []
+    step, land = make_eval_step(trained.network, config.optimizer), StepsInFlight.land
+
+    def counting_step(*arguments: object) -> dict[str, jax.Array]:
+        nonlocal unfinished
+        unfinished += 1
+        most.append(unfinished)
+        return step(*arguments)  # pyright: ignore[reportArgumentType]
+
+    def counting_land(flight: StepsInFlight, keep: int) -> Iterator[tuple[int, dict[str, object]]]:
+        nonlocal unfinished
+        for landed in land(flight, keep):
+            unfinished -= 1
+            yield landed
+
+    monkeypatch.setattr(StepsInFlight, "land", counting_land)
+    monkeypatch.setattr(distributed, "steps_ahead", lambda _: 3)
+    evaluate(counting_step, trained.params, trained.batch_stats, source, config, mesh, step=trained.step)
+    assert most == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
 
 
 def test_the_newest_checkpoint_is_evaluated_and_recorded(trained_dir: Path, tmp_path: Path) -> None:

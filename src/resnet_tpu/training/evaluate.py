@@ -26,6 +26,7 @@ from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.flight import paced
 from resnet_tpu.training.loss import l2
 from resnet_tpu.training.patience import Patience
 from resnet_tpu.training.run import check_classes, lengths_of
@@ -61,7 +62,8 @@ def evaluate(
     num_images = min(config.data.num_eval_images or len(source), len(source))
     batch_size = config.eval.eval_batch_size
     batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
-    sums = jax.device_get([eval_step(params, batch_stats, batch) for batch in batches])
+    steps = (eval_step(params, batch_stats, batch) for batch in batches)
+    sums = list(paced(steps, distributed.steps_ahead(mesh)))
     squares = float(l2_on(mesh.devices.flat[0])(params, norms=config.optimizer.decay_batch_norm))
     advise = functools.partial(advice_on, {"params": params, "batch_stats": batch_stats}, config.model.precision)
     for number, found in enumerate(sums, 1):

@@ -1,10 +1,12 @@
-"""Metrics of steps that are still running on the devices, fetched without stalling them."""
+"""What steps that are still running on the devices compute, fetched without stalling them."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
+
+from resnet_tpu.parallel import distributed
 
 
 class StepsInFlight:
@@ -26,4 +28,16 @@ class StepsInFlight:
         """Yields every step but the newest `keep`, with its metrics, once it has ended."""
         while len(self._steps) > keep:
             step, metrics = self._steps.popleft()
-            yield step, jax.device_get(dict(metrics))
+            yield step, {name: distributed.gather(value) for name, value in metrics.items()}
+
+
+def paced(steps: Iterable[Mapping[str, jax.Array]], keep: int) -> Iterator[dict[str, Any]]:
+    """Dispatches steps and yields what each computed, in order; each begins with no more than `keep` unfinished.
+
+    keep: see `distributed.steps_ahead`. With several processes, every one must iterate over all of it.
+    """
+    flight = StepsInFlight()
+    for step, outputs in enumerate(steps):
+        flight.add(step, outputs)
+        yield from (landed for _, landed in flight.land(keep))
+    yield from (landed for _, landed in flight.land(0))

@@ -23,6 +23,7 @@ from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import batches_of
+from resnet_tpu.training.flight import paced
 from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.step import make_output_step
 from resnet_tpu.training.trained import Trained, as_trained, trained_of
@@ -104,18 +105,22 @@ def predict_source(
     UserError when all are damaged.
     """
     predict_step = make_output_step(trained.network, "probabilities", device=trained.mesh.devices.flat[0])
-    probabilities, labels, weights = [], [], []
     batches = batches_of(source, data, trained.mesh, num_images=num_images, batch_size=batch_size, title="predict")
-    for batch in batches:
-        probabilities.append(predict_step(trained.params, trained.batch_stats, batch["image"]))
-        labels.append(distributed.gather(batch["label"]))
-        weights.append(distributed.gather(batch["weight"]))
-    found = [distributed.gather(block) for block in probabilities]
-    for number, (rows, weight) in enumerate(zip(found, weights, strict=True), 1):
-        what = f"Probabilities at step {trained.step}, batch {number} of {len(found)}"
-        check_finite(what, rows[weight > 0], trained.advice)
-    kept = np.flatnonzero(np.concatenate(weights)[:num_images])
-    found, labels = np.concatenate(found)[kept], np.concatenate(labels)[kept]
+    steps = (
+        {
+            "probabilities": predict_step(trained.params, trained.batch_stats, batch["image"]),
+            "label": batch["label"],
+            "weight": batch["weight"],
+        }
+        for batch in batches
+    )
+    blocks = list(paced(steps, distributed.steps_ahead(trained.mesh)))
+    for number, block in enumerate(blocks, 1):
+        what = f"Probabilities at step {trained.step}, batch {number} of {len(blocks)}"
+        check_finite(what, block["probabilities"][block["weight"] > 0], trained.advice)
+    whole = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    kept = np.flatnonzero(whole["weight"][:num_images])
+    found, labels = whole["probabilities"][kept], whole["label"][kept]
     return predictions_of(source, kept, found, labels, trained.class_names), kept
 
 
