@@ -31,10 +31,10 @@ def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **spl
             values |= _describe(split, source, config.data.location)
     if trains:
         values["newest checkpoint"] = max(folders.steps_of_run(config.run.model_dir), default="none")
-    mark = _leave_mark(config.run.model_dir) if writes else None
-    if mark and not storage.exists(mark):
-        values["model_dir"] = f"{config.run.model_dir} that process 0 does not write to"
+    mark = _choose_mark(config.run.model_dir) if writes else None
     try:
+        if mark and not _sees(mark, config.run.model_dir):
+            values["model_dir"] = f"{config.run.model_dir} that process 0 does not write to"
         hosts.agree("Processes", values, "Start all with the same options and data, and a model_dir that all share.")
     finally:
         if mark and hosts.is_first():
@@ -52,15 +52,18 @@ def _describe(split: str, source: Source, location: str) -> dict[str, object]:
     }
 
 
-def _leave_mark(model_dir: str) -> str:
-    """Process 0 writes a marker file into its model_dir. Returns the path at which this process must find it."""
-    name = hosts.from_first(lambda: f".hosts-{uuid.uuid4().hex}")
-    mark = storage.join(model_dir, name)
+def _choose_mark(model_dir: str) -> str:
+    """The path of a marker file in this process's model_dir; its name is the same in all processes."""
+    return storage.join(model_dir, hosts.from_first(lambda: f".hosts-{uuid.uuid4().hex}"))
+
+
+def _sees(mark: str, model_dir: str) -> bool:
+    """Whether this process sees the marker file that process 0 writes into its model_dir."""
     if hosts.is_first():
         storage.make_dir(model_dir)
         storage.write_text(mark, "")
     hosts.wait_for_all()
-    return mark
+    return storage.exists(mark)
 
 
 def _checksum(text: str) -> str:
