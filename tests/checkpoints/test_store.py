@@ -209,6 +209,20 @@ def test_when_all_are_damaged_nothing_starts_over_silently(saved: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_each_damaged_checkpoint_of_a_step_is_put_aside_under_a_name_of_its_own(saved: Path) -> None:
+    folder = saved / store.FOLDER
+    for _ in range(3):  # as when each is damaged, and the training from the one before writes it again
+        for path in (folder / "7" / "arrays").glob("**/d/*"):
+            path.write_bytes(b"")
+        with store.CheckpointStore(str(folder), keep=2) as checkpoints:
+            found = checkpoints.restore(ARRAYS)
+            assert found is not None
+            assert found.step == 6
+            checkpoints.save(7, ARRAYS, {})
+    assert {path.name for path in folder.iterdir()} == {"6", "7", "7.damaged", "7.damaged2", "7.damaged3"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_description_is_named(saved: Path) -> None:
     for path in (saved / store.FOLDER / "7" / "meta").iterdir():
         path.write_bytes(b"{")

@@ -4,6 +4,7 @@ On the disk, Orbax writes a checkpoint aside and renames its folder. In a bucket
 file that it writes last marks a checkpoint as complete, and deleting a checkpoint removes that file first.
 """
 
+import itertools
 import re
 from collections.abc import Collection
 
@@ -95,13 +96,22 @@ def delete_unfinished(folder: str) -> None:
 
 
 def put_aside(paths: Collection[str]) -> None:
-    """Renames damaged checkpoints to `<step>.damaged`. Every process must call it; the first one does the work."""
+    """Renames damaged checkpoints to `<step>.damaged`, or `<step>.damaged2`, ... where that is taken already.
+
+    Every process must call it; the first one does the work.
+    """
     if hosts.is_first():
         for path in paths:
             if storage.is_remote(path):
                 storage.remove(storage.join(path, _LAST))
-            storage.move(path, f"{path}.damaged")
+            storage.move(path, _free_name(f"{path}.damaged"))
     hosts.wait_for_all()
+
+
+def _free_name(path: str) -> str:
+    """`path`, or the first of `path`2, `path`3, ... at which there is nothing."""
+    names = itertools.chain([path], (f"{path}{number}" for number in itertools.count(2)))
+    return next(name for name in names if not storage.exists(name))
 
 
 def _steps_named(folder: str) -> list[int]:

@@ -170,8 +170,8 @@ class CheckpointStore:
         """The newest checkpoint that can be read, or None when there is none.
 
         `shapes` are `jax.ShapeDtypeStruct`s with the shardings wanted. Damaged checkpoints are skipped with a warning,
-        in favour of the one before, and renamed to `<step>.damaged`. Raises UserError when all are damaged or the
-        arrays are of another network.
+        in favour of the one before, and renamed, see `put_aside`. Raises UserError when all are damaged or the arrays
+        are of another network.
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
