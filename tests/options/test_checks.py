@@ -29,6 +29,10 @@ from resnet_tpu.options.config import Config
             "learning_rate_boundaries: got 4,21 with enable_lars, expected the schedule step, the only one with bounda",
         ),
         (
+            {"enable_lars": True, "decay_batch_norm": True},
+            "decay_batch_norm: got true with enable_lars, expected it off, for LARS decays kernels alone. Set decay_ba",
+        ),
+        (
             {"learning_rate_schedule": "cosine", "learning_rate_boundaries": "4,21"},
             "learning_rate_boundaries: got 4,21 with learning_rate_schedule cosine, expected the schedule step,",
         ),

@@ -48,6 +48,9 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
     if optimizer.enable_lars and optimizer.learning_rate_schedule != "step":
         name, got = "learning_rate_schedule", f"{optimizer.learning_rate_schedule} with enable_lars"
         raise UserError(name, got, "step, for LARS has a schedule of its own", f"Set {name}=step.")
+    if optimizer.enable_lars and optimizer.decay_batch_norm:
+        expected = "it off, for LARS decays kernels alone"
+        raise UserError("decay_batch_norm", "true with enable_lars", expected, "Set decay_batch_norm=false.")
     boundaries = epoch_boundaries(optimizer.learning_rate_boundaries)
     if boundaries and (optimizer.enable_lars or optimizer.learning_rate_schedule != "step"):
         name = "learning_rate_boundaries"
