@@ -38,14 +38,22 @@ OPTIONS = {
 CONFIG = Config().replace(**OPTIONS)
 
 
-def wrong(x: jax.Array, layer: Any, *, stride: int, num_groups: int, relu: bool, pool: Any) -> Any:
-    """A batch norm that forgets its bias."""
-    if pool:
-        return None
-    y = layers.conv(x, layer.kernel, stride)
-    statistics = layers.batch_statistics(y, num_groups)
-    y = layers.batch_norm(y, layer.scale, jnp.zeros_like(layer.bias), statistics.mean, statistics.var)
-    return (layers.relu(y) if relu else y), statistics
+def normalized(bias_of: Callable[[Any], jax.Array]) -> Any:
+    """A convolution and a batch norm, with a bias other than the layer's."""
+
+    def compute(x: jax.Array, layer: Any, *, stride: int, num_groups: int, relu: bool, pool: Any) -> Any:
+        if pool:
+            return None
+        y = layers.conv(x, layer.kernel, stride)
+        statistics = layers.batch_statistics(y, num_groups)
+        y = layers.batch_norm(y, layer.scale, bias_of(layer), statistics.mean, statistics.var)
+        return (layers.relu(y) if relu else y), statistics
+
+    return compute
+
+
+wrong = normalized(lambda layer: jnp.zeros_like(layer.bias))
+wrong_backwards = normalized(lambda layer: jax.lax.stop_gradient(layer.bias))
 
 
 def slow(branch: jax.Array, shortcut: jax.Array) -> jax.Array:
@@ -95,6 +103,18 @@ def test_what_is_wrong_slow_or_does_not_compile_is_not_taken(kernels: Callable[.
     for name in ("wrong", "broken"):
         assert found[name].milliseconds is None
     assert (found["slow"].milliseconds or 0) > (found["plain"].milliseconds or 0) > 0
+
+
+@pytest.mark.parametrize("enable_lars", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_wrong_gradients_are_noticed_with_each_optimizer(
+    enable_lars: bool, kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels(plain=PLAIN, wrong=Kernels("wrong", wrong_backwards))
+    monkeypatch.setattr(tune, "_time", lambda steps, *_: [Trial(setting, 1.0) for setting in steps])
+    _, trials = tune.tune(CONFIG.replace(enable_lars=enable_lars), CPU)
+    found = {trial.setting.kernels: trial.left_out for trial in trials}
+    assert "differs from plain by" in found["wrong"]
+    assert found["plain"] == ""
 
 
 def test_the_choice_is_remembered_for_the_same_step_alone(

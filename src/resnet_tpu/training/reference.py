@@ -1,5 +1,6 @@
 """One step computed by the plain layers: every other way to compute it must agree with this, up to rounding."""
 
+import dataclasses
 import statistics
 
 import jax
@@ -62,6 +63,7 @@ def _norms(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
 def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> TrainState:
     """A state whose scales and biases are random, because those that begin at zero hide the layers behind them.
 
+    It is that of step 1: the momentum of LARS holds the learning rate, which is 0 at step 0 and would hide all else.
     last_bit: the fraction by which every weight is raised or lowered, drawn from `seed`.
     """
     params, batch_stats = network_of(config, mesh).init(0)
@@ -70,7 +72,8 @@ def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 
     changed = [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) if leaf.ndim == 1 else leaf for leaf in leaves]
     changed = [leaf * (1 + last_bit * noise.choice((-1, 1), leaf.shape).astype(np.float32)) for leaf in changed]
     params = jax.tree.unflatten(structure, changed)
-    return distributed.put_replicated(start_state(config.optimizer, params, batch_stats), mesh)
+    state = start_state(config.optimizer, params, batch_stats)
+    return distributed.put_replicated(dataclasses.replace(state, step=jnp.ones_like(state.step)), mesh)
 
 
 def random_batch(config: Config, mesh: Mesh) -> DeviceBatch:
