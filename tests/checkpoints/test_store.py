@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -145,6 +146,31 @@ def test_a_signal_while_a_checkpoint_is_read_does_not_make_it_damaged(
     with pytest.raises(KeyboardInterrupt):
         checkpoints.restore(jax.eval_shape(lambda: ARRAYS))
     assert sorted(path.name for path in (saved / store.FOLDER).iterdir()) == ["6", "7"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("count", "is_lost"), [(1, False), (2, True)])
+def test_the_first_signal_waits_for_a_write_and_the_second_says_what_it_costs(
+    count: int, is_lost: bool, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    ended = []
+
+    def result() -> None:
+        for _ in range(count):
+            signal.raise_signal(signal.SIGINT)
+        ended.append(True)
+
+    monkeypatch.setattr(store.ocp, "save_checkpointables_async", Mock())
+    monkeypatch.setattr(store, "_with_checksums", lambda *_: Mock(result=result))
+    with pytest.raises(KeyboardInterrupt), store.CheckpointStore(str(tmp_path), keep=2) as checkpoints:
+        checkpoints.save(7, ARRAYS, {})
+        if fails:  # then leaving the store waits for the write
+            raise ZeroDivisionError
+        checkpoints.wait()
+    assert bool(ended) != is_lost
+    lost = "The checkpoint of step 7 is lost: it was being written. Earlier ones are intact."
+    assert caplog.messages == [lost] * is_lost
 
 
 def test_what_was_saved_is_read_back_and_only_the_newest_kept(saved: Path) -> None:

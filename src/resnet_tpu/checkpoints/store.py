@@ -93,8 +93,8 @@ class CheckpointStore:
             if kind is None:
                 self.wait()
             elif self._writes:  # the error that ended the run matters more than what follows from it
-                with contextlib.suppress(Exception):
-                    self._writes[1].result()
+                with contextlib.suppress(Exception), orbax_calls.calling():
+                    self._end_write()
         finally:
             self._reservation.__exit__(kind, *error)
 
@@ -127,18 +127,27 @@ class CheckpointStore:
         """Returns when everything saved is on disk. Raises UserError when it could not be written."""
         if self._writes is None:
             return
-        (step, write), self._writes = self._writes, None
+        step = self._writes[0]
         with self._writing():
-            try:
-                write.result()
-            finally:
-                del write  # it would keep its error alive, see `_writing`
+            self._end_write()
         self._steps = sorted([*self._steps, step])
         kept = {*self._steps[-self._keep :], *self._always}
         if scored := [step for step in self._steps if step in self.scores]:
             kept.add(max(scored, key=lambda step: self.scores[step]))
         delete(self.directory, [step for step in self._steps if step not in kept])
         self._steps = [step for step in self._steps if step in kept]
+
+    def _end_write(self) -> None:
+        """Waits for the write that was begun, raises its error. A signal that ends the wait costs the checkpoint."""
+        assert self._writes is not None
+        (step, write), self._writes = self._writes, None
+        try:
+            write.result()
+        except (KeyboardInterrupt, SystemExit):
+            log.warning("The checkpoint of step %d is lost: it was being written. Earlier ones are intact.", step)
+            raise
+        finally:
+            del write  # it would keep its error alive, see `_writing`
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
