@@ -18,6 +18,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.overrides import read_run
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
@@ -100,6 +101,18 @@ def test_the_newest_checkpoint_is_evaluated_and_recorded(trained_dir: Path, tmp_
     np.testing.assert_allclose(metrics["loss"], before[last]["loss"], rtol=1e-5)
     tags = {(scalar.tag, scalar.step) for scalar in read_events(str(tmp_path / "eval"))}
     assert {("top_1_accuracy", last), ("top_5_accuracy", last), ("loss", last)} <= tags
+
+
+def test_a_run_given_by_its_folder_of_checkpoints_is_treated_as_the_run(trained_dir: Path, tmp_path: Path) -> None:
+    model_dir = tmp_path / "run"
+    shutil.copytree(trained_dir, model_dir)
+    (model_dir / "metrics.jsonl").unlink()
+    assert cli.main(["eval", f"{model_dir / store.FOLDER}/", "--num_cores=1"]) == 0
+    assert [row["split"] for row in read_metrics(str(model_dir))] == ["eval"]
+    assert read_run(str(model_dir / store.FOLDER)) == read_run(str(model_dir))
+    assert cli.main(["predict", str(model_dir / store.FOLDER), "--split=validation", "--num_cores=1"]) == 0
+    assert (model_dir / "report" / "validation").is_dir()
+    assert all(path.name.isdecimal() for path in (model_dir / store.FOLDER).iterdir())
 
 
 def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(

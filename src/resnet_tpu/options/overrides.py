@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ _PAIR = re.compile(  # possessive, as blanks that two parts can match would caus
     r"""\s*+([A-Za-z][\w.]*+)\s*+=\s*+("[^"]*+"|'[^']*+'|\[[^\[\]]*+\]|[^,\[]*+)\s*+(?:,|$)""",
 )
 
+_OF_RUN = "config.json"
 _OF_CHECKPOINT = "meta/data.json"  # a checkpoint's description, as written by Orbax
+_CHECKPOINTS = "checkpoints"  # the folder of them in a model_dir
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,22 @@ def to_yaml(config: Config) -> str:
     return plain_yaml.dump({name: value for name, value in config.changed().items() if name not in OF_ONE_START})
 
 
+def run_at(path: str) -> str:
+    """The `model_dir` that `path` means by its folder of checkpoints; any other path as it is."""
+    folder = storage.absolute(path)
+    if not path or posixpath.basename(folder) != _CHECKPOINTS or not storage.is_dir(folder):
+        return path
+    is_run = any(storage.exists(storage.join(folder, name)) for name in (_OF_RUN, _CHECKPOINTS))
+    return path if is_run else storage.parent_of(folder)
+
+
 def read_run(path: str) -> Layer | None:
-    """The options of the run at `path`, a `model_dir` or a checkpoint; None if it is neither.
+    """The options of the run at `path`, a `model_dir`, its folder of checkpoints, or a checkpoint; None if it is none.
 
     Options in `OF_ONE_START` are left out. Raises UserError if the file does not hold a JSON object.
     """
-    files = [storage.join(path, name) for name in ("config.json", _OF_CHECKPOINT)] if path else []
+    path = run_at(path)
+    files = [storage.join(path, name) for name in (_OF_RUN, _OF_CHECKPOINT)] if path else []
     file = next(filter(storage.exists, files), None)
     if file is None:
         return None

@@ -19,6 +19,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.options.overrides import run_at
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.finite import check_finite
@@ -97,11 +98,13 @@ def batches_of(
 def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str | None = None) -> dict[str, float]:
     """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
 
-    If `model_dir` is itself a checkpoint, the result is not recorded. With `watch`, evaluates every new checkpoint,
-    until that of the last step, or until none has appeared for `eval_timeout` seconds. Returns the last result.
+    `model_dir` may also be given by its folder of checkpoints. If it is itself a checkpoint, the result is not
+    recorded. With `watch`, evaluates every new checkpoint, until that of the last step, or until none has appeared for
+    `eval_timeout` seconds. Returns the last result.
     train_steps: the last step to watch for, or a length in epochs; None: that of the training itself. Raises UserError
     when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
     """
+    config = config.replace(model_dir=run_at(config.run.model_dir))
     is_alone = is_checkpoint(config.run.model_dir)
     if not (is_alone or watch):
         store.find(config.run.model_dir)  # raises an error that says what is there instead

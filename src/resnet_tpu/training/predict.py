@@ -16,6 +16,7 @@ from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.options.fields import GivenPath, expand_home
+from resnet_tpu.options.overrides import run_at
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports import prediction_report as report
 from resnet_tpu.reports.console import make_console
@@ -55,6 +56,7 @@ def predict(
         raise UserError("output_format", repr(output_format), f"one of {', '.join(known)}", "Change the value.")
     if top_k < 1:
         raise UserError("top_k", top_k, "at least 1", "Change the value.")
+    config = config.replace(model_dir=run_at(config.run.model_dir))
     images = [images] if isinstance(images, str | os.PathLike) else images
     images, output_dir = [expand_home(path) for path in images], expand_home(output_dir)
     for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
