@@ -16,7 +16,8 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import prune_run
 from resnet_tpu.pruning.levels import plan_levels
 from resnet_tpu.pruning.options import Experiment
-from resnet_tpu.pruning.phase import config_at
+from resnet_tpu.pruning.phase import Phase, Unpruned, config_at
+from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.training.loop import train
 
@@ -107,6 +108,15 @@ def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatc
     gone = np.concatenate([np.abs(trained[f"params/{name}"][~mask & before[name]]) for name, mask in after.items()])
     assert gone.max() < kept.min()
     assert not any((mask & ~before[name]).any() for name, mask in after.items())
+
+
+@pytest.mark.parametrize("retrain", RETRAININGS)
+def test_the_rate_that_a_training_was_forced_to_is_that_of_its_re_training(
+    retrain: str, config: Callable[..., Config], dense: Path
+) -> None:
+    forced = Unpruned(str(dense), config(dense, lottery_force_learning_rate=0.05), LAST, EARLY)
+    phase = Phase(str(dense / "phase"), str(dense), "prune_all_to_global_80", retrain, "restore", forced)
+    assert phase.config().optimizer.lottery_force_learning_rate == pytest.approx(0.05)
 
 
 @pytest.mark.long

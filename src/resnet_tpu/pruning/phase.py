@@ -73,7 +73,9 @@ class Phase:
         last_step = unpruned.last_step
         if retraining.step == "last":
             last_step = last_checkpoint(self.previous) + unpruned.last_step - unpruned.rewind_step
-        rate = float(make_schedule(unpruned.config)(jnp.int32(unpruned.last_step - 1))) if retraining.low_rate else None
+        rate = unpruned.config.optimizer.lottery_force_learning_rate
+        if retraining.low_rate:
+            rate = float(make_schedule(unpruned.config)(jnp.int32(unpruned.last_step - 1)))
         return unpruned.config.replace(
             model_dir=self.model_dir,
             mode="train_and_eval",
