@@ -173,11 +173,44 @@ def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
-    with pytest.raises(UserError, match=r"Phase .*level_01: got other options, expected .* Give another output_dir"):
+    message = (
+        r"Phase .*level_01: got one begun with method prune_all_to_global_80, expected method prune_all_to_global_50"
+    )
+    with pytest.raises(UserError, match=message):
         prune_run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
     for damaged in ("null", "[1]", "{"):
         (Path(once[1].model_dir) / "pruning.json").write_text(damaged)
         assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"rewind_to": EARLY + 1, "retrain": "lr_rewinding,weight_rewinding", "seeds": "1,0"},
+            r"^Phase .*weight_rewinding/level_01: got one begun with rewind_step 2, expected rewind_step 3\. Give",
+        ),
+        (
+            {"levels": None, "density": "50", "method": "prune_layerwise", "retrain": "fine_tuning"},
+            r"^output_dir .*: got prune_all_to_global_80 in .*level_01, expected levels of one method, prune_layer",
+        ),
+    ],
+)
+def test_what_was_begun_otherwise_is_found_before_anything_is_done(
+    changes: dict[str, Any], message: str, dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "seed_0" / "weight_rewinding" / "level_01"
+    begun.mkdir(parents=True)
+    description = {
+        "method": "prune_all_to_global_80", "retrain": "weight_rewinding", "rewind_optimizer": "restore",
+        "rewind_step": EARLY, "last_step": LAST,
+    }  # fmt: skip
+    (begun / "pruning.json").write_text(json.dumps(description))
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("resnet_tpu.pruning.experiment.train", pytest.fail)
+    with pytest.raises(UserError, match=message):
+        prune_run(str(dense), str(tmp_path), experiment(**changes))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.long

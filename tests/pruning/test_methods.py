@@ -12,7 +12,7 @@ import pytest
 from resnet_tpu.errors import UserError
 from resnet_tpu.pruning.magnitude import standardised
 from resnet_tpu.pruning.masks import Masks, all_kept, density
-from resnet_tpu.pruning.methods import HELP, find_method
+from resnet_tpu.pruning.methods import HELP, family_of, find_method
 
 
 def example(layers: dict[str, tuple[int, ...]] | None = None) -> dict[str, np.ndarray]:
@@ -187,3 +187,19 @@ def test_every_method_name_in_the_help_is_valid() -> None:
 def test_a_long_name_ends_soon() -> None:
     with pytest.raises(UserError, match="Pruning method"):
         find_method(f"prune_global_{'1' * 200_000}x")
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("prune_all_to_global_20", "prune_all_to_global"),
+        ("zprune_global_51.2", "zprune_global"),
+        ("prune_global_20_fc", "prune_global_fc"),
+        ("prune_amc_second", "prune_amc"),
+        ("prune_resnet56_A", "prune_resnet56_A"),
+        ("prune_resnet56_A_3", "prune_resnet56_A"),
+        ("prune_vgg16_nofc_A_2", "prune_vgg16_nofc_A"),
+    ],
+)
+def test_methods_that_differ_in_how_far_they_prune_are_one_family(name: str, family: str) -> None:
+    assert family_of(name) == family

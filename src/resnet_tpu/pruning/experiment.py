@@ -6,7 +6,7 @@ phases together; the first one, which writes, decides whether a phase is done.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from resnet_tpu import storage
@@ -17,14 +17,17 @@ from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.options.overrides import Layer, merge, read_run
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.levels import Level, plan_levels
+from resnet_tpu.pruning.methods import family_of
 from resnet_tpu.pruning.options import COMPUTING, Experiment
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
-from resnet_tpu.pruning.phase import Phase, Unpruned, config_at, is_done
+from resnet_tpu.pruning.phase import Phase, Unpruned, config_at, is_done, read_description
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.training.loop import check_training, train
 from resnet_tpu.training.run import lengths_of, steps_of
 
 log = logging.getLogger(__name__)
+
+_SEED = "seed_"
 
 
 def prune_run(
@@ -35,8 +38,8 @@ def prune_run(
     The phases are in `output_dir/seed_<n>/<retrain>/<level>/`. For a seed other than that of `model_dir`, the unpruned
     network is trained first, in `output_dir/seed_<n>/unpruned/`. computing: overrides of the training's options that
     change how it is computed, not what: `precision`, `kernels`, `num_cores`, and those for several processes, all of
-    which must make the same call. Returns the outcome of every phase. Raises UserError for options that do not fit, and
-    when the rewind step has no checkpoint.
+    which must make the same call. Returns the outcome of every phase. Raises UserError for options that do not fit,
+    also to what is in `output_dir` already, and when the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     retrains, seeds = asked.retrains(), asked.seed_numbers()
@@ -50,31 +53,58 @@ def prune_run(
     outcomes: list[Outcome] = []
     with hosts.connected(where):
         own = merge(config_at(model_dir), [changed])[0]
+        experiments: list[tuple[Unpruned, list[Phase]]] = []
         for seed in seeds or [own.train.seed]:
-            unpruned = _find_unpruned(own, model_dir, storage.join(output_dir, f"seed_{seed}", "unpruned"), seed, asked)
-            outcomes.append(read_outcome(unpruned.model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
-            for retrain in retrains:
-                folder = storage.join(output_dir, f"seed_{seed}", retrain)
-                outcomes += [_run_phase(folder, level, retrain, unpruned, asked) for level in levels]
+            folder = storage.join(output_dir, f"{_SEED}{seed}")
+            unpruned = _plan_unpruned(own, model_dir, storage.join(folder, "unpruned"), seed, asked)
+            phases = [_plan_phase(folder, level, retrain, unpruned, asked) for retrain in retrains for level in levels]
+            experiments.append((unpruned, phases))
+        hosts.from_first(lambda: _check_output(output_dir, [phase for _, phases in experiments for phase in phases]))
+        for unpruned, phases in experiments:
+            outcomes += [_run_unpruned(unpruned, asked), *map(_run_phase, phases)]
     return outcomes
 
 
-def _run_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, asked: Experiment) -> Outcome:
-    """Prunes and trains one level, unless that is done."""
-    model_dir = storage.join(folder, level.name)
+def _check_output(output_dir: str, phases: Sequence[Phase]) -> None:
+    """Raises UserError when `output_dir` has phases begun with other options, or of another method."""
+    for phase in phases:
+        phase.check_begun()
+    own = family_of(phases[0].method)
+    for model_dir in _levels_in(output_dir):
+        method = read_description(model_dir).get("method", "")
+        if method and family_of(method) != own:
+            got, expected = f"{method} in {model_dir}", f"levels of one method, {own}"
+            raise UserError(f"output_dir {output_dir}", got, expected, "Give another output_dir.")
+
+
+def _levels_in(output_dir: str) -> Iterator[str]:
+    """The folders of all levels in an `output_dir`."""
+    for seed in storage.list_dir(output_dir):
+        for retrain in RETRAININGS if seed.startswith(_SEED) else ():
+            folder = storage.join(output_dir, seed, retrain)
+            yield from (storage.join(folder, level) for level in storage.list_dir(folder))
+
+
+def _plan_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, asked: Experiment) -> Phase:
+    """The phase of one level; `folder`: that of its seed."""
+    folder = storage.join(folder, retrain)
     previous = storage.join(folder, level.follows.name) if level.follows else unpruned.model_dir
-    phase = Phase(model_dir, previous, level.method, retrain, asked.rewind_optimizer, unpruned)
-    seed = unpruned.config.train.seed
+    return Phase(storage.join(folder, level.name), previous, level.method, retrain, asked.rewind_optimizer, unpruned)
+
+
+def _run_phase(phase: Phase) -> Outcome:
+    """Prunes and trains one level, unless that is done."""
+    seed = phase.unpruned.config.train.seed
     if not hosts.from_first(phase.is_done):
         check_training(phase.config())
         phase.begin()
-        log.info("%s, %s, seed %d: in %s", level.method, retrain, seed, model_dir)
+        log.info("%s, %s, seed %d: in %s", phase.method, phase.retrain, seed, phase.model_dir)
         train(phase.config())
         hosts.wait_for_all()  # until the first process has written everything
-    return read_outcome(model_dir, seed, retrain, level.name, level.method)
+    return read_outcome(phase.model_dir, seed, phase.retrain, phase.level, phase.method)
 
 
-def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
+def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
     """The training of `seed` that is pruned: the one in `model_dir`, of these options, or one like it in `own_dir`."""
     # evaluated, as its accuracy is half of the result; and in this model_dir, as it may have been moved
     config = config.replace(mode="train_and_eval", model_dir=model_dir)
@@ -83,16 +113,22 @@ def _find_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
     if config.train.seed != seed:
         model_dir = own_dir
         config = config.replace(seed=seed, model_dir=own_dir, lottery_checkpoint_iters=str(rewind_step))
-    if not hosts.from_first(lambda: is_done(model_dir, last_step)):
+    return Unpruned(model_dir, config, last_step, rewind_step)
+
+
+def _run_unpruned(unpruned: Unpruned, asked: Experiment) -> Outcome:
+    """Trains what is pruned, unless that is done. Raises UserError when the rewind step has no checkpoint."""
+    model_dir, seed = unpruned.model_dir, unpruned.config.train.seed
+    if not hosts.from_first(lambda: is_done(model_dir, unpruned.last_step)):
         log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
-        train(config)
+        train(unpruned.config)
         hosts.wait_for_all()
     kept = folders.steps_of_run(model_dir)
-    if rewind_step not in kept and any(RETRAININGS[name].weights == "early" for name in asked.retrains()):
+    if unpruned.rewind_step not in kept and any(RETRAININGS[name].weights == "early" for name in asked.retrains()):
         expected = f"one of the checkpoints in {model_dir}: {', '.join(map(str, kept))}"
-        do = f"Choose one of them, or train again with --lottery_checkpoint_iters={rewind_step}."
-        raise UserError("Rewind step", rewind_step, expected, do)
-    return Unpruned(model_dir, config, last_step, rewind_step)
+        do = f"Choose one of them, or train again with --lottery_checkpoint_iters={unpruned.rewind_step}."
+        raise UserError("Rewind step", unpruned.rewind_step, expected, do)
+    return read_outcome(model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED)
 
 
 def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:

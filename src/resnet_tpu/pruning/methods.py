@@ -70,6 +70,11 @@ def find_method(name: str) -> Method:
     raise UserError("Pruning method", name, f"one of {', '.join(HELP)}", do)
 
 
+def family_of(name: str) -> str:
+    """The name of a method without what says how far it prunes: prune_all_to_global of prune_all_to_global_20."""
+    return re.sub(rf"_({_PERCENT}|{'|'.join(_AMC)})(?=(_fc|_nofc)*$)", "", name)
+
+
 def _percent(name: str, found: re.Match[str]) -> float:
     percent = float(found["percent"])
     if percent > 100:

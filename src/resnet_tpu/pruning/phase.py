@@ -49,10 +49,10 @@ class Unpruned:
         return storage.join(self.model_dir, store.FOLDER, str(step))
 
 
-def _read_description(path: str) -> dict[str, Any]:
-    """What `Phase.begin` wrote; empty if the file is damaged."""
-    with contextlib.suppress(ValueError):
-        return checked_json.loads(storage.read_text(path))
+def read_description(model_dir: str) -> dict[str, Any]:
+    """What `Phase.begin` wrote in `model_dir`; empty if there is nothing, or the file is damaged."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
+        return checked_json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION)))
     return {}
 
 
@@ -66,6 +66,11 @@ class Phase:
     retrain: str
     rewind_optimizer: Literal["restore", "reset"]
     unpruned: Unpruned
+
+    @property
+    def level(self) -> str:
+        """The name of the level, which is that of its folder."""
+        return self.model_dir.rsplit("/", 1)[-1]
 
     def config(self) -> Config:
         """The options of the re-training: the unpruned training's, with another last step and rate where needed."""
@@ -85,14 +90,18 @@ class Phase:
             lottery_force_learning_rate=rate,
         )
 
-    def is_done(self) -> bool:
-        """Whether it is complete, including its curves. Raises UserError when it was begun with other options."""
-        path = storage.join(self.model_dir, _DESCRIPTION)
-        begun = _read_description(path) if storage.exists(path) else {}
+    def check_begun(self) -> None:
+        """Raises UserError when it was begun with other options."""
+        begun = read_description(self.model_dir)
         # an earlier version did not write all
-        if any(begun.get(name, value) != value for name, value in self._description().items()):
-            expected = "what was begun there with the same method, re-training, rewind step and end of the training"
-            raise UserError(f"Phase {self.model_dir}", "other options", expected, "Give another output_dir.")
+        other = {name: value for name, value in self._description().items() if begun.get(name, value) != value}
+        if other:
+            got = "one begun with " + ", ".join(f"{name} {begun[name]}" for name in other)
+            expected = ", ".join(f"{name} {value}" for name, value in other.items())
+            raise UserError(f"Phase {self.model_dir}", got, expected, "Give another output_dir.")
+
+    def is_done(self) -> bool:
+        """Whether it is complete, including its curves."""
         return is_done(self.model_dir, int(self.config().train.train_steps))
 
     def begin(self) -> None:
