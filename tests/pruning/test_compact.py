@@ -137,6 +137,17 @@ def test_widths_of_a_multiple(factor: int) -> None:
         compact(checkpoint, multiple_of=16)
 
 
+def test_both_inner_convolutions_of_a_bottleneck_become_a_multiple() -> None:
+    checkpoint = without_filters(
+        configured(resnet_depth=50), {number: 0.6 for number in range(2, 50) if number % 3 != 1}
+    )
+    (alone, _), (config, arrays) = compact(checkpoint), compact(checkpoint, multiple_of=4)
+    assert channels(config) == [-(-width // 4) * 4 for width in channels(alone)]
+    assert channels(config)[-6:] == [16] * 6
+    assert "masks" not in arrays
+    assert_same_logits(config, arrays, checkpoint)
+
+
 def test_channels_without_a_constant_leave_nothing() -> None:
     config = configured()
     checkpoint = without_filters(config, EVERY_OTHER)

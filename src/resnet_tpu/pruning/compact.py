@@ -165,7 +165,7 @@ def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, mu
     width = min(-(-used // multiple_of) * multiple_of, live.size)
     extra = width - int(live.sum())  # the first of them the constant, if there is one
 
-    def cut(layer: Arrays, axis: int, constant: float | np.ndarray = 0, others: float = 0) -> None:
+    def cut(layer: Arrays, axis: int, constant: float | np.ndarray = 0, others: float | np.ndarray = 0) -> None:
         kernel = np.moveaxis(layer["conv"]["kernel"], axis, 0)
         added = np.full((extra, *kernel.shape[1:]), others, kernel.dtype)
         added[:1] = constant
@@ -185,8 +185,10 @@ def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, mu
     cut_norm(at(arrays["momentum"], own)["norm"], scale=0.0, bias=0.0)
     cut(at(arrays["momentum"], following), 2)
     after = at(arrays["masks"], following)
+    mask = after["conv"]["kernel"]
     cut(at(arrays["masks"], own), 3, constant=True, others=True)
-    cut(after, 2, constant=after["conv"]["kernel"][:, :, ~live].any(2), others=True)
+    # a filter that is masked as a whole must remain so, to be removed in its turn
+    cut(after, 2, constant=mask[:, :, ~live].any(2), others=mask.any((0, 1, 2)))
     return width
 
 
