@@ -37,7 +37,8 @@ class DataConfig:
     num_test_images: int | None = option(None, "Test images to predict. Default: all.", at_least=1)
     min_crop_area: float = option(
         0.1,
-        "Smallest fraction of a training image that its random crop covers. Raise it where the border matters.",
+        "Smallest fraction of a training image that its random crop covers, as far as an aspect ratio of 3:4 to 4:3 "
+        "allows. Raise it where the border matters.",
         at_least=0,
         at_most=1,
     )

@@ -48,6 +48,18 @@ def test_image_that_no_window_fits_is_taken_whole() -> None:
 
 
 @pytest.mark.parametrize(
+    ("height", "width", "window"),
+    [(4, 200, (0, 97, 4, 5)), (200, 4, (97, 0, 5, 4)), (200, 300, (0, 16, 200, 267)), (90, 100, (0, 0, 90, 100))],
+)
+def test_with_another_area_what_no_window_fits_is_cut_as_little_as_its_shape_allows(
+    height: int, width: int, window: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    assert sample_crop_window(rng, height, width, 1.0) == (0, 0, height, width)
+    assert train_window(rng, height, width, 224, 1.0) == window
+
+
+@pytest.mark.parametrize(
     ("crop_pct", "window"), [(0.875, (4, 54, 43, 43)), (0.95, (2, 52, 47, 47)), (1, (0, 50, 50, 50))]
 )
 def test_share_of_the_shorter_side_can_be_chosen(crop_pct: float, window: tuple[int, ...]) -> None:

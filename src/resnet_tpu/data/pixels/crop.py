@@ -39,13 +39,24 @@ def eval_window(height: int, width: int, image_size: int, crop_pct: float = CROP
 def train_window(
     rng: np.random.Generator, height: int, width: int, image_size: int, min_area: float = MIN_AREA
 ) -> Window:
-    """A random window, or the centre crop of evaluation where the sampler returns the whole image.
+    """A random window; where the sampler returns the whole image, the centre crop of evaluation, as in the original.
 
-    The original never falls back for a greyscale JPEG, because it compares channel counts as well; here all images
-    are treated alike.
+    With another `min_area` than the original's, which that crop may not cover, it is `largest_window` instead. The
+    original never falls back for a greyscale JPEG, because it compares channel counts as well; here all images are
+    treated alike.
     """
     window = sample_crop_window(rng, height, width, min_area)
-    return eval_window(height, width, image_size) if window == Window(0, 0, height, width) else window
+    if window != Window(0, 0, height, width):
+        return window
+    return eval_window(height, width, image_size) if min_area == MIN_AREA else largest_window(height, width)
+
+
+def largest_window(height: int, width: int) -> Window:
+    """The largest central window whose aspect ratio is within the sampler's bounds, as torchvision falls back to."""
+    lowest, highest = _ASPECT_RATIOS
+    h = min(height, round(width / lowest))
+    w = min(width, round(height * highest))
+    return Window((height - h) // 2, (width - w) // 2, h, w)
 
 
 def sample_crop_window(rng: np.random.Generator, height: int, width: int, min_area: float = MIN_AREA) -> Window:
