@@ -182,6 +182,16 @@ def test_1001_classes_take_labels_as_stored(tmp_path: Path) -> None:
     assert (len(source.class_names), source.class_names[0], source.class_names[1]) == (1001, "background", "class 1")
 
 
+@pytest.mark.parametrize("options", [{}, {"num_label_classes": 1001}])  # as a training has them, then its checkpoint
+def test_1001_named_classes_have_no_background(tmp_path: Path, options: dict[str, int]) -> None:
+    write(tmp_path / "train-0", example(1), example(1001))
+    (tmp_path / "labels.txt").write_text("\n".join(f"class {i}" for i in range(1, 1002)))
+    source = open_source(config(tmp_path, **options), "train")
+    assert labels(source) == [0, 1000]
+    assert source.class_names
+    assert (len(source.class_names), source.num_classes, source.class_names[0]) == (1001, 1001, "class 1")
+
+
 @pytest.mark.parametrize(("label", "options"), [(0, {}), (3, {}), (-1, {}), (1001, {"num_label_classes": 1001})])
 def test_label_out_of_range(tmp_path: Path, label: int, options: dict[str, int]) -> None:
     write(tmp_path / "train-00000-of-00001", example(1), example(label))

@@ -45,7 +45,8 @@ def make_labels(
     Raises UserError when fewer classes are asked for than there are names.
     """
     asked = data.num_label_classes
-    first = 0 if asked == _CLASSES_WITH_BACKGROUND else 1
+    # as many names are a class each: a training that counted them leaves their number in its options
+    first = 0 if asked == _CLASSES_WITH_BACKGROUND != len(names or ()) else 1
     every = names if names is None or first else ["background", *names]
     if every and asked and asked < len(every):
         expected = f"at least the {len(every)} classes of {data.location}"
