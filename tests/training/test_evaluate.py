@@ -25,6 +25,7 @@ from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, evaluate_run
 from resnet_tpu.training.flight import StepsInFlight
+from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.step import make_eval_step
 from resnet_tpu.training.trained import load_trained
 
@@ -256,6 +257,24 @@ def test_data_of_other_classes_is_refused(trained_dir: Path, coloured_photos: Pa
     config = Config().replace(model_dir=str(trained_dir), data_dir=str(tmp_path / "other"), num_cores=1)
     with pytest.raises(UserError, match=r"Classes of .*other: got blue, green, rose, expected blue, green, red"):
         evaluate_run(config)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "fits"),
+    [
+        (["cat", "dog"], ["0", "1"], True),  # names for what was trained without
+        (["0", "1"], ["0", "1"], True),
+        (["1", "2"], ["0", "1"], False),
+        (["0", "10", "2"], ["0", "1", "2"], False),
+        (["cat"], ["cat", "1"], True),  # a class without photos
+        (["dog"], ["cat", "1"], False),
+        (["0", "1"], ["cat", "dog"], False),
+    ],
+)
+def test_numbers_stand_for_names_that_are_not_known(found: list[str], expected: list[str], fits: bool) -> None:
+    refusal = pytest.raises(UserError, match=f"Classes of data: got {', '.join(found)}, expected {', '.join(expected)}")
+    with contextlib.nullcontext() if fits else refusal:
+        check_classes("data", found, expected)
 
 
 def test_a_run_without_checkpoint_is_named(tmp_path: Path, tiny: Callable[..., Config]) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -17,6 +18,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.predictions import accuracy
+from resnet_tpu.training.evaluate import evaluate_run
+from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import predict
 
 
@@ -57,6 +60,16 @@ def test_the_batch_size_does_not_matter(asked: Config, tmp_path: Path, batch_siz
     assert other.names == whole.names
     # another batch size changes the order of float32 sums
     np.testing.assert_allclose(other.probabilities, whole.probabilities, rtol=0, atol=1e-5)
+
+
+def test_a_network_of_more_classes_than_the_data_name_is_evaluated_and_predicts(
+    tiny: Callable[..., Config], coloured_photos: Path, tmp_path: Path
+) -> None:
+    config = tiny(tmp_path, data_dir=str(coloured_photos), num_label_classes=5, train_steps=1, mode="train")
+    train(config)
+    assert 0 <= evaluate_run(config)["top_1_accuracy"] <= 1
+    predictions = predict(config, coloured_photos / "red" / "00.jpg")
+    assert predictions.class_names == ["blue", "green", "red", "3", "4"]
 
 
 def test_fewer_test_images_are_the_first_ones(asked: Config, tmp_path: Path) -> None:

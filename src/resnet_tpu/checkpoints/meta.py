@@ -16,7 +16,7 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
     return {
         "version": __version__,
         "config": config.flat(),
-        "class_names": class_names or numbered(config.data.num_label_classes or 0),
+        "class_names": completed(class_names or [], config.data.num_label_classes or 0),
         "preprocessing": {
             "image_size": config.data.image_size,
             "mean_rgb": [255 * value for value in config.model.mean_rgb],
@@ -29,6 +29,11 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
 def numbered(count: int) -> list[str]:
     """Names for classes of which only the number is known."""
     return [str(label) for label in range(count)]
+
+
+def completed(names: list[str], count: int) -> list[str]:
+    """A name for each of `count` classes: those that the data have no name for are numbered."""
+    return [*names, *numbered(count)[len(names) :]]
 
 
 def config_of(meta: Mapping[str, Any]) -> Config:

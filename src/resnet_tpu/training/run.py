@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh
 
+from resnet_tpu.checkpoints.meta import completed, numbered
 from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
@@ -101,8 +102,15 @@ def kept_steps(text: str) -> tuple[int, ...]:
 
 
 def check_classes(where: str, found: list[str] | None, expected: list[str] | None) -> None:
-    """Raises UserError when the classes of the data in `where` are known but differ from those expected."""
-    if found is not None and expected is not None and found != expected:
+    """Raises UserError when the classes of the data in `where` are known but differ from those expected.
+
+    Numbers from 0 on are expected of a training whose data had no names: any names will do, unless they are other
+    numbers, or the same in another order.
+    """
+    if found is None or expected is None:
+        return
+    is_unnamed = expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
+    if not is_unnamed and completed(found, len(expected)) != expected:
         raise UserError(
             f"Classes of {where}", ", ".join(found[:10]), ", ".join(expected[:10]) + ", in this order",
             "Use data with the same classes, or another model_dir.",

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from resnet_tpu.checkpoints import tf1
-from resnet_tpu.checkpoints.meta import changed_options, config_of, numbered
+from resnet_tpu.checkpoints.meta import changed_options, config_of
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over, told_origin
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
@@ -76,8 +76,7 @@ def find_start(
     checkpoint = checkpoints.restore(distributed.placed(shapes.to_arrays(), distributed.replicated(mesh)))
     if checkpoint is not None:
         names = checkpoint.meta["class_names"]
-        if names != numbered(len(names)):  # numbered names mean that the data of that time had none
-            check_classes(config.data.location, class_names, names)
+        check_classes(config.data.location, class_names, names)
         if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
             log.warning("Going on with options that differ from before: %s", ", ".join(changed))
         log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)

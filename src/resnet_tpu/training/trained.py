@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import store
-from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.checkpoints.meta import completed, config_of
 from resnet_tpu.models.arrays import Arrays, first_not_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, DataConfig
@@ -85,9 +85,8 @@ def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
     else:
         checkpoint = store.load(path, shapes)
         arrays = checkpoint.arrays
-    return Trained(
-        path, checkpoint.step, config, meta["class_names"], network, arrays["params"], arrays["batch_stats"], mesh
-    )
+    names = completed(meta["class_names"], network.num_classes)
+    return Trained(path, checkpoint.step, config, names, network, arrays["params"], arrays["batch_stats"], mesh)
 
 
 def advice_on(weights: Arrays, precision: str) -> str:
