@@ -150,6 +150,13 @@ def test_the_arrays_tell_the_options(options: dict[str, Any], blank: str) -> Non
     assert (found["num_label_classes"], found["eval_preprocessing"]) == (network.num_classes, "pil")
 
 
+@pytest.mark.parametrize(("ratio", "width"), [(0.1, 64), (1 / 16, 4), (0.07, 24)])
+def test_the_arrays_tell_the_ratio_of_squeeze_and_excite(ratio: float, width: int, blank: str) -> None:
+    network = _network(50, se_ratio=ratio, resnet_width=width)
+    found = torch.options_of(_state_dict(network), blank)  # which compares all arrays with those of the network found
+    assert found["se_ratio"] == pytest.approx(ratio, abs=1 / (32 * width))
+
+
 def _change(state_dict: Mapping[str, np.ndarray], **shapes: tuple[int, ...] | None) -> dict[str, np.ndarray]:
     """Gives some arrays other shapes, or removes them (None); '__' in a name stands for a dot."""
     changed = {**state_dict}

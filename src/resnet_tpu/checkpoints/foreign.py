@@ -1,5 +1,6 @@
 """What the readers of TensorFlow's and of PyTorch's weights have in common."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,12 @@ ANY_IMAGE_SIZE = 224
 def stand_in(shape: Sequence[int], dtype: Any) -> np.ndarray:
     """An array of zeros that takes the memory of a single one."""
     return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def fraction(part: int, whole: int) -> float:
+    """part / whole, such that int(whole * fraction) is `part`, as the network computes it."""
+    found = part / whole
+    return found if int(whole * found) == part else math.nextafter(found, 1)
 
 
 def unreadable(what: str, error: OSError) -> UserError:

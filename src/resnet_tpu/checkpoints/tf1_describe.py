@@ -1,11 +1,10 @@
 """Which network the variables of one of the original's checkpoints belong to, by their names and shapes alone."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE
+from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE, fraction
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
@@ -98,7 +97,7 @@ def _deduce(shapes: Shapes) -> dict[str, Any] | None:
     elif sum(name.endswith("/gamma") for name in shapes) != len(convs):
         options["pre_activation"] = True
     if len(squeezes) > 1:
-        options["se_ratio"] = _fraction(squeezes[-2][3], squeezes[-2][2])
+        options["se_ratio"] = fraction(squeezes[-2][3], squeezes[-2][2])
     widening = dense[0] // width
     depths = [depth for depth, network in ARCHITECTURES.items() if network.num_features == widening * network.width]
     return next(filter(None, (_of_depth(depth, width, convs, options) for depth in depths)), None)
@@ -109,12 +108,6 @@ def _kernels(shapes: Shapes) -> dict[str, tuple[int, ...]]:
     layers = {name.split("/")[0] for name in shapes if name.startswith("conv2d")}
     ordered = sorted(layers, key=lambda layer: int(layer.removeprefix("conv2d").lstrip("_") or 0))
     return {layer: shapes.get(f"{layer}/kernel", ()) for layer in ordered}
-
-
-def _fraction(part: int, whole: int) -> float:
-    """part / whole, such that int(whole * fraction) is `part`, as the network computes it."""
-    fraction = part / whole
-    return fraction if int(whole * fraction) == part else math.nextafter(fraction, 1)
 
 
 def _of_depth(

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from resnet_tpu.checkpoints.foreign import fraction
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS
 
@@ -62,16 +63,16 @@ def find_options(shapes: Shapes, path: str) -> dict[str, Any]:
     depth, bottleneck = _find_depth(shapes, path)
     (width,) = shapes["bn1.weight"]
     _check_widths(shapes, path, depth, width)
-    squeeze = shapes.get("layer1.0.se.fc1.weight")
+    squeeze = shapes.get("layer4.0.se.fc1.weight")  # of the most channels, so it tells the ratio best
     pools_shortcut = len(shapes.get("layer2.0.downsample.1.weight", ())) == 4  # rank 1: batch norm's, without pooling
-    if not bottleneck and squeeze:
+    if not bottleneck and "layer1.0.se.fc1.weight" in shapes:
         raise not_ours(path, f"an SE-ResNet-{depth}")
     found = {
         "resnet_width": width if width != WIDTH else None,
         "use_resnetd_stem": "conv1.0.weight" in shapes,
         "resnetd_shortcut": pools_shortcut,
         "replace_stem_max_pool": "maxpool.0.weight" in shapes,
-        "se_ratio": squeeze[0] / squeeze[1] if squeeze else None,
+        "se_ratio": fraction(squeeze[0], squeeze[1]) if squeeze else None,
         "num_label_classes": shapes["fc.weight"][0] if "fc.weight" in shapes else None,
     }
     options: dict[str, Any] = {"resnet_depth": depth, "stem": "imagenet"}
