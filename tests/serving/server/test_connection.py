@@ -2,7 +2,9 @@
 
 import base64
 import contextlib
+import itertools
 import json
+import random
 import re
 import socket
 import time
@@ -122,8 +124,9 @@ def test_a_connection_may_last_longer_than_a_request(server: "Server") -> None:
     "head", [b"A: " + b"a" * 70_000 + b"\r\n", b"A: b\r\n" * 12_000, b"A: " + b"a" * 1_000_000 + b"\r\n"]
 )
 def test_a_head_is_bounded(server: "Server", head: bytes) -> None:
-    received = server.ask(get(LAST + head))
-    assert not received or codes(received) in ([431], [400])  # nothing: it hung up during the request
+    received = server.ask(get(head) + get())
+    assert codes(received) == [431]
+    assert re.match(r"Request: got a head of (more than )?\d+ bytes, expected at most 65536", error(received))
     assert codes(server.ask(get(LAST + b"A: " + b"a" * 60_000 + b"\r\n"))) == [200]
 
 
@@ -180,6 +183,54 @@ def test_a_body_is_asked_for_when_it_is_wanted(server: "Server") -> None:
     expect = LAST + b"Expect: 100-continue\r\n"
     assert codes(server.ask(request(expect + b"Content-Length: 2\r\n", b"{}"))) == [100, 400]
     assert codes(server.ask(request(expect + b"Content-Length: 99000000000\r\n"))) == [413]
+
+
+def test_a_refused_body_is_not_mistaken_for_a_request_nor_the_reverse(server: "Server") -> None:
+    expect = b"Content-Length: %d\r\nExpect: 100-Continue\r\n" % len(get())
+    for path, code in ((PREDICT.replace("flowers", "birds"), 404), (PREDICT.replace("predict", "classify"), 415)):
+        assert codes(server.ask(request(expect, get(), path=path) + get(LAST))) == [code]
+        assert codes(server.ask(request(expect, path=path))) == [code]  # a client that waits in vain, and leaves
+        assert codes(server.ask(request(expect[:20], get(), path=path) + get(LAST))) == [code, 200]
+
+
+def test_a_client_that_sends_more_than_it_may_can_read_why(server: "Server") -> None:
+    body = b"a" * 33_000_000
+    assert codes(server.ask(request(LAST + b"Content-Length: %d\r\n" % len(body), body))) == [413]
+    assert codes(server.ask(request(CHUNKED, b"2\r\n{}\r\n0\r\n" + b"A: b\r\n" * 1_000_000))) == [431]
+    assert codes(server.ask(b"no HTTP\r\n\r\n" + body)) == [400]
+
+
+SURE = {
+    "a page": (get(), 200, False),
+    "a body that is read": (request(b"Content-Length: 2\r\n", b"{}"), 400, False),
+    "chunks": (request(CHUNKED, b"1\r\n{\r\n1;a=b\r\n}\r\n0\r\nA: b\r\n\r\n"), 400, False),
+    "a body that is not read": (
+        request(b"Content-Length: %d\r\n" % len(get() * 2000), get() * 2000, path="/nowhere"),
+        404,
+        False,
+    ),
+    "chunks that are not read": (request(CHUNKED, b"1\r\n{\r\n0\r\n\r\n", path="/nowhere"), 404, False),
+    "a held body": (request(b"Content-Length: 40\r\nExpect: 100-continue\r\n", path="/nowhere"), 404, True),
+    "a large head": (get(b"A: " + b"a" * 66_000 + b"\r\n"), 431, True),
+    "a larger head": (get(b"A: " + b"a" * 300_000 + b"\r\n"), 431, True),
+    "two ends": (request(CHUNKED + b"Content-Length: 5\r\n", b"0\r\n\r\n"), 400, True),
+    "no HTTP": (b"\0\r\n\r\n", 400, True),
+    "an old client": (b"GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", 200, True),
+}
+"""Requests, the status of each, and whether the connection ends with it."""
+
+
+def test_random_requests_are_each_answered_until_one_ends_the_connection(server: "Server") -> None:
+    rng = random.Random(1)
+    for _ in range(100):
+        names = rng.choices(list(SURE), [2 if closes else 7 for _, _, closes in SURE.values()], k=8)
+        sent = b"".join(SURE[name][0] for name in names) + get(LAST)
+        ends = sorted(rng.randrange(len(sent)) for _ in range(rng.randrange(4)))
+        parts = [sent[begin:end] for begin, end in itertools.pairwise((0, *ends, len(sent)))]
+        count = next((index for index, name in enumerate(names) if SURE[name][2]), len(names))
+        expected = [SURE[name][1] for name in names[: count + 1]] + [200] * (count == len(names))
+        assert codes(server.ask(*parts)) == expected, (names, ends)
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_http_1_0_is_answered_and_closed(server: "Server") -> None:

@@ -1,7 +1,9 @@
 """HTTP connections with limits on their number and on the time of a request. h11 limits what it reads itself."""
 
 import asyncio
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -13,7 +15,7 @@ MAX_HEAD = 64 * 1024
 """Bytes of the first line and the headers of a request. Also of one read: h11 bounds only what is incomplete."""
 
 _LINGER_SECONDS = 1.0
-"""How long a refused client has to read why."""
+"""How long a client has to read why its connection is refused."""
 
 
 def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
@@ -23,20 +25,22 @@ def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
         f"Server: got one connection too many, expected at most {options.max_connections}.",
         b"retry-after: 1\r\n",
     )
+    large = _last_answer(
+        b"431 Request Header Fields Too Large",
+        f"Request: got a head of more than {MAX_HEAD} bytes, expected at most {MAX_HEAD}.",
+    )
 
     class BoundedProtocol(H11Protocol):
         deadline: asyncio.TimerHandle | None = None
-        is_refused = False
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            self.lingering = _LingeringTransport(transport, self._is_client_sending)
+            super().connection_made(cast("asyncio.Transport", self.lingering))
             transport.max_size = MAX_HEAD
             if len(self.connections) > options.max_connections:
-                # if it were closed at once, a request on its way would reset the connection before the answer is read
-                self.is_refused = True
                 self.connections.discard(self)
                 transport.write(busy)
-                transport.write_eof()
+                self.lingering.linger()
                 self.deadline = self.loop.call_later(_LINGER_SECONDS, transport.abort)
             else:
                 self._give_time()
@@ -47,7 +51,7 @@ def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if self.is_refused:
+            if self.transport.is_closing():
                 return
             if self._is_idle():
                 self._give_time()
@@ -59,11 +63,22 @@ def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
             super().on_response_complete()
 
         def send_400_response(self, msg: str) -> None:
+            """Answers what h11 refuses, within its handler of the exception."""
             if self.cycle is not None:
                 self.cycle.disconnected = True  # or it would answer as well
+                self.cycle.message_event.set()
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                self.transport.write(_last_answer(b"400 Bad Request", msg))
+                refused = sys.exception()
+                is_large = isinstance(refused, h11.RemoteProtocolError) and refused.error_status_hint == 431
+                self.transport.write(large if is_large else _last_answer(b"400 Bad Request", msg))
             self.transport.close()
+
+        def shutdown(self) -> None:
+            """Closes the connection after the answer under way, even if the client still sends what nobody reads."""
+            if not self.transport.is_closing():
+                super().shutdown()
+            if self.transport.is_closing():
+                self.transport.close()
 
         def _give_time(self) -> None:
             """Allows time for a request and for reading its answer: more than the application, which answers first."""
@@ -75,12 +90,52 @@ def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
             if not self._is_idle():
                 self.transport.abort()
 
+        def _is_client_sending(self) -> bool:
+            """Whether a body still comes, or the rest of something malformed."""
+            return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+
         def _is_idle(self) -> bool:
             """Whether there was a request, all requests are answered, and the answers are on their way."""
+            if self.transport.is_closing():
+                return False
             is_between = self.cycle is not None and self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0]
             return is_between and not self.transport.get_write_buffer_size()
 
     return BoundedProtocol
+
+
+class _LingeringTransport:
+    """A transport that, closed while its client is sending, waits until the client has read the answer and leaves.
+
+    If it were closed at once, what is on its way would reset the connection, often before the answer is read.
+    """
+
+    def __init__(self, transport: asyncio.Transport, is_client_sending: Callable[[], bool]) -> None:
+        self._transport, self._is_client_sending = transport, is_client_sending
+        self._is_lingering = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Whether nothing more may be written."""
+        return self._is_lingering or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Sends what was written and closes the connection; if the client is sending, only when called again."""
+        if not self.is_closing() and self._is_client_sending():
+            self.linger()
+        else:
+            self._transport.close()
+
+    def linger(self) -> None:
+        """Sends what was written and the end; the connection then closes when the client closes it."""
+        self._is_lingering = True
+        self._transport.resume_reading()
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client is gone
+            self._transport.abort()
 
 
 def _last_answer(status: bytes, error: str, headers: bytes = b"") -> bytes:

@@ -39,20 +39,27 @@ class Gate:
             await self.app(scope, receive, send)
             return
         start, status, method = time.perf_counter(), 500, scope["method"]
+        is_body_held = any(name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"])
         if method == "HEAD":
             scope = {**scope, "method": "GET"}
         app = _refused_head(scope) or self.app
+
+        async def receive_on() -> Message:
+            nonlocal is_body_held
+            is_body_held = False
+            return await receive()
 
         async def send_on(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if not self.state.is_ready:
+                # a client that was not asked for its body may leave it out: what follows would be taken for it
+                if is_body_held or not self.state.is_ready:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         try:
-            await app(scope, receive, send_on)
+            await app(scope, receive_on, send_on)
         finally:
             seconds = time.perf_counter() - start
             # a route's pattern, not the path: what clients make up must not become names of counters
