@@ -4,6 +4,7 @@ import base64
 import concurrent.futures
 import dataclasses
 import json
+import re
 import shutil
 import signal
 import socket
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 
 from resnet_tpu import cli
-from resnet_tpu.serving.server.server import accept_waiting
+from resnet_tpu.serving.server.options import ServeOptions
+from resnet_tpu.serving.server.server import accept_waiting, serve
 
 if TYPE_CHECKING:
     from tests.serving.server.conftest import StartServer
@@ -136,6 +139,55 @@ def test_stopped_under_load_every_request_is_answered(
         assert {answer.status_code for answer in load.answers} == {200}
         assert load.refused == 12
         assert server.log.read_text().endswith("Stopping: answering what is under way\nStopped.\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "numbers"), [(0.1, [signal.SIGTERM]), (60, [signal.SIGTERM, signal.SIGINT])], ids=["late", "hurried"]
+)
+def test_a_request_for_which_there_is_no_time_is_told_so(
+    export_dir: Path, start_server: "StartServer", seconds: float, numbers: list[signal.Signals]
+) -> None:
+    with start_server(export_dir, f"--drain_seconds={seconds}", f"--stop_seconds={seconds}") as server:
+        with server.connect() as connection:
+            head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+            connection.sendall(head.encode())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 100 ")  # the body is awaited
+            for number in numbers:
+                server.process.send_signal(number)
+                server.wait_for("Stopping")
+            answer, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert {b"connection: close", b"retry-after: 1"} <= {*answer.split(b"\r\n")}
+        assert json.loads(body)["error"].startswith("Server: got a request that it has no time to answer")
+        assert server.process.wait(60) == 0
+        assert server.log.read_text().endswith("Stopping: requests in progress that are answered 503: 1\nStopped.\n")
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_a_signal_that_comes_before_the_server_listens_is_not_lost(
+    export_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_loop = uvicorn.Config.get_loop_factory
+
+    def signalled(config: uvicorn.Config) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        return make_loop(config)
+
+    monkeypatch.setattr(uvicorn.Config, "get_loop_factory", signalled)
+    serve([str(export_dir)], ServeOptions(port=0))  # returns
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="ignored signals are read from /proc")
+def test_a_server_in_the_background_of_a_script_ignores_its_ctrl_c(
+    export_dir: Path, start_server: "StartServer"
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell's `&` does, and processes inherit it
+    try:
+        with start_server(export_dir) as server:
+            (ignored,) = re.findall(r"SigIgn:\s+(\w+)", Path(f"/proc/{server.process.pid}/status").read_text())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert int(ignored, 16) & 1 << signal.SIGINT - 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how many wait")

@@ -1,5 +1,6 @@
 """The middleware that every request passes: a limit on its head, metrics, the access log, the server's state."""
 
+import asyncio
 import json
 import logging
 import time
@@ -11,11 +12,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from resnet_tpu.serving.server.connection import MAX_HEAD
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.predict_api import json_response
+from resnet_tpu.serving.server.refusal import Refusal
 
 log = logging.getLogger(__name__)
 
 _LENGTHS = {b"content-length", b"transfer-encoding"}
 _CLOSE = {"connection": "close"}
+_STOPPING = Refusal(503, "Server: got a request that it has no time to answer, as it stops. Send it again.")
 
 
 @dataclass
@@ -40,6 +43,7 @@ class Gate:
             return
         start, status, method = time.perf_counter(), 500, scope["method"]
         is_body_held = any(name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"])
+        is_answered = False
         if method == "HEAD":
             scope = {**scope, "method": "GET"}
         app = _refused_head(scope) or self.app
@@ -50,16 +54,22 @@ class Gate:
             return await receive()
 
         async def send_on(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, is_answered = message["status"], True
                 # a client that was not asked for its body may leave it out: what follows would be taken for it
                 if is_body_held or not self.state.is_ready:
-                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+                    headers = dict(message["headers"]) | {b"connection": b"close"}
+                    message["headers"] = list(headers.items())
             await send(message)
 
         try:
             await app(scope, receive_on, send_on)
+        except asyncio.CancelledError:  # the server stops, and has no more time for this request
+            if not is_answered:
+                await json_response({"error": _STOPPING.message}, 503, _STOPPING.headers | _CLOSE)(
+                    scope, receive, send_on
+                )
         finally:
             seconds = time.perf_counter() - start
             # a route's pattern, not the path: what clients make up must not become names of counters

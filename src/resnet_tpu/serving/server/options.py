@@ -56,7 +56,9 @@ class ServeOptions:
         at_least=0,
     )
     stop_seconds: float = option(
-        30.0, "After that, most seconds to wait for requests that are still in progress.", at_least=0
+        30.0,
+        "After that, most seconds to wait for requests that are still in progress; then they are answered 503.",
+        at_least=0,
     )
     access_log: bool = option(False, "Write a line of JSON for every request to stderr.")
 

@@ -7,8 +7,9 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import cast
 
 import uvicorn
@@ -84,12 +85,6 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _hang_up(*_: object) -> None:
-    """Handles SIGHUP like SIGTERM, which uvicorn handles."""
-    signals.drop_lost_terminal()
-    signal.raise_signal(signal.SIGTERM)
-
-
 class _Server(uvicorn.Server):
     """uvicorn with bounds on connections and a quiet end."""
 
@@ -113,24 +108,35 @@ class _Server(uvicorn.Server):
                 proxy_headers=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=round(options.stop_seconds),
             )
         )
         self._options, self._state, self._model = options, state, model
+        self._is_hurried = False
         host, port = listener.getsockname()[:2]
         host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 (that is any address)
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         metrics.connections.set_function(lambda: len(self.server_state.connections))
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leaves the signals as they are: `run` handles them, from before there is a loop until after its end."""
+        yield
+
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until a signal. uvicorn sends itself the signal again at the end, which here means no harm."""
-        handlers = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN, signal.SIGHUP: _hang_up}
-        before = {number: signal.signal(number, handlers[number]) for number in signals.ending()}
+        """Serves until a signal, even one that comes before the start."""
+        before = {number: signal.signal(number, self._begin_to_stop) for number in signals.ending()}
         try:
             super().run(sockets)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _begin_to_stop(self, number: int, _: FrameType | None) -> None:
+        """Handles a signal; a second Ctrl-C, or one after another signal, makes the end quick."""
+        if number == signal.SIGHUP:
+            signals.drop_lost_terminal()
+        self._is_hurried |= self.should_exit and number == signal.SIGINT
+        self.should_exit = True
 
     async def main_loop(self) -> None:
         """Serves, and after the signal goes on for drain_seconds, so that clients and load balancers can leave."""
@@ -149,14 +155,30 @@ class _Server(uvicorn.Server):
             server.close()
         for connection in late:
             await loop.connect_accepted_socket(self._make_protocol, connection)
-        await self._wait_for_clients(_LATE_SECONDS)
+        await self._wait_for_clients(min(_LATE_SECONDS, self._options.stop_seconds))
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._wait_for_clients(self._options.stop_seconds)
+        await self._leave_clients()
         await super().shutdown(sockets)
+
+    async def _leave_clients(self) -> None:
+        """Answers 503 to requests that are still in progress, and closes all connections."""
+        if tasks := list(self.server_state.tasks):
+            log.info("Stopping: requests in progress that are answered 503: %d", len(tasks))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_LATE_SECONDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     async def _wait_for_clients(self, seconds: float) -> None:
         """Waits until all clients have left, but no longer than `seconds`, nor beyond a second Ctrl-C."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while self.server_state.connections and loop.time() < end and not self.force_exit:
+        while (self.server_state.connections or self.server_state.tasks) and loop.time() < end:
+            if self._is_hurried:
+                return
             await asyncio.sleep(0.02)
 
     def _make_protocol(self) -> asyncio.Protocol:
