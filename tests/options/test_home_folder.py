@@ -48,6 +48,13 @@ def test_what_stands_for_the_home_folder_and_what_does_not(home: Path) -> None:
         assert expand_home(path) == path
 
 
+def test_a_local_file_may_be_named_by_its_url() -> None:
+    assert expand_home("file:///a/b=c/") == "/a/b=c/"
+    assert Config().replace(data_dir="file:///d", model_dir="file:///m") == Config().replace(
+        data_dir="/d", model_dir="/m"
+    )
+
+
 def test_a_home_folder_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(UserError, match=r"Path: got ~/a, and no home folder is known, .* Set HOME or write the whole"):

@@ -32,12 +32,12 @@ _EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
 
 
 def expand_home(path: GivenPath) -> str:
-    """The path with a leading `~` or `~user` replaced by the home folder, as in a shell.
+    """The path with a leading `~` or `~user` replaced by the home folder, as in a shell, and `file:///a` by `/a`.
 
     A file whose own name begins with `~` is written `./~...`; that becomes absolute, so that nothing expands it later.
     Raises UserError for `~` if the home folder is unknown, and for text that cannot be a path.
     """
-    path = os.fspath(path)
+    path = os.fspath(path).removeprefix("file://")  # not all that reads files takes such a URL
     try:
         _check_text(path)
     except ValueError:
