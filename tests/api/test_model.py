@@ -118,6 +118,17 @@ def test_what_is_no_image(image: object, message: str, run: tuple[rt.Config, lis
         rt.load_model(run[0].run.model_dir).predict(image)  # pyright: ignore[reportArgumentType]
 
 
+def test_a_damaged_image_is_told_even_if_the_training_left_such_out(
+    photos: Path, run: tuple[rt.Config, list], tmp_path: Path
+) -> None:
+    model = rt.load_model(run[0].run.model_dir)
+    model.config = model.config.replace(skip_bad_records=True)
+    (tmp_path / "bad.png").write_bytes((photos / "dark" / "0.png").read_bytes()[:100])
+    for ask in (model.predict, model.logits, model.features):
+        with pytest.raises(rt.UserError, match=r"Image .*bad\.png: got 100 bytes that cannot be decoded"):
+            ask([tmp_path / "bad.png", photos / "dark" / "0.png"])
+
+
 def test_every_step_is_told_and_is_in_the_history(run: tuple[rt.Config, list[tuple[int, dict[str, float]]]]) -> None:
     config, said = run
     history = rt.history(config.run.model_dir, "train")

@@ -56,7 +56,8 @@ class Model:
     def predict(self, images: Images) -> Predictions:
         """The probabilities of all classes, for one image or several.
 
-        A file in a folder that is called like a class has a label, which counts in the accuracy. Raises UserError.
+        A file in a folder that is called like a class has a label, which counts in the accuracy. Raises UserError,
+        also for a damaged image.
         """
         source = ImageSource(images, self.class_names)
         probabilities, labels = self._run(_PROBABILITIES, source)
@@ -95,9 +96,13 @@ class Model:
         return np.concatenate(outputs), np.concatenate(labels)
 
     def _batches(self, source: ImageSource) -> Iterator[dict[str, np.ndarray]]:
-        """All images, cut out as in evaluation; batches are padded to a few sizes, as each is compiled for."""
+        """All images, cut out as in evaluation; batches are padded to a few sizes, as each is compiled for.
+
+        Raises DecodeError for a damaged one, even where the training left those out: row i is that of image i.
+        """
+        data = self.config.replace(skip_bad_records=False).data
         size = min(_MOST_AT_ONCE, 1 << (len(source) - 1).bit_length())
-        with eval_batches(source, self.config.data, batch_size=size) as batches:
+        with eval_batches(source, data, batch_size=size) as batches:
             yield from batches
 
 
