@@ -17,6 +17,7 @@ import fsspec
 import grpc
 import pytest
 import yaml
+from fsspec.implementations.memory import MemoryFileSystem
 
 from resnet_tpu import cli
 from resnet_tpu.cli.submit import SUBMIT
@@ -402,7 +403,32 @@ def test_ctrl_c_leaves_the_training_alone(tpu_service: Any, caplog: pytest.LogCa
         tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=60)
     assert not tpu_service.deleted
     command = "gcloud compute tpus queued-resources delete job-1 --project=p --zone=z --force"
-    assert f"The training goes on. Delete it with: {command}" in caplog.text
+    assert f"The training goes on. End it with: {command}" in caplog.text
+
+
+def test_while_nothing_answers_the_training_counts_as_going_on(
+    tpu_service: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from gcsfs.retry import HttpError
+
+    write("log-0.txt", "one\n")
+    answers = deque([None, HttpError({"code": 503, "message": "no network"})] * 2)
+    read = MemoryFileSystem.cat_file
+
+    def cat_file(*arguments: Any, **options: Any) -> Any:
+        if not answers:
+            write("exit-0", "0\n")
+        elif error := answers.popleft():
+            raise error
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", cat_file)
+    tpu_service.say("ACTIVE")
+    with caplog.at_level(logging.INFO):
+        tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=0.01)
+    (said,) = [record.getMessage() for record in caplog.records if "no answer" in record.getMessage()]
+    assert "no network, 503, after several tries" in said
+    assert len(tpu_service.deleted) == 1
 
 
 @pytest.mark.parametrize(
@@ -475,6 +501,38 @@ def test_what_vertex_says_is_shown_as_it_is(vertex_service: Any, status: int, me
     vertex_service.answers.append((status, {"error": error}))
     with pytest.raises(UserError, match=message):
         vertex.submit(make_job(), vertex.VertexOptions(region="r"), endpoint=vertex_service.address)
+
+
+def test_ctrl_c_leaves_a_job_of_vertex_alone(
+    vertex_service: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    vertex_service.answers.extend([(200, {"name": "jobs/1", "state": "JOB_STATE_PENDING"})] * 2)
+    monkeypatch.setattr("time.sleep", lambda _: signal.raise_signal(signal.SIGINT))
+    with caplog.at_level(logging.INFO), pytest.raises(KeyboardInterrupt):
+        vertex.submit(make_job(), vertex.VertexOptions(region="r"), endpoint=vertex_service.address)
+    assert "The training goes on. End it with: gcloud ai custom-jobs cancel jobs/1" in caplog.text
+
+
+def test_vertex_whose_credentials_cannot_be_renewed_for_a_moment(
+    vertex_service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import requests
+    from google.auth.exceptions import TransportError
+
+    errors = deque([TransportError("no network")])
+
+    class Session(requests.Session):
+        def get(self, url: str | bytes, **options: Any) -> requests.Response:
+            if errors:
+                raise errors.popleft()
+            return super().get(url, **options)
+
+    monkeypatch.setattr(vertex, "_session", lambda _: Session())
+    vertex_service.answers.extend(
+        (200, {"name": "jobs/1", "state": f"JOB_STATE_{state}"}) for state in ("PENDING", "SUCCEEDED")
+    )
+    vertex.submit(make_job(), vertex.VertexOptions(region="r"), endpoint=vertex_service.address, pause_secs=0.01)
+    assert not errors
 
 
 def test_vertex_that_cannot_be_reached(vertex_service: Any) -> None:

@@ -4,11 +4,12 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from resnet_tpu import storage
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.storage.buckets import NoAnswerError
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +32,19 @@ def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> N
     """Shows each change of state and the log of host 0 as it grows, until that host has ended.
 
     folder: where the hosts keep `log-0.txt` and, in the end, their exit code in `exit-0`. Raises TrainingFailedError
-    when that is not 0, and when the job is over without one.
+    when that is not 0, and when the job is over without one. While nothing answers, the training counts as going on.
     """
     shown, state = 0, ""
     while True:
         now = look()
+        try:
+            code = _read(folder, "exit-0").strip()  # read before the log: once it is there, the log is complete
+            text = _read(folder, "log-0.txt")
+        except NoAnswerError as error:
+            now, code, text = Followed(f"no answer: {first_line(error)}"), "", ""
         if now.state != state:
             log.info("%s: %s", time.strftime("%H:%M:%S"), now.state)
         state = now.state
-        code = _read(folder, "exit-0").strip()  # read before the log: once it is there, the log is complete
-        text = _read(folder, "log-0.txt")
         if len(text) > shown:
             sys.stdout.write(text[shown:])
             sys.stdout.flush()
@@ -55,6 +59,16 @@ def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> N
         last = "\n".join(text.splitlines()[-_LAST_LINES:])
         do = f"Logs of all hosts are there. The log of the first ends with:\n{last}"
         raise TrainingFailedError(f"Training in {folder}", f"exit code {code}", "0", do)
+
+
+@contextlib.contextmanager
+def saying_how_to_end(command: str) -> Iterator[None]:
+    """When the program is interrupted in the block, says that the training goes on, and the command that ends it."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        log.info("The training goes on. End it with: %s", command)
+        raise
 
 
 def forget(folder: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from resnet_tpu.cloud.follow import Followed, TrainingFailedError, follow, forget
+from resnet_tpu.cloud.follow import Followed, TrainingFailedError, follow, forget, saying_how_to_end
 from resnet_tpu.cloud.job import Job, without_empty
 from resnet_tpu.errors import UserError, first_line, missing_extra
 from resnet_tpu.options.fields import option
@@ -84,11 +84,8 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
     if not options.follow:
         return
     try:
-        with explained(what, role=ROLE, do=do):
+        with explained(what, role=ROLE, do=do), saying_how_to_end(_delete_command(job, options)):
             follow(functools.partial(_look, client, name), job.folder, pause_secs=pause_secs)
-    except KeyboardInterrupt:
-        log.info("The training goes on. Delete it with: %s", _delete_command(job, options))
-        raise
     except TrainingFailedError:
         _end(client, name, job, options)
         raise

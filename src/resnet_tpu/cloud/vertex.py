@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from resnet_tpu.cloud.follow import saying_how_to_end
 from resnet_tpu.cloud.job import Job, without_empty
 from resnet_tpu.errors import UserError, first_line, missing_extra
 from resnet_tpu.options.fields import option
@@ -70,7 +71,8 @@ def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: 
         name = started["name"]
         log.info("Started %s. Its log: gcloud ai custom-jobs stream-logs %s", name, name)
         if options.follow:
-            _follow(functools.partial(_answer, session.get, f"{address}/v1/{name}"), pause_secs)
+            with saying_how_to_end(f"gcloud ai custom-jobs cancel {name}"):
+                _follow(functools.partial(_answer, session.get, f"{address}/v1/{name}"), pause_secs)
 
 
 def _follow(look: Any, pause_secs: float) -> None:
@@ -108,10 +110,11 @@ def _answer(ask: Any, url: str, **content: Any) -> dict[str, Any]:
     """What the service answers. Raises the error of google.api_core that corresponds to its status."""
     import requests
     from google.api_core import exceptions
+    from google.auth.exceptions import TransportError
 
     try:
         answer = ask(url, timeout=_ANSWER_SECS, **content)
-    except requests.RequestException as error:
+    except (requests.RequestException, TransportError) as error:  # the second where credentials are renewed
         raise exceptions.ServiceUnavailable(str(error)) from error
     if not answer.ok:
         raise exceptions.from_http_response(answer)

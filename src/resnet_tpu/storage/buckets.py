@@ -30,6 +30,10 @@ _CONNECT_SECS, _SILENT_SECS = 20, 60  # after that, a request has failed and is 
 _CLIENTS = ("gcsfs.", "aiohttp.", "google.auth.", "requests.")  # their errors concern the network or permissions
 
 
+class NoAnswerError(UserError):
+    """A store could not be reached, or did not answer as it should, in several tries."""
+
+
 def is_bucket(path: str) -> bool:
     """Whether `path` is in Google Cloud Storage."""
     return path.startswith(("gs://", "gcs://"))
@@ -163,4 +167,4 @@ def named(error: BaseException, path: str = "files in a bucket", *, is_write: bo
     if path.startswith(("http://", "https://")):
         return UserError(what, said, "an answer from its server", "Check the address and the network.")
     do = "Check the network and the credentials, then run the same command again."
-    return UserError(what, f"{said}, after several tries", "an answer from Google Cloud Storage", do)
+    return NoAnswerError(what, f"{said}, after several tries", "an answer from Google Cloud Storage", do)
