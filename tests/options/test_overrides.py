@@ -8,6 +8,7 @@ import pytest
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import expand_home
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml, to_yaml
 
 MAPPING = "expected one mapping `name: value`."
@@ -56,12 +57,19 @@ def test_override_may_be_the_path_of_a_yaml_file(tmp_path: Path) -> None:
     assert parse_overrides(str(tmp_path / "some.yaml")) == {"train_steps": 3}
 
 
-@pytest.mark.parametrize("text", ["s=3,4", "nowhere.yaml", "a", "a=[1,2", "a=1 b=2,c"])
+@pytest.mark.parametrize("text", ["s=3,4", "a", "a=b/c,d", "a=[1,2", "a=1 b=2,c"])
 def test_text_that_is_no_override_is_refused(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_overrides(text)
     expected = "a=1,b=2, a YAML mapping or a YAML file. Quote values with commas."
     assert str(caught.value) == f"Override: got {text!r}, expected {expected}"
+
+
+@pytest.mark.parametrize("path", ["nowhere.yaml", "~/nowhere.yml", "no,where.json", "no/where", "gs.yaml"])
+def test_a_missing_file_of_overrides_is_named(path: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_overrides(path)
+    assert str(caught.value) == f"YAML file: got {expand_home(path)}, expected an existing file. Check the path."
 
 
 def test_override_with_a_bad_list() -> None:
@@ -89,10 +97,11 @@ def test_the_options_of_a_run_may_be_those_of_another(tmp_path: Path) -> None:
         (b"- a\n- b\n", f"{{}}: got ['a', 'b'], {MAPPING} Write one option per line."),
         (b"a: 1\nb: *c", f"{{}}: got text that is not YAML of options: an alias in line 2, {MAPPING} Correct it."),
         (b"# " + 400_000 * "ü".encode(), f"{{}}: got more than 100000 characters, {MAPPING} Correct it."),
+        (b"# no options\n", f"{{}}: got nothing, {MAPPING} Write one option per line."),
         (b"\xff\xfe\xff", "YAML file: got {}, which is not text, expected UTF-8 text. Check the path."),
         (None, "YAML file: got {}, expected an existing file. Check the path."),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_bad_yaml_files(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "bad.yaml"
@@ -109,8 +118,9 @@ def test_the_longest_yaml_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_yaml_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected an existing file"):
-        read_yaml(str(tmp_path))
+    for read in (read_yaml, parse_overrides):
+        with pytest.raises(UserError, match=rf"YAML file: got {tmp_path}, a folder, expected an existing file"):
+            read(str(tmp_path))
 
 
 def test_a_config_is_read_as_it_was_written_but_for_the_options_of_one_start(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def read_yaml(path: str) -> dict[str, Any]:
     """
     path = expand_home(path)
     if not storage.exists(path) or storage.is_dir(path):
-        raise UserError("YAML file", path, "an existing file", "Check the path.")
+        got = f"{path}, a folder" if path and storage.exists(path) else path or "no name"
+        raise UserError("YAML file", got, "an existing file", "Check the path.")
     try:
         with storage.open_read(path) as file, io.TextIOWrapper(file, "utf-8") as text:
             options = _parse_mapping(text.read(plain_yaml.MAX_CHARACTERS + 1), path)
@@ -112,9 +113,14 @@ def parse_overrides(text: str) -> dict[str, Any]:
         return values
     with contextlib.suppress(UserError):
         return _parse_mapping(text, "Override")
-    if storage.exists(expand_home(text)):
+    if storage.exists(expand_home(text)) or _can_only_be_path(text):
         return read_yaml(text)
     raise UserError("Override", repr(text), "a=1,b=2, a YAML mapping or a YAML file", "Quote values with commas.")
+
+
+def _can_only_be_path(text: str) -> bool:
+    """Whether text that is no options was meant as the path of a file."""
+    return text.endswith((".yaml", ".yml", ".json")) or ("/" in text and "=" not in text)
 
 
 def _parse_yaml(text: str, what: str) -> Any:
@@ -127,5 +133,10 @@ def _parse_yaml(text: str, what: str) -> Any:
 def _parse_mapping(text: str, what: str) -> dict[str, Any]:
     values = _parse_yaml(text, what)
     if not isinstance(values, dict):
-        raise UserError(what, repr(values), "one mapping `name: value`", "Write one option per line.")
+        raise UserError(
+            what,
+            "nothing" if values is None else repr(values),
+            "one mapping `name: value`",
+            "Write one option per line.",
+        )
     return {str(name): value for name, value in values.items()}
