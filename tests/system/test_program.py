@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -197,13 +198,27 @@ def test_what_nohup_starts_goes_on() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def test_reader_gone() -> None:
+@pytest.mark.parametrize("verb", ["--version", "models"])
+def test_reader_gone(verb: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "resnet_tpu", "--version"]
+    command = [sys.executable, "-m", "resnet_tpu", verb]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_started_without_standard_streams(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from resnet_tpu.system.program import exit_code\n"
+        "def work(words):\n"
+        "    print('a', file=sys.stderr); print('b')\n"
+        "    os.write(os.open(words[0], os.O_CREAT | os.O_RDWR), b'c')\n"
+        "sys.exit(exit_code(work))"
+    )
+    command = shlex.join([sys.executable, "-c", program, str(tmp_path / "file")])
+    done = subprocess.run(f"exec {command} <&- >&- 2>&-", shell=True, check=False)
+    assert (done.returncode, (tmp_path / "file").read_text()) == (0, "c")
 
 
 def test_a_full_disk_under_the_log_costs_lines_and_not_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 WORK = """
-from rich.console import Console
-from resnet_tpu.system.terminal import live_line
-with live_line(console=Console(stderr=True)) as line:
+from resnet_tpu.system.terminal import OutputConsole, live_line
+with live_line(console=OutputConsole(stderr=True)) as line:
     line.add_task("at work")
 """
 
@@ -30,3 +29,13 @@ def test_a_file_gets_nothing_of_it(variables: dict[str, str], tmp_path: Path) ->
         environment = os.environ | {"TERM": "xterm"} | variables
         subprocess.run([sys.executable, "-c", WORK], stderr=log, check=True, env=environment)
     assert (tmp_path / "log.txt").read_bytes() == b""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_no_line_is_wrapped_in_a_file(stream: str) -> None:
+    program = f"""
+from resnet_tpu.system.terminal import OutputConsole
+OutputConsole(stderr={stream == "stderr"}).print("a word " * 50)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert getattr(done, stream).rstrip() == ("a word " * 50).rstrip()

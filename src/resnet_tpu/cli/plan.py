@@ -140,12 +140,11 @@ def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:
 @contextlib.contextmanager
 def _notice(text: str) -> Iterator[None]:
     """Shows a line with the elapsed time on the terminal within the block."""
-    from rich.console import Console
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from resnet_tpu.system.terminal import live_line
+    from resnet_tpu.system.terminal import OutputConsole, live_line
 
-    console = Console(stderr=True, highlight=False)
+    console = OutputConsole(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with live_line(*columns, console=console) as progress:
         progress.add_task(text, total=None)

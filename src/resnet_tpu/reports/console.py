@@ -1,16 +1,13 @@
 """Where tables are printed."""
 
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_WIDE = 1000
 
-
-def make_console(wide: int = _WIDE) -> "Console":
+def make_console(wide: int | None = None) -> "Console":
     """The terminal; a file or a pipe in its place is `wide` columns wide, by default enough that no name is cut."""
-    from rich.console import Console
+    from resnet_tpu.system.terminal import WIDE, OutputConsole  # rich takes a while to load
 
-    return Console(width=None if sys.stdout.isatty() else wide, highlight=False)
+    return OutputConsole(wide=wide or WIDE)

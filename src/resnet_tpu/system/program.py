@@ -38,6 +38,8 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] 
     longer change it.
     """
     is_process = arguments is None
+    if is_process:
+        _open_missing_streams()
     if is_process and isinstance(sys.stdout, io.TextIOWrapper):
         with contextlib.suppress(OSError):  # fails where stdout has changed its kind since Python began
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is not an error
@@ -56,6 +58,18 @@ def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] 
     if is_process:
         _end_at_once(code)
     return code
+
+
+def _open_missing_streams() -> None:
+    """Opens nowhere in place of standard streams that the program was started without, as by `>&-`.
+
+    Otherwise the next file that is opened would be taken for stdout by C libraries, and printing would fail.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of their numbers
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115 (open until the end)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _explain(error: BaseException) -> int | None:

@@ -18,7 +18,7 @@ from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, ap
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
-from resnet_tpu.system.terminal import live_line
+from resnet_tpu.system.terminal import OutputConsole, live_line
 
 _ROWS_PER_REQUEST = 100  # a request holds at most 100 000 mutations and 256 MB
 _BYTES_PER_REQUEST = 16_000_000
@@ -45,7 +45,7 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
     until all is written, nothing is read from the table. Raises UserError for a folder without TFRecords, for rows of
     other data unless `overwrite`, which deletes them, and when the service refuses.
     """
-    console = console or Console(stderr=True, highlight=False)
+    console = console or OutputConsole(stderr=True)
     parts = _parts(records_dir, data)
     _make_table(parts[0].rows)
     parts = [found for part in parts if (found := _claim(part, overwrite=overwrite))]

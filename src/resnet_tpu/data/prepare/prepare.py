@@ -27,6 +27,7 @@ from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, GivenPath, convert_fields, expand_home, option
 from resnet_tpu.system.machine import num_cores
+from resnet_tpu.system.terminal import OutputConsole
 
 _BYTES_WHILE_STARTING = 50_000_000
 _LISTED_PATHS = 10  # of each kind of finding, in the manifest
@@ -126,7 +127,7 @@ def prepare(
     Raises UserError for photos, folders or options that cannot be used, and when too many images are bad.
     """
     options = options or PrepareOptions()
-    console = console or Console(stderr=True, highlight=False)
+    console = console or OutputConsole(stderr=True)
     raw_dir, out_dir = expand_home(raw_dir), expand_home(out_dir)
     if raw_dir == FLOWER_PHOTOS and not Path(raw_dir).exists():
         raw_dir = fetch_flower_photos(console)
