@@ -226,6 +226,16 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert "resnet_depth: got 19" in capsys.readouterr().err
 
 
+def test_why_a_setting_is_left_out_is_printed_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, other = KernelSetting("plain"), KernelSetting("gpu")
+    trials = [Trial(plain, 1.0), Trial(other, left_out="operand[0] of [/jit/dot] is f32[8]")]
+    monkeypatch.setattr(tune, "tune_run", lambda _: (plain, trials))
+    assert cli.main(["tune", "--resnet_depth=8"]) == 0
+    assert "operand[0] of [/jit/dot] is f32[8]" in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_a_setting_survives_the_journey_through_a_checkpoint() -> None:
     for setting in (KernelSetting("fused"), KernelSetting("block", tuned_compiler=False)):

@@ -38,6 +38,7 @@ def run(photos: str, output_dir: str) -> None:
     Writes everything below `output_dir`; if run again, it continues where it stopped. Prints a table of results and
     files, and what to type next. Raises UserError.
     """
+    from rich.markup import escape
     from rich.table import Table
 
     from resnet_tpu.data.prepare.digits import write_digits
@@ -80,7 +81,7 @@ def run(photos: str, output_dir: str) -> None:
         "confusion matrix": str(pictures / "test" / "confusion_matrix.png"),
         "worst mistakes": str(pictures / "test" / "mistakes.png"),
     }.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     console.print(table)
     here = sys.argv[0] if Path(sys.argv[0]).name == "resnet-tpu" else f"{sys.executable} -m resnet_tpu"
     command = "resnet-tpu" if shutil.which("resnet-tpu") else here  # `here`: in an environment that is not activated

@@ -1,6 +1,7 @@
 """`resnet-tpu export`."""
 
 import logging
+import shlex
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,6 +82,10 @@ def export(given: Given) -> None:
                 log.info("Removed %s again: it could not be verified.", bundle.path)
             raise
         console.print(comparisons_table(compared))
-    console.print(f"{bundle.path}  holds {', '.join(bundle.forms)}.", soft_wrap=True)
-    console.print(f"Predict with it: resnet-tpu predict {bundle.path} IMAGE", soft_wrap=True)
-    console.print(f"Serve it: resnet-tpu serve {bundle.path}", soft_wrap=True)
+    path = shlex.quote(bundle.path)
+    for line in (
+        f"{bundle.path}  holds {', '.join(bundle.forms)}.",
+        f"Predict with it: resnet-tpu predict {path} IMAGE",
+        f"Serve it: resnet-tpu serve {path}",
+    ):
+        console.print(line, markup=False, soft_wrap=True)  # so that commands can be copied whole

@@ -54,6 +54,7 @@ def tune(given: Given) -> None:
 
 def _print(best: "KernelSetting", trials: Sequence["Trial"], batch_size: int) -> None:
     """A line for each setting, the fastest first."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table("kernels", "ms a step", "images/s", "", title="What computes a training step", title_style="bold")
@@ -64,5 +65,5 @@ def _print(best: "KernelSetting", trials: Sequence["Trial"], batch_size: int) ->
     for trial in sorted(trials, key=order):
         rate = "" if trial.milliseconds is None else f"{1000 * batch_size / trial.milliseconds:.0f}"
         time = "" if trial.milliseconds is None else f"{trial.milliseconds:.1f}"
-        table.add_row(str(trial.setting), time, rate, "chosen" if trial.setting == best else trial.left_out)
+        table.add_row(str(trial.setting), time, rate, "chosen" if trial.setting == best else escape(trial.left_out))
     make_console().print(table)

@@ -41,14 +41,16 @@ def exported(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_export_shows_files_and_how_the_forms_compare(
     model_dir: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["export", str(model_dir), str(tmp_path), str(pictures), "--forms=onnx", "--num_cores=1"]
+    folder = tmp_path / "my [bold] bundles"
+    arguments = ["export", str(model_dir), str(folder), str(pictures), "--forms=onnx", "--num_cores=1"]
     assert cli.main(arguments) == 0
     shown = capsys.readouterr().out
     assert "model.onnx" in shown
     assert "on 9 images" in shown
     assert "9 of 9" in shown
-    path = newest_bundle(str(tmp_path))
-    assert f"Predict with it: resnet-tpu predict {path} IMAGE" in shown
+    path = newest_bundle(str(folder))
+    assert f"{path}  holds onnx.\nPredict with it: resnet-tpu predict '{path}' IMAGE\n" in shown
+    assert shown.endswith(f"Serve it: resnet-tpu serve '{path}'\n")
     assert open_bundle(path).name == "resnet"
 
 
