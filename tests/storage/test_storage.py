@@ -52,6 +52,36 @@ def test_nothing_shows_under_the_name_before_it_is_whole(tmp_path: Path) -> None
     assert path.read_bytes() == b"half"
 
 
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDWR)
+    storage.check_file(str(path))
+    storage.write_text(str(path), "text")
+    assert os.read(descriptor, 100) == b"text"
+    os.close(descriptor)
+    assert path.is_fifo()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_that_a_link_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to("far/file")
+    for text in ("one", "two"):
+        storage.write_text(str(tmp_path / "link"), text)
+        assert (tmp_path / "far" / "file").read_text() == text
+        assert os.readlink(tmp_path / "link") == "far/file"  # noqa: PTH115
+
+
+@pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="this system has no /dev/null")
+def test_what_goes_nowhere_leaves_dev_null_alone(tmp_path: Path) -> None:
+    (tmp_path / "null").symlink_to("/dev/null")
+    storage.check_file("/dev/null")
+    storage.write_text(str(tmp_path / "null"), "text")
+    assert (tmp_path / "null").is_char_device()
+    assert list(tmp_path.iterdir()) == [tmp_path / "null"]
+
+
 def test_files_have_the_permissions_of_the_user(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -67,7 +68,10 @@ def check_file(path: str) -> None:
         return
     if is_dir(path):
         raise UserError(f"Writing {path}", "a folder", "a file", "Add the name of a file.")
-    check_writable(parent_of(path))
+    if not _is_stream(path):
+        check_writable(parent_of(path))
+    elif not os.access(path, os.W_OK, effective_ids=_EFFECTIVE_IDS):
+        raise UserError(f"Writing {path}", "permission denied", "a file that may be written", "Choose another.")
 
 
 def check_room(folder: str, num_bytes: int) -> None:
@@ -94,7 +98,8 @@ def naming_full(path: str) -> Iterator[None]:
 def write_whole(path: str) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name only when whole: written aside, synced, renamed.
 
-    When the block raises, `path` stays as it was.
+    When the block raises, `path` stays as it was. A link stays, and the file that it leads to is replaced. A device
+    such as /dev/null, or a pipe, is written to.
     """
     if is_remote(path):  # uploaded when whole: not every store discards what was sent of an upload that broke off
         with tempfile.NamedTemporaryFile() as whole:
@@ -103,7 +108,12 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
             with buckets.naming(path, is_write=True):
                 filesystem(path).put_file(whole.name, path)
         return
-    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
+    if _is_stream(path):
+        with Path(path).open("wb") as stream:
+            yield stream
+        return
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
     descriptor, aside = tempfile.mkstemp(prefix=f".{name}.", suffix=".partial", dir=folder)
     try:
         with naming_full(path), os.fdopen(descriptor, "wb") as file:
@@ -111,10 +121,19 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         _open_to_others(aside, 0o666)
-        Path(aside).replace(path)
+        Path(aside).replace(target)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
+
+
+def _is_stream(path: str) -> bool:
+    """Whether `path` is a device, a pipe or a socket, which no file may replace."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 @contextlib.contextmanager
