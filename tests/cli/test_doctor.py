@@ -12,6 +12,8 @@ import jax
 import pytest
 
 from resnet_tpu.cli import findings
+from resnet_tpu.errors import UserError
+from resnet_tpu.parallel import distributed
 
 
 def examine(**environment: str) -> dict[str, dict[str, str]]:
@@ -58,4 +60,30 @@ def test_it_names_what_is_broken(tmp_path: Path) -> None:
     assert found["JAX"]["state"] == "broken"
     assert "abacus" in found["JAX"]["found"]
     assert found["Google Cloud"]["state"] == "broken"
-    assert "key.json does not exist" in found["Google Cloud"]["found"]
+    assert "key.json is no file" in found["Google Cloud"]["found"]
+
+
+def test_a_file_in_the_place_of_a_cache_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cache = str(tmp_path / "file")
+    found = examine(XDG_CACHE_HOME=cache, JAX_COMPILATION_CACHE_DIR=cache, CLOUDSDK_CONFIG=str(tmp_path))
+    assert found["cache"]["state"] == found["compiled programs"]["state"] == "broken"
+    assert found["cache"]["found"] == f"{cache}/resnet_tpu cannot be written to"
+    assert found["compiled programs"]["do"] == "Set JAX_COMPILATION_CACHE_DIR to a folder that can be written to."
+    assert found["Google Cloud"]["state"] == "missing"
+    (tmp_path / "application_default_credentials.json").write_text("{}")
+    found = examine(JAX_COMPILATION_CACHE_DIR="", CLOUDSDK_CONFIG=str(tmp_path))
+    assert found["compiled programs"]["state"] == "missing"
+    assert found["Google Cloud"]["state"] == "ok"
+
+
+def test_neither_a_home_nor_a_place_for_compiled_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(*_: object, **__: object) -> None:
+        raise UserError("Path", "foo://x", "a path on this machine", "Copy it.")
+
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(distributed, "start", nowhere)
+    found = {finding.name: finding for finding in findings.examine(use_tpu=False)}
+    assert (found["JAX"].state, found["JAX"].found) == ("broken", "Path: got foo://x")
+    assert (found["cache"].state, found["cache"].found) == ("broken", "no home folder")

@@ -23,7 +23,7 @@ from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.training import kernel_setting, kernels_of_run, tune
-from resnet_tpu.training.kernel_memory import remembered
+from resnet_tpu.training.kernel_memory import remember, remembered
 from resnet_tpu.training.kernel_setting import KernelSetting, setting_from
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop import train
@@ -152,6 +152,20 @@ def test_a_damaged_memory_is_nothing_remembered(kernels: Callable[..., None], tm
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
+    assert remembered() == {}
+
+
+@pytest.mark.parametrize("place", ["a file", "no home"])
+def test_without_a_place_for_it_nothing_is_remembered(
+    kernels: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    if place == "a file":
+        (tmp_path / "cache").write_text("")
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
+    remember(CONFIG, CPU, KernelSetting("fused"))
     assert remembered() == {}
 
 

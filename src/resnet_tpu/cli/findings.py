@@ -12,7 +12,7 @@ from typing import Literal
 
 from resnet_tpu import storage
 from resnet_tpu.data.pixels import native
-from resnet_tpu.errors import first_line
+from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.parallel import distributed
 from resnet_tpu.system import c_libraries, machine
 
@@ -37,8 +37,6 @@ _BASE = ("resnet-tpu", "jax", "jaxlib", "optax", "orbax-checkpoint", "numpy", "o
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"]([\w-]+)['\"]")
 _PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 """The packages that JAX's own extras add; JAX itself is installed without them."""
-
-_ADC = ".config/gcloud/application_default_credentials.json"
 
 State = Literal["ok", "missing", "broken"]
 
@@ -75,6 +73,9 @@ def _devices(*, use_tpu: bool) -> Iterator[Finding]:
     try:
         distributed.start(use_tpu=use_tpu)
         devices = jax.local_devices()
+    except UserError as error:  # the place of the compilation cache
+        yield Finding("devices", "JAX", "broken", f"{error.what}: got {error.got}", error.do)
+        return
     except RuntimeError as error:  # a TPU that another process holds, a driver that is too old
         do = "Stop the program that holds the device, or try --use_tpu=false or the variable JAX_PLATFORMS=cpu."
         yield Finding("devices", "JAX", "broken", first_line(error), do)
@@ -150,30 +151,52 @@ def _extras() -> Iterator[Finding]:
 
 
 def _places() -> Iterator[Finding]:
-    """The cache folder, and the memory that processes share."""
-    cache = Path(storage.cache_dir())
-    # os.path, because pathlib raises if a parent folder may not be entered
-    there = next(path for path in (cache, *cache.parents) if os.path.exists(path))  # noqa: PTH110
-    if os.access(there, os.W_OK):
-        yield Finding("places", "cache", "ok", f"{cache}, {_free(there)}")
+    """The cache folder, the one of JAX's compiler, and the memory that processes share."""
+    import jax
+
+    compiled = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield _folder("cache", storage.cache_dir(), "XDG_CACHE_HOME")
+    except UserError as error:
+        yield Finding("places", "cache", "broken", str(error.got), error.do)
+    if compiled and storage.is_remote(compiled):
+        yield Finding("places", "compiled programs", "ok", compiled)
+    elif compiled:
+        yield _folder("compiled programs", compiled, "JAX_COMPILATION_CACHE_DIR")
     else:
-        do = "Set XDG_CACHE_HOME to a folder that can be written to."
-        yield Finding("places", "cache", "broken", f"{cache} cannot be written to", do)
+        yield Finding("places", "compiled programs", "missing", "kept nowhere, so each start compiles them again")
     if (shared := Path("/dev/shm")).is_dir():  # noqa: S108 - the system's own place
         yield Finding("places", "shared memory", "ok", f"{shared}, {_free(shared)}")
+
+
+def _folder(name: str, folder: str, variable: str) -> Finding:
+    """Whether a folder can be written to, or made. variable: what can name another one."""
+    path = Path(folder)
+    # os.path, because pathlib raises if a parent folder may not be entered
+    there = next(path for path in (path, *path.parents) if os.path.exists(path))  # noqa: PTH110
+    if os.path.isdir(there) and os.access(there, os.W_OK):  # noqa: PTH112
+        return Finding("places", name, "ok", f"{folder}, {_free(there)}")
+    do = f"Set {variable} to a folder that can be written to."
+    return Finding("places", name, "broken", f"{folder} cannot be written to", do)
 
 
 def _credentials() -> Finding:
     """Where Google's libraries would find credentials, without asking Google."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    path = Path(named) if named else Path.home() / _ADC
+    path = Path(named) if named else _own_credentials()
     if os.path.isfile(path):  # noqa: PTH113 - as above
         return Finding("credentials", "Google Cloud", "ok", str(path))
     if named:
         do = "Correct or unset GOOGLE_APPLICATION_CREDENTIALS."
-        return Finding("credentials", "Google Cloud", "broken", f"{path} does not exist", do)
+        return Finding("credentials", "Google Cloud", "broken", f"{path} is no file", do)
     do = "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS; on Google's machines none is needed"
     return Finding("credentials", "Google Cloud", "missing", "", do)
+
+
+def _own_credentials() -> Path:
+    """Where `gcloud auth application-default login` leaves them."""
+    folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")  # noqa: PTH111 (~ may be unknown)
+    return Path(folder) / "application_default_credentials.json"
 
 
 def _free(path: Path) -> str:

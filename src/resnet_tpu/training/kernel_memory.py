@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 from resnet_tpu.storage import checked_json
@@ -38,7 +39,7 @@ def remember(config: Config, mesh: Mesh, setting: KernelSetting) -> None:
     try:
         storage.make_dir(storage.cache_dir())
         storage.write_text(_path(), json.dumps(entries, indent=1) + "\n")
-    except OSError as error:
+    except (OSError, UserError) as error:
         log.warning("The choice of kernels is not remembered: %s", error)
 
 
@@ -46,7 +47,7 @@ def _read() -> dict[str, Any]:
     try:
         found = checked_json.parse(storage.read_text(_path()))
         return checked_json.as_kind(dict[str, dict[str, Any]], found, _FILE)
-    except (OSError, ValueError, TypeError):  # a cache: what cannot be read is timed again
+    except (OSError, UserError, ValueError, TypeError):  # a cache: what cannot be read is timed again
         return {}
 
 
