@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.reports import columns
 from resnet_tpu.reports.predictions import (
     Predictions,
     accuracy,
@@ -31,6 +32,16 @@ def _predictions(num_images: int = 200, classes: int = 7, *, unknown: float = 0.
 def _labels(predictions: Predictions) -> np.ndarray:
     assert predictions.labels is not None
     return predictions.labels
+
+
+def test_each_class_has_a_column_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(columns, "to_dataframe", dict)
+    names = ["crane", "image", "crane", "class image", "crane"]
+    shares = np.array([[0.1, 0.2, 0.3, 0.15, 0.25]], np.float32)
+    found = Predictions(["a.png"], shares, None, names).to_dataframe()
+    every = {"crane": 0.1, "class image": 0.2, "class crane": 0.3, "class class image": 0.15, "class class crane": 0.25}
+    assert list(found) == ["image", "predicted", "probability", *every]
+    assert [found[name] for name in every] == [np.float32(share) for share in every.values()]
 
 
 def test_accuracy_is_the_share_of_known_labels_among_the_most_probable():

@@ -41,7 +41,8 @@ class History:
         if name not in self.columns:
             known = ", ".join(self.columns)
             raise UserError("Column", name, f"one of {known}", f"Name one.{nearest(name, self.columns)}")
-        return np.array([row.get(name, math.nan) for row in self._rows])
+        kinds = {"split": np.str_, "step": np.int64}  # NumPy's own choice depends on which rows there are
+        return np.array([row.get(name, math.nan) for row in self._rows], kinds.get(name, np.float64))
 
     def to_dataframe(self) -> Any:
         """A `pandas.DataFrame` of the columns. Raises UserError where pandas is not installed."""

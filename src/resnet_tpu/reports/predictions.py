@@ -80,8 +80,11 @@ class Predictions:
         The column of a class, by its name, is its probability; that of a class with the name of another column is
         `class NAME`. Raises UserError where pandas is not installed.
         """
-        names = [f"class {name}" if name in _OWN_COLUMNS else name for name in self.class_names]
-        every = {name: self.probabilities[:, i] for i, name in enumerate(names)}
+        every: dict[str, np.ndarray] = {}
+        for i, name in enumerate(self.class_names):
+            while name in _OWN_COLUMNS or name in every:  # ImageNet has two classes called crane
+                name = f"class {name}"
+            every[name] = self.probabilities[:, i]
         return columns.to_dataframe({**self._columns(), **every})
 
     def draw_confusion(self) -> "Picture":
