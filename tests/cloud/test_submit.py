@@ -522,10 +522,10 @@ def test_vertex_whose_credentials_cannot_be_renewed_for_a_moment(
     errors = deque([TransportError("no network")])
 
     class Session(requests.Session):
-        def get(self, url: str | bytes, **options: Any) -> requests.Response:
-            if errors:
+        def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+            if errors and request.method == "GET":
                 raise errors.popleft()
-            return super().get(url, **options)
+            return super().send(request, **options)
 
     monkeypatch.setattr(vertex, "_session", lambda _: Session())
     vertex_service.answers.extend(
