@@ -14,6 +14,7 @@ import pytest
 
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import store
+from resnet_tpu.data.folders import find_photos, share_out
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import read_run
@@ -39,6 +40,17 @@ def test_the_test_split_is_predicted_right_and_reported(asked: Config, trained_d
         "predictions.csv", "predictions.json", "classes.csv", "confusion_matrix.png", "mistakes.png"
     }  # fmt: skip
     assert json.loads((report / "predictions.json").read_text())["accuracy"]["top_1"] == 1.0
+
+
+def test_other_data_are_counted_anew(
+    trained_dir: Path, coloured_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = shutil.copytree(coloured_photos, tmp_path / "more")
+    for photo in sorted(raw.glob("*/*")):
+        shutil.copy(photo, photo.with_stem(f"{photo.stem}_again"))
+    images = sum(len(names) for names in share_out(find_photos(str(raw)).photos).values())
+    assert cli.main(["predict", str(trained_dir), f"--data_dir={raw}", "--split=train", "--num_cores=1"]) == 0
+    assert f"{round(0.8 * images)} labelled images: top-1" in capsys.readouterr().out
 
 
 def test_the_pruning_fork_asks_for_a_pickle_of_the_validation_images(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, configure, options_of_runs
+from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, configure, fitting, options_of_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.options.overrides import Layer, read_run
@@ -57,7 +57,8 @@ def predict(given: Given) -> None:
     if options.form:
         do = f"Export it first: resnet-tpu export {shlex.quote(checkpoint)} exported, and give exported."
         raise UserError("form", options.form, "no form for a checkpoint: only bundles have forms", do)
-    config = configure(values, read_run(checkpoint))
+    own = read_run(checkpoint)
+    config = configure(values, own and fitting(own, values))
 
     from resnet_tpu.training.predict import predict as predict_images
 
@@ -70,7 +71,7 @@ def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptio
     from resnet_tpu.serving.export.predict import predict_with_bundle
 
     bundle = open_bundle(path)
-    config = configure(given, Layer(path, bundle.config.flat()))
+    config = configure(given, fitting(Layer(path, bundle.config.flat()), given))
     distributed.start(use_tpu=config.run.use_tpu)
     predict_with_bundle(bundle, config, images, form=options.form, **_how(options))
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
-from resnet_tpu.cli.run_options import check_data, configure, options_of_trainings
+from resnet_tpu.cli.run_options import check_data, configure, fitting, options_of_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.options.overrides import read_run
@@ -54,7 +54,8 @@ class TrainOptions:
 def profile_input(given: Given) -> None:
     """Images per second of the input, CPU time by stage, what the step needs, and what would help."""
     options = given.fill(InputOptions)
-    config = configure(given.values, read_run(given.values.get("model_dir", "")))
+    own = read_run(given.values.get("model_dir", ""))
+    config = configure(given.values, own and fitting(own, given.values))
     check_data(config, without="for a step without images")
     storage.check_file(options.picture)
 
@@ -90,7 +91,8 @@ def profile_input(given: Given) -> None:
 def profile_train(given: Given) -> None:
     """Trace a few training steps for TensorBoard, and sum up where their time goes."""
     options = given.fill(TrainOptions)
-    config = configure(given.values, read_run(given.values.get("model_dir", "")))
+    own = read_run(given.values.get("model_dir", ""))
+    config = configure(given.values, own and fitting(own, given.values))
 
     from resnet_tpu.performance.profiling import report, training
 

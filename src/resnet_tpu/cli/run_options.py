@@ -103,6 +103,14 @@ def layers_of(given: Mapping[str, Any]) -> list[Layer]:
     return [*layers, Layer("command line", single)]
 
 
+def fitting(run: Layer, given: Mapping[str, Any]) -> Layer:
+    """The options of a run; if images are given, without what was counted in those that it was trained on."""
+    if {"data_dir", "bigtable_instance"}.isdisjoint(name for layer in layers_of(given) for name in layer.values):
+        return run
+    counted = ("num_train_images", "num_label_classes")
+    return Layer(run.origin, {name: value for name, value in run.values.items() if name not in counted})
+
+
 def check_data(config: Config, *, without: str) -> None:
     """Raises UserError if no images are named. `without`: the use of data_dir=null, for the message."""
     if not config.data.location:

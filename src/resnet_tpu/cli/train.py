@@ -4,13 +4,13 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import check_data, configure, layers_of, options_of_trainings
+from resnet_tpu.cli.run_options import check_data, configure, fitting, layers_of, options_of_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.options.fields import option
@@ -113,7 +113,7 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
     own = read_run(model_dir) if model_dir and folders.steps_of_run(model_dir) else None
     said = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
     if not values.get("recipe") and not values.get("config_file"):
-        below = _kept(own, said) if own else _chosen(config)
+        below = _kept(own, values) if own else _chosen(config)
         if below:
             unsaid = {name: value for name, value in below.values.items() if name not in said}
             config, _ = merge(config, [Layer(below.origin, unsaid)])
@@ -125,15 +125,10 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
     return config.replace(**changes)
 
 
-def _kept(own: Layer, said: Collection[str]) -> Layer:
-    """The options of a run that is resumed, except those of the original's pruning fork.
-
-    If data are given, the counts of images and classes are left out: they then come from these data.
-    """
-    left_out = {name for name, found in OPTIONS.items() if found.group == "lottery"}
-    if not {"data_dir", "bigtable_instance"}.isdisjoint(said):
-        left_out |= {"num_train_images", "num_label_classes"}
-    return Layer(own.origin, {name: value for name, value in own.values.items() if name not in left_out})
+def _kept(own: Layer, given: Mapping[str, Any]) -> Layer:
+    """The options of a run that is resumed, except those of the original's pruning fork."""
+    run = fitting(own, given)
+    return Layer(run.origin, {name: value for name, value in run.values.items() if OPTIONS[name].group != "lottery"})
 
 
 def _chosen(config: Config) -> Layer | None:
