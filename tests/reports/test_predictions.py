@@ -63,6 +63,15 @@ def test_tie_at_the_boundary_is_in():
     assert top_k_hits(np.array([[1.0, 2.0]]), np.array([0]), 5).all()
 
 
+def test_a_probability_too_small_for_float32_is_no_tie():
+    names = ["0", "1"]
+    probabilities = np.eye(12, dtype=np.float32)[[0, 0]]  # one class has all, as where a network has diverged
+    predictions = Predictions(names, probabilities, np.array([4, 5]), [*map(str, range(12))])
+    score = accuracy(predictions)
+    assert score is not None
+    assert (score.top_1, score.top_5) == (0.0, 0.5)
+
+
 def test_top_k_is_descending_and_prefers_the_first_of_equals():
     predictions = _predictions()
     order = top_k(predictions, 5)

@@ -162,7 +162,11 @@ def accuracy(predictions: Predictions) -> Accuracy | None:
         return None
     labels, scores = predictions.labels[known], predictions.probabilities[known]
     top_1 = (predictions.predicted[known] == labels).mean()
-    return Accuracy(float(top_1), float(top_k_hits(scores, labels, 5).mean()), known.size)
+    # probabilities too small for float32 have lost their order, and would all be hits: there the lower index is first
+    is_lost = scores[np.arange(known.size), labels] == 0
+    listed = (top_k(predictions, 5)[known] == labels[:, None]).any(1)
+    top_5 = np.where(is_lost, listed, top_k_hits(scores, labels, 5)).mean()
+    return Accuracy(float(top_1), float(top_5), known.size)
 
 
 def confusion_matrix(predictions: Predictions) -> np.ndarray:
