@@ -137,6 +137,20 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
     assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
 
 
+@pytest.mark.long
+def test_the_step_of_a_training_from_weights_is_timed_with_what_comes_with_them(
+    kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dense = CONFIG.replace(model_dir=str(tmp_path / "dense"), train_steps=1, steps_per_eval=1, mean_rgb=(0.5, 0.5, 0.5))
+    train(dense)
+    monkeypatch.setattr(tune, "fastest", lambda trials: KernelSetting("fused"))
+    tuned = CONFIG.replace(resnet_checkpoint=dense.run.model_dir)
+    tune.tune_run(tuned)
+    with caplog.at_level(logging.INFO):
+        train(tuned.replace(model_dir=str(tmp_path / "own"), train_steps=1, steps_per_eval=1))
+    assert "Kernels: fused (the fastest when they were timed here)" in caplog.messages
+
+
 def test_a_cpu_says_why_it_goes_without_its_own_kernels(
     kernels: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from resnet_tpu.checkpoints.folders import steps_of_run
+from resnet_tpu.checkpoints.transfer import take_over
+from resnet_tpu.checkpoints.weights import open_weights
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.options.checks import check
@@ -71,7 +74,10 @@ def tune_run(config: Config) -> tuple[KernelSetting, list[Trial]]:
     with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
         distributed.check_divides(config, mesh.devices.size)
-        return tune(resolve(config, open_source(config.data, "train")), mesh)
+        config = resolve(config, open_source(config.data, "train"))
+        if config.train.resnet_checkpoint and not steps_of_run(config.run.model_dir):
+            config = take_over(config, open_weights(config.train.resnet_checkpoint))  # the step that `train` looks up
+        return tune(config, mesh)
 
 
 def fastest(trials: list[Trial]) -> KernelSetting:
