@@ -10,7 +10,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.plan.advice import advise
 from resnet_tpu.performance.plan.feeding import Host
-from resnet_tpu.performance.plan.plan import resolve_counts
+from resnet_tpu.performance.plan.plan import Step, resolve_counts
 from resnet_tpu.performance.plan.prices import price_of, read_prices
 from resnet_tpu.recipes import find_recipe
 
@@ -150,3 +150,15 @@ def test_a_missing_compiler_for_gpus_names_the_wheels(
     version = importlib.metadata.version("jaxlib")
     wheels = f"jax-cuda13-plugin=={version} jax-cuda13-pjrt=={version}"
     assert f"pip install --no-deps {wheels}" in capsys.readouterr().err
+
+
+def test_a_batch_that_is_split_already_is_advised_to_be_split_further() -> None:
+    plan = make_plan("v5e:2x2")
+    too_large = Step(4096, 1024, fits=False, needed=round(1.5 * plan.topology.device_memory))
+    for parts, choices in (
+        (1, "train_batch_size=2720 or gradient_accumulation_steps=2"),
+        (2, "train_batch_size=2720 or gradient_accumulation_steps=4"),
+        (3, "train_batch_size=2688"),  # in three parts; 1024 images are not divisible by six
+    ):
+        (text,) = advise(dataclasses.replace(plan, devices=4, train=dataclasses.replace(too_large, parts=parts)))
+        assert text == f"Try {choices} or a larger slice."

@@ -1,6 +1,7 @@
 """What to change where a plan does not fit, or could be better."""
 
 import dataclasses
+import math
 
 from resnet_tpu.performance.plan.feeding import Host
 from resnet_tpu.performance.plan.plan import Plan, Step
@@ -56,11 +57,12 @@ def _fit_training(plan: Plan, step: Step) -> list[str]:
     choices = ["a larger slice"]
     if step.needed:
         share = step.needed / plan.topology.device_memory
-        parts = 2
-        while parts < share:
+        parts = 2 * step.parts
+        while parts < share * step.parts:
             parts *= 2
         if step.batch_per_device % parts == 0:
             choices.insert(0, f"gradient_accumulation_steps={parts}")
-        if per_device := int(step.batch_per_device / share) // 8 * 8:
+        unit = math.lcm(8, step.parts)
+        if per_device := int(step.batch_per_device / share) // unit * unit:
             choices.insert(0, f"train_batch_size={per_device * plan.devices}")
     return [f"Try {' or '.join(choices)}."]

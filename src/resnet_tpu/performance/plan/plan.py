@@ -47,6 +47,7 @@ class Step:
     time: Timing | None = None
     operations: tuple[Operation, ...] = ()  # summed by kind, layer and direction
     utilisation: float | None = None  # of the matrix units: the network's FLOPs over the peak in that time
+    parts: int = 1  # into which the batch is split, one after the other
 
     @property
     def images_per_second(self) -> float | None:
@@ -225,15 +226,16 @@ class _Planner:
 
     def _step(self, what: Literal["train", "eval"], option: str, batch_size: int) -> Step:
         per_device = batch_size // self.devices
+        parts = self._config.optimizer.gradient_accumulation_steps if what == "train" else 1
         try:
             estimate = self._compile(what, option, batch_size)
         except OutOfMemory as error:
-            return Step(batch_size, per_device, fits=False, needed=error.needed)
+            return Step(batch_size, per_device, fits=False, needed=error.needed, parts=parts)
         flops = self._flops * per_device * (PASSES_PER_STEP if what == "train" else 1)
         time = time_step(estimate.operations, self._topology, flops)
         return Step(
             batch_size, per_device, True, estimate.memory.total, estimate.memory, time,
-            tuple(by_layer(estimate.operations)), time.peak / time.total,
+            tuple(by_layer(estimate.operations)), time.peak / time.total, parts,
         )  # fmt: skip
 
     def _compile(
