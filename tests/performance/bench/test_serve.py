@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import importlib
+import itertools
 import json
 import socketserver
 import subprocess
@@ -123,20 +124,21 @@ def test_pytorch_takes_the_same_images(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """The URL of a fake server that sends these bytes at the end of each request, or hangs up if there are none."""
+def answering(*answers: bytes) -> Iterator[str]:
+    """The URL of a fake server that answers the requests of a client with these in turn; an empty one hangs up."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            received = b""
+            received, rest = b"", itertools.cycle(answers)
             while data := self.request.recv(65536):
                 received += data
                 while b"--a-boundary-between-photos--\r\n" in received:
                     received = received.partition(b"--a-boundary-between-photos--\r\n")[2]
+                    answer = next(rest)
                     if not answer:
                         return
-                    for byte in (answer[:20], answer[20:]):
-                        self.request.sendall(byte)
+                    for part in (answer[:20], answer[20:]):
+                        self.request.sendall(part)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listener:
         listener.daemon_threads = True
@@ -168,6 +170,15 @@ def test_clients_count_whole_answers_and_tell_refusals_apart(asked: Load) -> Non
     ):
         with answering(answer) as url, pytest.raises(UserError, match=message):
             load.measure(dataclasses.replace(asked, url=url))
+
+
+def test_what_a_server_refuses_is_no_image(asked: Load) -> None:
+    good, busy = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
+    with answering(good, busy, busy) as url:
+        figures = load.measure(dataclasses.replace(asked, url=url))
+    # of each of the three clients, two in three answers are refusals
+    assert abs(figures["refused"]["503"] - 2 * figures["requests"]) <= 2 * 3
+    assert figures["images_per_sec"] > 0
 
 
 @pytest.mark.long
