@@ -1,5 +1,7 @@
 """Peak arithmetic rates of devices."""
 
+import re
+
 from resnet_tpu.performance.plan.generations import GENERATIONS
 
 _TPUS = {
@@ -9,10 +11,11 @@ _TPUS = {
 """Generations by what JAX calls their devices."""
 
 _GPUS = {
-    "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12, "A100": 312e12,
-    "L40S": 362e12, "L4": 121e12, "A10": 125e12,
+    "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200 NVL": 835e12, "H200": 989e12, "B200": 2250e12,
+    "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10": 125e12,
 }  # fmt: skip
-"""FLOP/s in bfloat16, not counting sparsity, by a part of the name, longer ones first. Source: NVIDIA's data sheets."""
+"""FLOP/s in bfloat16, not counting sparsity, by whole words of the name, longer ones first. Source: NVIDIA's data
+sheets."""
 
 
 def find_peak(device_kind: str) -> float | None:
@@ -22,4 +25,4 @@ def find_peak(device_kind: str) -> float | None:
     """
     if generation := GENERATIONS.get(_TPUS.get(device_kind, "")):
         return generation.peak_flops / generation.devices
-    return next((peak for name, peak in _GPUS.items() if name in device_kind), None)
+    return next((peak for name, peak in _GPUS.items() if re.search(rf"\b{name}\b", device_kind)), None)
