@@ -115,3 +115,8 @@ def test_results_have_a_line_per_run_with_its_best(tmp_path: Path):
 
 def test_results_of_a_single_point_and_a_long_name(tmp_path: Path):
     _check_png(draw_results([Result("runs/" + "x" * 300, 1251, 0.5)], "loss"), tmp_path / "results.png")
+
+
+def test_a_run_whose_name_begins_with_an_underscore_has_its_line():
+    (legend,) = draw_results([Result("_old/run", 2, 0.5), Result("new", 2, 0.25)], "loss").legends
+    assert [text.get_text().split()[0] for text in legend.get_texts()] == ["./_old/run", "new"]

@@ -49,7 +49,7 @@ def draw_results(rows: Sequence[Result], metric: str) -> Picture:
     axes = figure.subplots()
     for i, model_dir in enumerate(model_dirs):
         own = [row for row in rows if row.model_dir == model_dir]
-        label = shorten(model_dir, 70)
+        label = shorten(f"./{model_dir}" if model_dir.startswith("_") else model_dir, 70)  # a legend leaves out _names
         style = ("-", "--", ":", "-.")[i // len(COLOURS) % 4]
         colour = COLOURS[i % len(COLOURS)]
         if top := best.get(model_dir):
