@@ -100,12 +100,18 @@ def _names_below(path: str) -> list[str]:
 
 def _local_names_below(path: str) -> Iterator[str]:
     seen: set[str] = set()
-    for folder, folders, files in os.walk(path, followlinks=True):
+    for folder, folders, files in os.walk(path, onerror=_raise_unless_gone, followlinks=True):
         if (real := os.path.realpath(folder)) in seen:
             folders.clear()
             continue
         seen.add(real)
         yield from (os.path.relpath(os.path.join(folder, file), path) for file in files)  # noqa: PTH118
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """For `os.walk`, which would silently leave out a folder that cannot be read."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def open_read(path: str) -> IO[bytes]:

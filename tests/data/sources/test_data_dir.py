@@ -1,6 +1,8 @@
 """Where images come from, and the errors if there are none."""
 
+import errno
 import logging
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -239,6 +241,10 @@ def test_unfinished_and_incomplete_data_sets(class_folders: Path, tmp_path: Path
     out = tmp_path / "out [1]"  # must not be taken for a pattern
     run(class_folders, out, train_shards=3)
     assert len(open_source(config(out), "train")) == 32
+    shutil.copy(out / "train-00001-of-00003", out / "train-00001-of-00008")  # of an earlier edition
+    with pytest.raises(UserError, match=r"got 1 train files that manifest.json does not list, such as train-00001-of-"):
+        open_source(config(out), "train")
+    (out / "train-00001-of-00008").unlink()
     (out / "train-00001-of-00003").rename(tmp_path / "elsewhere")
     missing = r"got 2 of 3 train files \(train-00001-of-00003 is missing\), expected all files that manifest.json lists"
     with pytest.raises(UserError, match=missing):
@@ -248,6 +254,33 @@ def test_unfinished_and_incomplete_data_sets(class_folders: Path, tmp_path: Path
         open_source(config(out), "train")
     shutil.rmtree(out / "_prepare")
     assert 0 < len(open_source(config(out), "train")) < 32
+
+
+def test_photos_that_a_folder_of_classes_leaves_out_are_named_once(
+    class_folders: Path, draw: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    draw(class_folders / "cat" / "small" / "0.jpg")
+    draw(class_folders / "stray.jpg")
+    assert len(open_source(config(class_folders), "train")) == 32
+    open_source(config(class_folders), "validation")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{class_folders}: folder inside a class folder, ignored: 1 (cat/small)",
+        f"{class_folders}: image outside the class folders, ignored: 1 (stray.jpg)",
+    ]
+
+
+def test_a_folder_that_may_not_be_read_is_not_left_out(class_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = os.scandir
+
+    def refuse(path: str) -> Any:
+        if path.endswith("dog"):  # as the system does for users other than root
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    assert len(FileSource([str(class_folders)], ())) == 40
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UserError, match=r"Folder .*dog: got Permission denied, expected a readable folder\. Check its"):
+        FileSource([str(class_folders)], ())
 
 
 def test_damaged_records_name_their_place(tmp_path: Path) -> None:

@@ -71,6 +71,10 @@ def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]]
     if missing := sorted({*listed} - {*shards[split]}):
         got = f"{len(listed) - len(missing)} of {len(listed)} {split} files ({missing[0]} is missing)"
         raise UserError(what, got, f"all files that {MANIFEST} lists", "Copy the rest, or run `prepare` again.")
+    if listed and (others := sorted({*shards[split]} - {*listed})):
+        got = f"{len(others)} {split} files that {MANIFEST} does not list, such as {others[0]}"
+        do = f"Move them away; or delete {MANIFEST}, and all are read."
+        raise UserError(what, got, f"the {len(listed)} files that it lists", do)
     if not shards[split]:
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
         do = f"Make the {split} split with `resnet-tpu prepare`, or {without(split)}"

@@ -1,17 +1,23 @@
 """Image files as a source: a data set with a folder per class, or files that are named one by one."""
 
+import functools
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from resnet_tpu import storage
-from resnet_tpu.data.findings import Kind
+from resnet_tpu.data.findings import Finding, Kind, group_findings
 from resnet_tpu.data.folders import class_names_of, find_photos, share_out
 from resnet_tpu.data.images import IMAGE_SUFFIXES
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.data.split import Split, without
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, listed
 from resnet_tpu.options.config import DataConfig
+
+log = logging.getLogger(__name__)
+
+_MOST_SHOWN = 3  # paths in a warning
 
 
 class FolderSource:
@@ -31,6 +37,7 @@ class FolderSource:
         if empty:
             do = "Add images or remove the folder."
             raise UserError(f"Class folder {storage.join(data.data_dir, empty[0])}", "no images", "at least one", do)
+        _warn(data.data_dir, tuple(item for item in found.findings if item.kind in (Kind.NESTED, Kind.STRAY)))
         classes = make_labels(data, names)
         self.class_names, self.num_classes = classes.names, classes.num_classes
         stored = {name: number for number, name in enumerate(names, 1)}
@@ -85,6 +92,15 @@ class FileSource:
         return self._paths[i]
 
 
+@functools.cache
+def _warn(data_dir: str, unused: tuple[Finding, ...]) -> None:
+    """Warns, once for all splits, of what may hold images and is not used."""
+    for group in group_findings(unused, {}, first=_MOST_SHOWN + 1):
+        log.warning(
+            "%s: %s, %s: %d (%s)", data_dir, group.what, group.action, group.count, listed(group.first, _MOST_SHOWN)
+        )
+
+
 def _read(path: str) -> bytes:
     try:
         return storage.read_bytes(path)
@@ -98,7 +114,12 @@ def _files_of(path: str) -> list[str]:
         raise UserError("Image", path, "an existing file or folder", "Check the path.")
     if not storage.is_dir(path):
         return [path]
-    images = [file for file in storage.files_below(path) if file.lower().endswith(IMAGE_SUFFIXES)]
+    try:
+        files = storage.files_below(path)
+    except OSError as error:
+        do = "Check its permissions."
+        raise UserError(f"Folder {error.filename}", error.strerror or error, "a readable folder", do) from None
+    images = [file for file in files if file.lower().endswith(IMAGE_SUFFIXES)]
     if not images:
         raise UserError("Folder", path, f"images in it ({', '.join(IMAGE_SUFFIXES)})", "Check the path.")
     return images
