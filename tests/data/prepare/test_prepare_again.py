@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
+from resnet_tpu import storage
 from resnet_tpu.data.manifest import read_manifest
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.records.tfrecord import RecordFile
@@ -100,6 +102,23 @@ def test_foreign_shards_are_never_touched(class_folders: Path, tmp_path: Path, r
                 run(class_folders, out, overwrite=overwrite)
         assert (out / name).read_text() == "precious"
         (out / name).unlink()
+
+
+def test_one_prepare_at_a_time_writes_to_a_folder(class_folders: Path, tmp_path: Path, run, contents) -> None:
+    out = tmp_path / "out"
+    with storage.reserved(str(out)), pytest.raises(UserError, match="got another process that writes there, expected"):
+        run(class_folders, out)
+    assert not contents(out)
+    assert len(run(class_folders, out).class_names) == 3
+
+
+def test_without_a_home_folder_indexes_stand_beside_the_records(
+    class_folders: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    run(class_folders, tmp_path / "out")
+    assert len(list((tmp_path / "out" / "_index").iterdir())) == 3
 
 
 # Unwanted ends.

@@ -139,23 +139,24 @@ def prepare(
         most = _num_workers(assignment.shards)
         pipeline = on_beam.make_pipeline(beam, raw_dir, out_dir, workers=options.workers, most_workers=most)
     deciding = options.deciding() | ({"bounding_boxes": digest_of(boxes)} if boxes else {})
-    reserve(out_dir, assignment, deciding, overwrite=options.overwrite)
-    results = {shard.name: result for shard in assignment.shards if (result := finished_shard(shard, out_dir))}
-    missing = [shard for shard in assignment.shards if shard.name not in results]
-    if not missing and (manifest := read_manifest(out_dir)):
-        console.print(f"Nothing to do: {out_dir} holds these photos already.", markup=False)
-        return manifest
-    storage.remove(storage.join(out_dir, MANIFEST))
-    if results:
-        console.print(f"{len(results)} of {len(assignment.shards)} shards are finished already.", markup=False)
-    limits = Limits(
-        options.max_side, options.short_side, options.quality, options.subsampling, recompress=options.recompress
-    )
-    if pipeline is None or not missing:
-        results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
-    else:
-        results |= on_beam.write_shards(pipeline, assignment.shards, missing, out_dir, limits, console)
-    return _conclude(raw_dir, out_dir, assignment, results, options, deciding)
+    with storage.reserved(out_dir):  # two at a time would delete each other's shards
+        reserve(out_dir, assignment, deciding, overwrite=options.overwrite)
+        results = {shard.name: result for shard in assignment.shards if (result := finished_shard(shard, out_dir))}
+        missing = [shard for shard in assignment.shards if shard.name not in results]
+        if not missing and (manifest := read_manifest(out_dir)):
+            console.print(f"Nothing to do: {out_dir} holds these photos already.", markup=False)
+            return manifest
+        storage.remove(storage.join(out_dir, MANIFEST))
+        if results:
+            console.print(f"{len(results)} of {len(assignment.shards)} shards are finished already.", markup=False)
+        limits = Limits(
+            options.max_side, options.short_side, options.quality, options.subsampling, recompress=options.recompress
+        )
+        if pipeline is None or not missing:
+            results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
+        else:
+            results |= on_beam.write_shards(pipeline, assignment.shards, missing, out_dir, limits, console)
+        return _conclude(raw_dir, out_dir, assignment, results, options, deciding)
 
 
 def _check_places(raw_dir: str, out_dir: str) -> None:

@@ -66,10 +66,10 @@ def _candidates(path: str, ending: str) -> list[str]:
     full = path if storage.is_remote(path) else os.path.realpath(path)
     name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]
     folder, base = os.path.split(path)
-    beside, cached = storage.join(folder, "_index"), storage.join(storage.cache_dir(), "index")
-    return sorted(
-        [storage.join(beside, f"{base}{ending}"), storage.join(cached, f"{name}{ending}")], key=storage.is_remote
-    )
+    places = [storage.join(folder, "_index", f"{base}{ending}")]
+    with contextlib.suppress(UserError):  # without a home folder there is no cache
+        places.append(storage.join(storage.cache_dir(), "index", f"{name}{ending}"))
+    return sorted(places, key=storage.is_remote)
 
 
 def _npy(array: np.ndarray) -> bytes:
