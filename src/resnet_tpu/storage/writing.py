@@ -114,13 +114,12 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
         return
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
-    descriptor, aside = tempfile.mkstemp(prefix=f".{name}.", suffix=".partial", dir=folder)
+    aside = join(folder, f".{name}.{uuid.uuid4().hex}.partial")
     try:
-        with naming_full(path), os.fdopen(descriptor, "wb") as file:
+        with naming_full(path), Path(aside).open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _open_to_others(aside, 0o666)
         Path(aside).replace(target)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
@@ -149,9 +148,9 @@ def folder_aside(parent: str, name: str) -> Iterator[str]:
             for left in list_dir(parent):
                 if left.startswith(prefix) and left.endswith(suffix):
                     _delete_unless_locked(join(parent, left))
-            aside = tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=parent)
+            aside = join(parent, f"{prefix}{uuid.uuid4().hex}{suffix}")
+            Path(aside).mkdir()
             stack.enter_context(_lock(aside, fcntl.LOCK_EX))
-        _open_to_others(aside, 0o777)
         try:
             yield aside
         except BaseException:
@@ -189,13 +188,6 @@ def _made(folder: str) -> Iterator[None]:
             for path in missing:
                 path.rmdir()
         raise
-
-
-def _open_to_others(path: str, mode: int) -> None:
-    """Gives what `tempfile` made for this user alone the mode that `open` or `mkdir` would have given it."""
-    umask = os.umask(0)
-    os.umask(umask)
-    Path(path).chmod(mode & ~umask)
 
 
 @contextlib.contextmanager
