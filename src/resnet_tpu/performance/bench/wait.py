@@ -144,6 +144,8 @@ def _tabulate(outputs: Outputs, config: Config, note: str) -> Grid:
 class _Pending:
     """The result of a step still running on the device: as much of a `jax.Array` as the training loop uses."""
 
+    is_fully_addressable = True
+
     def __init__(self, done: Future[float]) -> None:
         self._done = done
 
