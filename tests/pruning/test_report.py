@@ -51,6 +51,13 @@ def test_seeds_are_put_together() -> None:
     assert summarise(reversed(OUTCOMES))[-1] == rows[0]
 
 
+def test_levels_of_one_method_stay_apart() -> None:
+    """Every level of prune_global removes the same share of what is left: all have the same name."""
+    share = [dataclasses.replace(one, method="prune_global_20") for one in OUTCOMES if one.retrain == "lr_rewinding"]
+    assert [(row.density, row.seeds) for row in summarise(share)] == [(pytest.approx(0.8), 3), (pytest.approx(0.64), 3)]
+    assert layer_densities(share)["lr_rewinding"] == layer_densities(OUTCOMES)["lr_rewinding"]
+
+
 def test_what_is_left_of_each_layer(tmp_path: Path) -> None:
     assert layer_densities(OUTCOMES) == {
         "lr_rewinding": [[pytest.approx(0.8), 1.0], [pytest.approx(0.64), 1.0]],

@@ -52,9 +52,11 @@ def summarise(outcomes: Iterable[Outcome]) -> list[Row]:
 
 def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     """The outcomes of all seeds at each level of each re-training."""
-    groups: dict[tuple[str, str], list[Outcome]] = {}
+    groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
-        groups.setdefault((outcome.retrain, outcome.method), []).append(outcome)
+        # of a share of what is left, all levels have the same method; elsewhere, a folder may have another name
+        level = outcome.level if outcome.level.startswith(ITERATIVE) else ""
+        groups.setdefault((outcome.retrain, outcome.method, level), []).append(outcome)
     return list(groups.values())
 
 
