@@ -203,3 +203,10 @@ def test_a_long_name_ends_soon() -> None:
 )
 def test_methods_that_differ_in_how_far_they_prune_are_one_family(name: str, family: str) -> None:
     assert family_of(name) == family
+
+
+@pytest.mark.parametrize("percent", [80, 51.2])
+def test_the_count_is_exact_in_a_layer_of_millions(percent: float) -> None:
+    scores = np.random.default_rng(0).permutation(9_000_000).astype(np.float32).reshape(3000, 3000)
+    masks = find_method(f"prune_all_to_global_{percent}")({"dense": scores}, all_kept({"dense": scores}))
+    assert np.count_nonzero(~masks["dense"]) == math.ceil((100 - percent) / 100 * (scores.size - 1))

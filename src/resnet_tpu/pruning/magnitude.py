@@ -49,7 +49,7 @@ def remove_of_all(kernels: LayerKernels, masks: Masks, percent: float, score: Sc
 def keep_of_each(kernels: LayerKernels, masks: Masks, fractions: Mapping[str, float]) -> Masks:
     """Keeps the given fraction of each layer, of the largest weights."""
     return {
-        name: mask & (scores >= np.percentile(scores, (1 - fractions[name]) * 100))
+        name: mask & (scores >= _percentile([scores], (1 - fractions[name]) * 100))
         for name, mask in masks.items()
         for scores in [absolute(kernels[name]) * mask]
     }
@@ -60,7 +60,9 @@ def _named(kernels: LayerKernels, parts: Collection[str]) -> list[str]:
 
 
 def _percentile(arrays: Iterable[np.ndarray], percent: float) -> np.floating:
-    return np.percentile(np.concatenate([array.ravel() for array in arrays]), percent)  # NaN when one of them is
+    scores = np.concatenate([array.ravel() for array in arrays])
+    # NaN when one of them is. float64, as NumPy would count the weights in the type of the scores, float32
+    return np.percentile(scores, np.float64(percent))
 
 
 def _cut(masks: Masks, scores: Mapping[str, np.ndarray], threshold: np.floating) -> Masks:
