@@ -96,6 +96,11 @@ def test_an_outline_has_all_but_the_numbers(saved: Saved) -> None:
     assert torch.options_of(outline, saved.path) == torch.options_of(whole, saved.path)
 
 
+def test_averages_of_pytorch_have_a_counter_that_is_no_weight(saved: Saved) -> None:
+    arrays = torch.read_state_dict(saved.path)
+    assert torch.options_of({**arrays, "n_averaged": np.array(12)}, saved.path) == torch.options_of(arrays, saved.path)
+
+
 @pytest.mark.parametrize("metadata", [[], {"resnet_tpu": 3}, {"resnet_tpu": "{"}, {"resnet_tpu": "[1]"}])
 def test_odd_notes_in_a_file(metadata: Any, tmp_path: Path) -> None:
     path = _write(tmp_path / "w.safetensors", {"__metadata__": metadata}, b"")

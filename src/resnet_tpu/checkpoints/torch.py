@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 COUNTER = "num_batches_tracked"
 """Last part of the names of batch norm's counters of steps, which nothing here needs."""
 
+_NUM_AVERAGED = "n_averaged"
+"""What PyTorch's AveragedModel calls its counter, which torchvision's training saves in `model_ema`."""
+
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
 _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
 _PREFIXES = re.compile(r"(module\.|_orig_mod\.|model\.)*")  # of DataParallel, torch.compile, Lightning
@@ -212,7 +215,7 @@ def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any
     saying what it seems to be, when it is not a ResNet that is supported here, and when the number of class names is
     not that of the classes.
     """
-    arrays = {name: array for name, array in state_dict.items() if not name.endswith(COUNTER)}
+    arrays = {name: array for name, array in state_dict.items() if not name.endswith((COUNTER, _NUM_AVERAGED))}
     notes = _read_notes(path)
     architecture = str(notes.get("architecture") or path.rpartition("/")[2])
     if match := re.search(r"resnet(aa|blur)\w*", architecture):  # their special layers have no arrays
