@@ -11,7 +11,7 @@ import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_describe, tf1_lottery, tf1_names
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.arrays import leaf_at, node_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
@@ -87,6 +87,10 @@ def test_weights_and_slots_come_with_their_masks_applied(depth: int, scope: str,
     step = {"global_step": np.array(11259, np.int64)}
     fork = as_fork(network, variables, {name: mask.astype(dtype) for name, mask in masks.items()}, scope) | step
     restored = tf1.from_tf1(network, fork)
+    kept = restored.pop("masks")
+    for name, (_, path) in tf1_names.tf_names(network).items():
+        if name.endswith("/kernel"):
+            np.testing.assert_array_equal(node_at(kept, path), masks.get(name, True))
     for name, array in list(variables.items()):
         if (mask := masks.get(name.removesuffix("/Momentum"))) is not None:
             variables[name] = array * mask.astype(np.float32)
@@ -108,6 +112,13 @@ def test_weights_without_masks_are_taken_whole() -> None:
     variables, _ = draw(network, 0)
     masked = tf1_lottery.masked_variables(as_fork(network, variables, {}))
     np.testing.assert_equal(masked, variables)
+
+
+def test_masks_that_keep_everything_are_left_out() -> None:
+    network = make_network(18)
+    variables, masks = draw(network, 0)
+    fork = as_fork(network, variables, {name: np.ones_like(mask) for name, mask in masks.items()})
+    assert "masks" not in tf1.from_tf1(network, fork)
 
 
 def test_a_mask_of_another_shape_is_refused() -> None:

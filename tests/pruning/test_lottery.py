@@ -9,6 +9,7 @@ import pytest
 
 from resnet_tpu import resnet_main
 from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints.convert import convert
 from resnet_tpu.checkpoints.tf1_bundle import write_bundle
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import leaf_at
@@ -311,3 +312,17 @@ def test_checkpoints_of_the_fork_itself(before: Path, tmp_path: Path) -> None:
     assert not (begun[f"masks/{conv_2}"] & ~mask).any()
     kept = begun[f"masks/{conv_2}"]
     np.testing.assert_array_equal(begun[f"params/{conv_2}"], arrays(before, LAST)[f"params/{conv_2}"] * kept)
+
+
+def test_a_pruned_training_of_the_fork_keeps_its_masks(before: Path, tmp_path: Path) -> None:
+    """Continued in its own folder, or converted: its masked weights stay 0."""
+    mask = np.arange(3 * 3 * 8 * 8).reshape(3, 3, 8, 8) % 3 > 0
+    (tmp_path / "fork").mkdir()
+    write_fork(before, str(tmp_path / "fork" / f"model.ckpt-{LAST}"), {"conv_2": mask})
+    convert(str(tmp_path / "fork"), str(tmp_path / "converted"), image_size=32)
+    assert train(tmp_path / "fork", "--train_steps", str(LAST + 2)) == 0
+    conv_2 = "group1/block1/conv1/conv/kernel"
+    for model_dir, step in ((tmp_path / "converted", LAST), (tmp_path / "fork", LAST + 2)):
+        found = arrays(model_dir, step)
+        np.testing.assert_array_equal(found[f"masks/{conv_2}"], mask)
+        assert not found[f"params/{conv_2}"][~mask].any()

@@ -73,6 +73,8 @@ def convert(
     class_names = _read_labels(labels, config.data.num_label_classes or 0) if labels else weights.class_names
     network = network_of(config)
     arrays = _arrays(weights, network)
+    if config.optimizer.keeps_average and "ema" not in arrays:  # of an override
+        arrays["ema"] = {name: arrays[name] for name in ("params", "batch_stats")}
     require_finite(arrays, weights.source, "Take an earlier checkpoint.")
     if to == "model_dir":
         write_model_dir(target, config, arrays, class_names)
@@ -172,7 +174,9 @@ def _arrays(weights: Weights, network: Network) -> Arrays:
     left_over = [name for name in report.left_over if not name.endswith(used)]
     for line in describe_left_over(left_over, report.loaded):
         log.info("Not used: %s", line)
-    restored = tf1.from_tf1(network, weights.variables) if weights.kind == "tf1" else {"step": 0}
+    restored = {"step": 0}
+    if weights.kind == "tf1":
+        restored = tf1.from_tf1(network, {**weights.variables, **weights.masks})
     momentum = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
     return {"momentum": momentum, **restored, "params": params, "batch_stats": batch_stats}
 

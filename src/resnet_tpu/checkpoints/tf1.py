@@ -10,10 +10,10 @@ from google.protobuf import text_encoding
 from resnet_tpu import storage
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle, write_bundle
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, check_original, contents
-from resnet_tpu.checkpoints.tf1_lottery import masked_variables
+from resnet_tpu.checkpoints.tf1_lottery import masked_variables, masks_by_layer
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at, node_at
+from resnet_tpu.models.arrays import Arrays, Leaf, leaf_at, node_at, put
 from resnet_tpu.models.network import Network
 
 STATE = "checkpoint"
@@ -71,11 +71,12 @@ def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Arrays:
     """All variables of a checkpoint of the original, or of its pruning fork, as the arrays of one of our checkpoints.
 
     step, an int, 0 where there is none; params, batch_stats, and momentum and ema where there are any, float32. Masks
-    are applied to all of them. The slots of Momentum equal ours, and so do those of LARS since TensorFlow 1.15
-    (earlier ones leave out the learning rate). Raises UserError when a variable is missing or has another shape than in
-    the network.
+    are applied to all of them and, where they remove anything, are part of the arrays, bool. The slots of Momentum
+    equal ours, and so do those of LARS since TensorFlow 1.15 (earlier ones leave out the learning rate). Raises
+    UserError when a variable is missing or has another shape than in the network.
     """
     check_original(variables)
+    masks = masks_by_layer(variables)
     variables = masked_variables(variables)
     _check_depth(network, variables)
     names = tf_names(network)
@@ -86,6 +87,13 @@ def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Arrays:
         arrays["momentum"] = _fill(network, trainable, variables, f"/{found.optimizer}")["params"]
     if found.averaged:
         arrays["ema"] = _fill(network, names, variables, AVERAGE)
+    if not all(mask.all() for mask in masks.values()):
+        arrays["masks"] = {}
+        for name, (_, path) in names.items():
+            layer, _, variable = name.partition("/")
+            if variable == "kernel" and "squeeze_excite" not in path:
+                mask = masks.get(layer, np.ones(variables[name].shape, bool))
+                put(arrays["masks"], path, mask.astype(bool))
     return arrays
 
 

@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints.foreign import stand_in
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.missing import TF1_FILE
 from resnet_tpu.checkpoints.tf1_describe import STEP
-from resnet_tpu.checkpoints.tf1_lottery import masked_variables
+from resnet_tpu.checkpoints.tf1_lottery import masked_variables, masks_by_layer
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.models.arrays import Leaf, leaves
@@ -66,6 +66,8 @@ class Weights:
     options: Mapping[str, Any]
     class_names: list[str] | None = None
     step: int | None = None
+    masks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Those of the pruning fork, `conv2d/mask`, which are applied already."""
 
     def names_in(self, network: Network) -> dict[str, Leaf]:
         """Where each array of `network` is, by the name that files of this kind have for it."""
@@ -180,7 +182,8 @@ def weights_of(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
     if kind == "tf1":
         step = int(variables[STEP]) if STEP in variables else None
         options = {**tf1_describe.options_of(variables), **found.told}
-        return Weights(path, kind, masked_variables(variables), options, step=step)
+        masks = {f"{layer}/mask": mask for layer, mask in masks_by_layer(variables).items()}
+        return Weights(path, kind, masked_variables(variables), options, step=step, masks=masks)
     options = {**torch.options_of(variables, path), **found.told}
     ours = {name: torch.to_ours(array) for name, array in variables.items()}
     return Weights(path, kind, ours, options, torch.read_class_names(path))

@@ -247,6 +247,8 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     restored = tf1.from_tf1(network, variables)
     # copied, because what was read may still be the pages of the file
     arrays = fresh_arrays(network, config) | jax.tree.map(np.array, restored)
+    if config.optimizer.keeps_average and "ema" not in restored:
+        arrays["ema"] = {name: arrays[name] for name in ("params", "batch_stats")}
     theirs = masks_by_layer(variables)
     names = {key: name.removesuffix("/kernel") for name, (_, key) in tf_names(network).items()}
     masks = all_kept(kernels_of(arrays["params"], layers))
