@@ -6,11 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from resnet_tpu.checkpoints import store
+from resnet_tpu.parallel import hosts
 from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.training.interrupt import Interruption
 
 OPTIONS = (
     "data_dir=synthetic,image_size=16,num_label_classes=4,num_train_images=64,resnet_depth=8,resnet_width=4,"
@@ -60,6 +63,27 @@ def test_a_signal_saves_first(tmp_path: Path, number: signal.Signals, code: int)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_after_the_last_step_ends_all_processes(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = Mock(stop_signal=lambda step, received: None)
+    monkeypatch.setattr(hosts, "process_group", lambda: together)
+    together.exchange = lambda text: [text, ""]  # the other one has received none
+    with pytest.raises(SystemExit) as left, Interruption() as stop:
+        assert not stop.is_due(3)
+        signal.raise_signal(number)
+        stop.leave()
+    assert left.value.code == code
+    together.part.assert_called_once_with()
+    together.exchange = lambda text: [text, str(number.value)]  # this one has received none
+    with pytest.raises(SystemExit), Interruption() as stop:
+        stop.leave()
+    together.exchange = lambda text: [text, ""]
+    with Interruption() as stop:
+        stop.leave()
+
+
 def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path) -> None:
     process = start(tmp_path, 1_000_000)
     while not steps_in(tmp_path):  # metrics are written in the background; the steps take hardly any time here

@@ -43,10 +43,11 @@ class Interruption:
         return self._due is not None
 
     def leave(self) -> None:
-        """Ends the program the way the signal would have, when one came."""
-        together = hosts.process_group()
-        number = self._due if together else self._signal
-        if together and number is not None:
+        """Ends the program the way the signal would have, when one came to any process; every process must call it."""
+        # asked once more, as a signal may have come after the last step
+        told = hosts.exchange(str(self._due or self._signal or ""))
+        number = next((int(text) for text in told if text), None)
+        if number is not None and (together := hosts.process_group()):
             together.part()
         if number == signal.SIGINT:
             raise KeyboardInterrupt
