@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import DeviceBatch
-from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.training import loop
 from resnet_tpu.training.evaluate import evaluate
 from resnet_tpu.training.loop import train
@@ -241,6 +241,19 @@ def test_a_batch_that_devices_cannot_share_is_refused(tiny: Tiny, tmp_path: Path
         UserError, match=r"train_batch_size: got 20, expected a multiple of the 8 devices. Use 16 or 24."
     ):
         train(tiny(tmp_path, train_batch_size=20, num_cores=8))
+
+
+def test_the_best_is_kept_where_another_process_evaluates(tiny: Tiny, tmp_path: Path) -> None:
+    """As `eval --watch` beside a training in mode train does."""
+
+    def evaluate(step: int, _: dict[str, float]) -> None:
+        if step in (2, 4):
+            with MetricsWriter(str(tmp_path)) as writer:
+                row = {"loss": 1.0, "top_1_accuracy": 0.9 if step == 2 else 0.1, "top_5_accuracy": 1.0}
+                writer.write("eval", {step: row})
+
+    train(tiny(tmp_path, mode="train", keep_checkpoint_max=1, save_checkpoints_steps=2), on_step=evaluate)
+    assert folders.steps_of_run(str(tmp_path)) == [2, 7]
 
 
 def test_the_newest_and_the_best_are_kept(tiny: Tiny, tmp_path: Path) -> None:

@@ -248,6 +248,8 @@ class Trainer:
             if eval_is_due or self.step == total:
                 profiler.stop()
             self._check_weights()
+            if self.validation is None:  # others may evaluate: `eval --watch`
+                self.checkpoints.scores.update(_read_scores(model_dir))
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
             if eval_is_due and not is_stopping:
                 self._evaluate(writer)
