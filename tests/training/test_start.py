@@ -19,6 +19,7 @@ from resnet_tpu.options.network import create_network
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import predict
+from resnet_tpu.training.rehearsal import rehearse
 
 Tiny = Callable[..., Config]
 
@@ -60,6 +61,7 @@ def test_a_training_of_the_original_goes_on_as_if_it_were_ours(
 ) -> None:
     config = tiny(tmp_path, **AVERAGED)
     prefix = write_original(config, whole, 3, tmp_path)
+    assert "steps 3 to 7 " in rehearse(config.replace(resnet_checkpoint="nowhere"))  # which is not looked at either
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(config)
     assert f"Going on from step 3 of the original's checkpoint {prefix}" in caplog.text

@@ -1,13 +1,15 @@
 """A training without its steps: checks everything that can be checked before the first, and writes nothing."""
 
-from resnet_tpu.checkpoints import folders
+from resnet_tpu.checkpoints import folders, tf1
+from resnet_tpu.checkpoints.tf1_bundle import read_bundle
+from resnet_tpu.checkpoints.tf1_describe import STEP
 from resnet_tpu.checkpoints.transfer import take_over
-from resnet_tpu.checkpoints.weights import open_weights
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.loop import check_start, open_run
 from resnet_tpu.training.run import describe_run, lengths_of
+from resnet_tpu.training.start import initial_weights
 from resnet_tpu.training.step import train_step_of
 
 
@@ -17,8 +19,10 @@ def rehearse(config: Config) -> str:
     with hosts.connected(config.run):
         config, _, validation, mesh = open_run(config)
         done = folders.steps_of_run(config.run.model_dir)
-        if config.train.resnet_checkpoint and not done:
-            config = take_over(config, open_weights(config.train.resnet_checkpoint))
+        if not done and (prefix := tf1.find_checkpoint(config.run.model_dir)):
+            done = [int(read_bundle(prefix, [STEP]).get(STEP, 0))]
+        if weights := initial_weights(config):
+            config = take_over(config, weights)
         lengths = lengths_of(config)
         train_step_of(network_of(config, mesh), config, mesh)
         lines = [describe_run(config, mesh, done[-1] if done else 0, lengths.total)]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from resnet_tpu.checkpoints import tf1
+from resnet_tpu.checkpoints import folders, tf1
 from resnet_tpu.checkpoints.meta import changed_options, config_of
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over, told_origin
@@ -41,6 +41,16 @@ class Start:
     """What the checkpoint says of the kernels that computed it, see `kernel_setting.stored_form`."""
 
 
+def initial_weights(config: Config) -> Weights | None:
+    """What a new training in `model_dir` starts from; None if nothing is given, or a training is there already.
+
+    Raises UserError when `resnet_checkpoint` holds no weights.
+    """
+    path, model_dir = config.train.resnet_checkpoint, config.run.model_dir
+    is_new = path and not (model_dir and (folders.steps_of_run(model_dir) or tf1.find_checkpoint(model_dir)))
+    return open_weights(path) if is_new else None
+
+
 def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
     """The options, some of which come with the weights, and the weights that a new training starts from.
 
@@ -53,10 +63,8 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
         kept = {name: value for name, value in own.values.items() if name in TRAVELLING} if own else {}
         config = config.replace(**told_origin(own.values if own else {}))
         return adopt(config, kept, f"the checkpoints in {model_dir}"), None
-    if not config.train.resnet_checkpoint or tf1.find_checkpoint(model_dir):
-        return config, None
-    weights = open_weights(config.train.resnet_checkpoint)
-    return take_over(config, weights), weights
+    weights = initial_weights(config)
+    return take_over(config, weights) if weights else config, weights
 
 
 def find_start(

@@ -10,9 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from resnet_tpu.checkpoints.folders import steps_of_run
 from resnet_tpu.checkpoints.transfer import take_over
-from resnet_tpu.checkpoints.weights import open_weights
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.options.checks import check
@@ -24,6 +22,7 @@ from resnet_tpu.training.kernel_memory import remember
 from resnet_tpu.training.kernel_setting import KernelSetting, candidates, step_of
 from resnet_tpu.training.reference import Reference, random_batch, random_state
 from resnet_tpu.training.run import resolve
+from resnet_tpu.training.start import initial_weights
 from resnet_tpu.training.step import TrainStep
 
 ROUNDS, STEPS = 3, 5
@@ -75,8 +74,8 @@ def tune_run(config: Config) -> tuple[KernelSetting, list[Trial]]:
         mesh = distributed.make_mesh(config.run.num_cores)
         distributed.check_divides(config, mesh.devices.size)
         config = resolve(config, open_source(config.data, "train"))
-        if config.train.resnet_checkpoint and not steps_of_run(config.run.model_dir):
-            config = take_over(config, open_weights(config.train.resnet_checkpoint))  # the step that `train` looks up
+        if weights := initial_weights(config):
+            config = take_over(config, weights)  # the step that `train` looks up
         return tune(config, mesh)
 
 
