@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,7 +14,9 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.predict_api import to_json
+from resnet_tpu.serving.server.service import Service
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 TOLERANCE = 1e-6  # another batch size changes the order of float32 sums
@@ -43,6 +46,18 @@ def test_status_and_metadata(client: httpx.Client, export_dir: Path) -> None:
         card = found["model_card"]
         assert (card["class_names"], card["metrics"]["top_1_accuracy"], card["form"]) == (CLASSES, 0.91, "onnx")
     assert client.get("/v1/models").json()["models"] == [{"name": "flowers", "version": int(version)}]
+
+
+def test_a_version_is_answered_by_itself_while_a_newer_one_takes_over() -> None:
+    class Reloading:
+        versions = iter((1, 2))
+
+        @property
+        def current(self) -> Any:
+            return SimpleNamespace(bundle=SimpleNamespace(version=next(self.versions)))
+
+    models: Any = {"flowers": Reloading()}
+    assert Service(models, ServeOptions()).find("flowers", 1)[1].bundle.version == 1
 
 
 @pytest.mark.parametrize("path", ["/v1/models/half", "/v1/models/half/metadata", "/v1/models/flowers/versions/1"])

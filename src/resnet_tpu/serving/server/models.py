@@ -56,8 +56,9 @@ class Model:
 
     def card(self) -> dict[str, Any]:
         """The model card of the version that is served."""
-        bundle = self.current.bundle
-        own = {"name": self.name, "version": bundle.version, "form": self.current.form}
+        current = self.current  # once: a newer one may take over at any time
+        bundle = current.bundle
+        own = {"name": self.name, "version": bundle.version, "form": current.form}
         return {**bundle.description, **own, "class_names": bundle.class_names, "image_size": bundle.image_size}
 
     def reload(self, loader: "Loader") -> None:

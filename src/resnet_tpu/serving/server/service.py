@@ -13,13 +13,16 @@ from resnet_tpu.serving.export.bundle import softmax
 from resnet_tpu.serving.server.body import Pending, Share, read_body, read_files
 from resnet_tpu.serving.server.models import Model, Version
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.serving.server.predict_api import json_response, parse_request, predict_answer
+from resnet_tpu.serving.server.predict_api import parse_request, predict_answer, to_json
 from resnet_tpu.serving.server.refusal import CLIENT_GONE, Refusal
 
 T = TypeVar("T")
 
 _LARGE = 1_000_000
 """Bytes above which a body is processed in a thread, off the event loop."""
+
+_CLASS_BYTES = 50
+"""About what a class takes in an answer, with its name and its probability."""
 
 
 class Service:
@@ -32,11 +35,12 @@ class Service:
     def find(self, name: str, version: int | None) -> tuple[Model, Version]:
         """The model and its version; the one that is served when `version` is None. Raises Refusal (404)."""
         model = self.models.get(name)
-        if model is None or version not in (None, model.current.bundle.version):
+        current = model.current if model else None  # once: a newer one may take over at any time
+        if model is None or current is None or version not in (None, current.bundle.version):
             wanted = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             served = ", ".join(f"{name} {model.current.bundle.version}" for name, model in self.models.items())
             raise Refusal(404, f"Servable not found for request: {wanted}. Served: {served}.")
-        return model, model.current
+        return model, current
 
     async def predict(self, request: Request, name: str, version: int | None = None) -> Response:
         """Answers a `:predict` request. Raises Refusal."""
@@ -66,19 +70,22 @@ class Service:
 
         async def work(files: list[tuple[str, bytes]]) -> Response:
             results = await _classify(request, found, [content for _, content in files])
-            answer: dict[str, Any] = {
-                "model": model.name,
-                "version": found.bundle.version,
-                "predictions": [
-                    {"name": name, **_describe(result, class_names, top_k)}
+
+            def answer() -> Response:
+                refused = [result for result in results if isinstance(result, Refusal)]
+                is_refused = len(refused) == len(results)
+                head: dict[str, Any] = {"error": refused[0].message} if is_refused else {}
+                # one image at a time: while the whole is made into JSON, no other thread would run
+                rows = [
+                    to_json({"name": name, **_describe(result, class_names, top_k)})
                     for (name, _), result in zip(files, results, strict=True)
-                ],
-                "ms": round((time.perf_counter() - start) * 1000, 2),
-            }
-            refused = [result for result in results if isinstance(result, Refusal)]
-            if len(refused) < len(results):
-                return json_response(answer)
-            return json_response({"error": refused[0].message, **answer}, refused[0].status)
+                ]
+                ms = round((time.perf_counter() - start) * 1000, 2)
+                head |= {"model": model.name, "version": found.bundle.version, "ms": ms}
+                body = b'%b,"predictions":[%b]}' % (to_json(head)[:-1], b",".join(rows))
+                return Response(body, refused[0].status if is_refused else 200, media_type="application/json")
+
+            return await _apart(_CLASS_BYTES * len(results) * min(top_k, len(class_names)), answer)
 
         return await self._bounded(request, read, work)
 
@@ -138,8 +145,9 @@ def _sound(result: np.ndarray | Refusal, version: Version) -> np.ndarray | Refus
 def _describe(result: np.ndarray | Refusal, class_names: Sequence[str], top_k: int) -> dict[str, Any]:
     if isinstance(result, Refusal):
         return {"error": result.message}
-    best, probabilities = np.argsort(-result, kind="stable")[:top_k], softmax(result)
-    return {"classes": [{"class": class_names[index], "probability": float(probabilities[index])} for index in best]}
+    best = np.argsort(-result, kind="stable")[:top_k]
+    pairs = zip(best.tolist(), softmax(result)[best].tolist(), strict=True)
+    return {"classes": [{"class": class_names[index], "probability": probability} for index, probability in pairs]}
 
 
 async def _apart(num_bytes: int, function: Callable[[], T]) -> T:
