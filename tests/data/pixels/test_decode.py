@@ -6,6 +6,7 @@ import json
 import resource
 import struct
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,22 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        saved(Image.fromarray(np.full((1000, 1000), 300, np.uint16)), "PNG"),
+        saved(Image.new("CMYK", (1000, 1000)), "JPEG"),
+    ],
+    ids=["16 bits", "CMYK"],
+)
+def test_decoding_takes_little_memory_beside_the_pixels(encoded: bytes) -> None:
+    tracemalloc.start()
+    decode(encoded)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 9 * 1000 * 1000
 
 
 def crop(image: np.ndarray, window: Window) -> np.ndarray:

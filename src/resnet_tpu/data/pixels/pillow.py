@@ -33,10 +33,13 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise ValueError("pixels are floats")
     if image.mode.startswith("I"):  # 16 bits: Pillow's own conversion clips instead of scaling
-        pixels = np.asarray(image).astype(np.int64)
-        if pixels.max() > 0xFFFF:
+        pixels = np.asarray(image)
+        if (largest := pixels.max()) > 0xFFFF:
             raise ValueError("pixels have more than 16 bits")
-        image = Image.fromarray(np.clip(pixels >> 8 if pixels.max() > 255 else pixels, 0, 255).astype(np.uint8))
+        scaled = np.empty(pixels.shape, np.uint8)
+        for y, row in enumerate(pixels):  # the whole in a wider type would take a gigabyte
+            scaled[y] = np.clip(row >> 8 if largest > 255 else row, 0, 255)
+        image = Image.fromarray(scaled)
     image.info.pop("transparency", None)  # Pillow would warn about it
     return image.convert("RGB")
 
