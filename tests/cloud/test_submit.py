@@ -406,6 +406,33 @@ def test_ctrl_c_leaves_the_training_alone(tpu_service: Any, caplog: pytest.LogCa
     assert f"The training goes on. End it with: {command}" in caplog.text
 
 
+def test_the_log_of_a_host_that_starts_again_is_shown_whole(
+    tpu_service: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = deque(["one\ntwo\nthree\n", "again\n", "again\nthree\n"])
+
+    def look() -> None:
+        write("log-0.txt", texts.popleft())
+        if not texts:
+            write("exit-0", "0\n")
+
+    tpu_service.on_look = look
+    tpu_service.say("ACTIVE")
+    tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=0.01)
+    assert capsys.readouterr().out == "one\ntwo\nthree\nagain\nthree\n"
+
+
+def test_overrides_in_a_file_of_this_machine(
+    tmp_path: Path, dry_run: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("train_batch_size: 256")
+    training = (*TRAINING, f"--params_override={file}")
+    assert cli.main(words("tpu_vm", "--dry_run", training=training)) == 2
+    assert f"params_override: got {file}, expected a path in a bucket" in capsys.readouterr().err
+    assert "train_batch_size=256" in dry_run("tpu_vm", training=(*TRAINING, "--params_override=train_batch_size=256"))
+
+
 def test_while_nothing_answers_the_training_counts_as_going_on(
     tpu_service: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

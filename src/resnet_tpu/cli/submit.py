@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from resnet_tpu.cli.arguments import Command, Given, Group, Menu
 from resnet_tpu.cli.run_options import configure, options_of_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.overrides import names_file
 
 _EXAMPLE = "-- --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run"
 
@@ -82,12 +83,18 @@ def _read(given: Given, owner: type[Any]) -> _Asked:
     from resnet_tpu.cloud.job import JobOptions
 
     asked = _TRAINER.parse(given.rest).values
-    for path in asked.get("config_file", ()):
+    _check_in_bucket("config_file", asked.get("config_file", ()))
+    config = configure(asked)
+    _check_in_bucket("params_override", filter(names_file, asked.get("params_override", ())))
+    return _Asked(given.fill(JobOptions), given.fill(owner), config, given.rest, asked.get("recipe", ""))
+
+
+def _check_in_bucket(option: str, paths: Iterable[str]) -> None:
+    """Raises UserError for a path on this machine, whose file the job could not read."""
+    for path in paths:
         if "://" not in path:
             do = "Copy it to a bucket, or give its options after -- one by one."
-            raise UserError("config_file", path, "a path in a bucket, gs://...", do)
-    config = configure(asked)
-    return _Asked(given.fill(JobOptions), given.fill(owner), config, given.rest, asked.get("recipe", ""))
+            raise UserError(option, path, "a path in a bucket, gs://...", do)
 
 
 def _make_job(asked: _Asked, kind: Literal["zone", "region"] | None = None, *, names_hosts: bool = True) -> Any:

@@ -34,21 +34,22 @@ def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> N
     folder: where the hosts keep `log-0.txt` and, in the end, their exit code in `exit-0`. Raises TrainingFailedError
     when that is not 0, and when the job is over without one. While nothing answers, the training counts as going on.
     """
-    shown, state = 0, ""
+    shown, state = "", ""
     while True:
         now = look()
         try:
             code = _read(folder, "exit-0").strip()  # read before the log: once it is there, the log is complete
             text = _read(folder, "log-0.txt")
         except NoAnswerError as error:
-            now, code, text = Followed(f"no answer: {first_line(error)}"), "", ""
+            now, code, text = Followed(f"no answer: {first_line(error)}"), "", shown
         if now.state != state:
             log.info("%s: %s", time.strftime("%H:%M:%S"), now.state)
         state = now.state
-        if len(text) > shown:
-            sys.stdout.write(text[shown:])
-            sys.stdout.flush()
-            shown = len(text)
+        if not text.startswith(shown[:-1]):  # a host that was started again has a new log; the last letter may be half
+            shown = ""
+        sys.stdout.write(text[len(shown) :])
+        sys.stdout.flush()
+        shown = text
         if code:
             break
         if now.is_over:

@@ -103,6 +103,20 @@ def parse_overrides(text: str) -> dict[str, Any]:
     This is the grammar of the original's `--params_override`. Values of the first form stay text unless quoted or
     lists; the option determines their type. Raises UserError if the text is none of the three.
     """
+    if (values := _parse_text(text)) is not None:
+        return values
+    if storage.exists(expand_home(text)) or _can_only_be_path(text):
+        return read_yaml(text)
+    raise UserError("Override", repr(text), "a=1,b=2, a YAML mapping or a YAML file", "Quote values with commas.")
+
+
+def names_file(text: str) -> bool:
+    """Whether an override string is not options but the path of a file of them."""
+    return _parse_text(text) is None
+
+
+def _parse_text(text: str) -> dict[str, Any] | None:
+    """The options in an override string that holds them itself, else None."""
     values: dict[str, Any] = {}
     position = 0
     while position < len(text) and (match := _PAIR.match(text, position)):
@@ -113,9 +127,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
         return values
     with contextlib.suppress(UserError):
         return _parse_mapping(text, "Override")
-    if storage.exists(expand_home(text)) or _can_only_be_path(text):
-        return read_yaml(text)
-    raise UserError("Override", repr(text), "a=1,b=2, a YAML mapping or a YAML file", "Quote values with commas.")
+    return None
 
 
 def _can_only_be_path(text: str) -> bool:
