@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 
 import resnet_tpu as rt
 from resnet_tpu import api
+from resnet_tpu.api import images
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,14 @@ def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tup
 def test_what_is_no_image(image: object, message: str, run: tuple[rt.Config, list]) -> None:
     with pytest.raises(rt.UserError, match=message):
         rt.load_model(run[0].run.model_dir).predict(image)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_prediction_encodes_each_image_once(run: tuple[rt.Config, list], monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Mock(wraps=images._encode)
+    monkeypatch.setattr(images, "_encode", encode)
+    found = rt.load_model(run[0].run.model_dir).predict([np.zeros((20, 20, 3), np.uint8), Image.new("RGB", (30, 20))])
+    assert found.names == ["image 0", "image 1"]
+    assert encode.call_count == 2
 
 
 def test_a_damaged_image_is_told_even_if_the_training_left_such_out(

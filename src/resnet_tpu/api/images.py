@@ -47,13 +47,20 @@ class ImageSource:
         origin, number = self._origins[i]
         if isinstance(origin, FileSource):
             return origin[number]
-        name = getattr(origin, "filename", "") or f"image {i}"
+        name = self.name(i)
         try:
             encoded = _encode(origin)
         except Exception as error:  # noqa: BLE001  # Pillow reads a picture only now, and raises whatever damage makes it
             do = "Leave it out, or load it again."
-            raise UserError(f"Image {os.fspath(name)}", describe(error), "a whole picture", do) from None
-        return Sample(encoded, UNKNOWN_LABEL, os.fspath(name))
+            raise UserError(f"Image {name}", describe(error), "a whole picture", do) from None
+        return Sample(encoded, UNKNOWN_LABEL, name)
+
+    def name(self, i: int) -> str:
+        """The path of image `i`, or else its number; without reading it."""
+        origin, number = self._origins[i]
+        if isinstance(origin, FileSource):
+            return origin.where(number)  # which is the name of its sample too
+        return os.fspath(getattr(origin, "filename", "") or f"image {i}")
 
     def where(self, i: int) -> str:
         """What image `i` is called."""

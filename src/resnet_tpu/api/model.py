@@ -61,7 +61,7 @@ class Model:
         """
         source = ImageSource(images, self.class_names)
         probabilities, labels = self._run(_PROBABILITIES, source)
-        names = [source[i].name for i in range(len(source))]
+        names = [source.name(i) for i in range(len(source))]
         return Predictions(names, probabilities, labels, self.class_names)
 
     def logits(self, images: Images) -> np.ndarray:
