@@ -104,11 +104,15 @@ class Server:
     def ask(self, *parts: bytes) -> bytes:
         """Sends these bytes and returns what the server sends until it closes the connection."""
         received = b""
-        with self.connect() as connection, contextlib.suppress(ConnectionError):  # it may close before we finish
-            for part in parts:
-                connection.sendall(part)
-            while chunk := connection.recv(65536):
-                received += chunk
+        with self.connect() as connection:
+            with contextlib.suppress(
+                ConnectionError
+            ):  # it may close before we finish; what it sent is there all the same
+                for part in parts:
+                    connection.sendall(part)
+            with contextlib.suppress(ConnectionError):
+                while chunk := connection.recv(65536):
+                    received += chunk
         return received
 
     def memory_mb(self, what: str = "VmRSS") -> float:
