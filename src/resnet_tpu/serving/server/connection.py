@@ -20,88 +20,84 @@ _LINGER_SECONDS = 1.0
 
 def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
     """uvicorn's protocol over h11 with bounds on the number of connections and on the time of a request."""
-    busy = _last_answer(
-        b"503 Service Unavailable",
-        f"Server: got one connection too many, expected at most {options.max_connections}.",
-        b"retry-after: 1\r\n",
-    )
-    large = _last_answer(
-        b"431 Request Header Fields Too Large",
-        f"Request: got a head of more than {MAX_HEAD} bytes, expected at most {MAX_HEAD}.",
-    )
 
-    class BoundedProtocol(H11Protocol):
-        deadline: asyncio.TimerHandle | None = None
+    class Bounded(_BoundedProtocol):
+        limits = options
 
-        def connection_made(self, transport: Any) -> None:
-            self.lingering = _LingeringTransport(transport, self._is_client_sending)
-            super().connection_made(cast("asyncio.Transport", self.lingering))
-            transport.max_size = MAX_HEAD
-            if len(self.connections) > options.max_connections:
-                self.connections.discard(self)
-                transport.write(busy)
-                self.lingering.linger()
-                self.deadline = self.loop.call_later(_LINGER_SECONDS, transport.abort)
-            else:
-                self._give_time()
+    return Bounded
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self.deadline is not None:
-                self.deadline.cancel()
-            super().connection_lost(exc)
 
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            if self._is_idle():
-                self._give_time()
-            super().data_received(data)
+class _BoundedProtocol(H11Protocol):
+    limits: ServeOptions
+    deadline: asyncio.TimerHandle | None = None
 
-        def on_response_complete(self) -> None:
-            if self.conn.their_state is not h11.SEND_BODY:  # a body that still comes gets no more time
-                self._give_time()
-            super().on_response_complete()
+    def connection_made(self, transport: Any) -> None:
+        self.lingering = _LingeringTransport(transport, self._is_client_sending)
+        super().connection_made(cast("asyncio.Transport", self.lingering))
+        transport.max_size = MAX_HEAD
+        if len(self.connections) > self.limits.max_connections:
+            self.connections.discard(self)
+            transport.write(_too_many(self.limits.max_connections))
+            self.lingering.linger()
+            self.deadline = self.loop.call_later(_LINGER_SECONDS, transport.abort)
+        else:
+            self._give_time()
 
-        def send_400_response(self, msg: str) -> None:
-            """Answers what h11 refuses, within its handler of the exception."""
-            if self.cycle is not None:
-                self.cycle.disconnected = True  # or it would answer as well
-                self.cycle.message_event.set()
-            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                refused = sys.exception()
-                is_large = isinstance(refused, h11.RemoteProtocolError) and refused.error_status_hint == 431
-                self.transport.write(large if is_large else _last_answer(b"400 Bad Request", msg))
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_idle():
+            self._give_time()
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        if self.conn.their_state is not h11.SEND_BODY:  # a body that still comes gets no more time
+            self._give_time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what h11 refuses, within its handler of the exception."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # or it would answer as well
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            refused = sys.exception()
+            is_large = isinstance(refused, h11.RemoteProtocolError) and refused.error_status_hint == 431
+            self.transport.write(_too_large() if is_large else _last_answer(b"400 Bad Request", msg))
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        """Closes the connection after the answer under way, even if the client still sends what nobody reads."""
+        if not self.transport.is_closing():
+            super().shutdown()
+        if self.transport.is_closing():
             self.transport.close()
 
-        def shutdown(self) -> None:
-            """Closes the connection after the answer under way, even if the client still sends what nobody reads."""
-            if not self.transport.is_closing():
-                super().shutdown()
-            if self.transport.is_closing():
-                self.transport.close()
+    def _give_time(self) -> None:
+        """Allows time for a request and for reading its answer: more than the application, which answers first."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+        self.deadline = self.loop.call_later(self.limits.request_timeout + 1, self._end_late)
 
-        def _give_time(self) -> None:
-            """Allows time for a request and for reading its answer: more than the application, which answers first."""
-            if self.deadline is not None:
-                self.deadline.cancel()
-            self.deadline = self.loop.call_later(options.request_timeout + 1, self._end_late)
+    def _end_late(self) -> None:
+        if not self._is_idle():
+            self.transport.abort()
 
-        def _end_late(self) -> None:
-            if not self._is_idle():
-                self.transport.abort()
+    def _is_client_sending(self) -> bool:
+        """Whether a body still comes, or the rest of something malformed."""
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
-        def _is_client_sending(self) -> bool:
-            """Whether a body still comes, or the rest of something malformed."""
-            return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
-
-        def _is_idle(self) -> bool:
-            """Whether there was a request, all requests are answered, and the answers are on their way."""
-            if self.transport.is_closing():
-                return False
-            is_between = self.cycle is not None and self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0]
-            return is_between and not self.transport.get_write_buffer_size()
-
-    return BoundedProtocol
+    def _is_idle(self) -> bool:
+        """Whether there was a request, all requests are answered, and the answers are on their way."""
+        if self.transport.is_closing():
+            return False
+        is_between = self.cycle is not None and self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0]
+        return is_between and not self.transport.get_write_buffer_size()
 
 
 class _LingeringTransport:
@@ -136,6 +132,16 @@ class _LingeringTransport:
             self._transport.write_eof()
         except OSError:  # the client is gone
             self._transport.abort()
+
+
+def _too_many(most: int) -> bytes:
+    error = f"Server: got one connection too many, expected at most {most}."
+    return _last_answer(b"503 Service Unavailable", error, b"retry-after: 1\r\n")
+
+
+def _too_large() -> bytes:
+    error = f"Request: got a head of more than {MAX_HEAD} bytes, expected at most {MAX_HEAD}."
+    return _last_answer(b"431 Request Header Fields Too Large", error)
 
 
 def _last_answer(status: bytes, error: str, headers: bytes = b"") -> bytes:
