@@ -107,6 +107,19 @@ def test_other_boxes_are_other_records(imagenet: Path, tmp_path: Path) -> None:
         prepare(str(imagenet), out, options, console=QUIET)
 
 
+def test_boxes_of_other_classes_in_a_picture_are_not_its_own(tmp_path: Path) -> None:
+    objects = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>{xmin}</xmin><ymin>0</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>"
+        for xmin, name in enumerate(("n02105855", "n02106662", "Scottish_deerhound"))
+    )
+    text = f"<annotation><size><width>10</width><height>10</height></size>{objects}</annotation>"
+    for name in ("n02105855_1", "ILSVRC2012_val_1"):
+        (tmp_path / f"{name}.xml").write_text(text)
+    found = read_boxes(str(tmp_path))
+    assert [box.xmin for box in found["n02105855_1"]] == [0, 0.2]
+    assert [box.xmin for box in found["ILSVRC2012_val_1"]] == [0, 0.1, 0.2]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -46,6 +46,13 @@ def test_other_formats_become_jpeg(tmp_path: Path, draw, suffix: str) -> None:
     assert kinds(data, "a.jpg") == [Kind.MISNAMED]
 
 
+def test_a_comment_may_be_longer_than_a_jpeg_can_hold() -> None:
+    for length in (10, 65_533, 65_534, 100_000):
+        file = io.BytesIO()
+        Image.new("RGB", (9, 8)).save(file, "GIF", comment=b"c" * length)
+        assert pixels(clean_image(file.getvalue(), "x.gif").encoded).shape == (8, 9, 3)
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA"])
 def test_every_mode_of_png(tmp_path: Path, draw, mode: str) -> None:
     data = draw(tmp_path / "a.png", mode=mode).read_bytes()

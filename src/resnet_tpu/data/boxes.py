@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 
 from resnet_tpu.errors import UserError
 
+_SYNSET = re.compile(r"n\d{8}")
 _EXPECTED = "rows of FILE,xmin,ymin,xmax,ymax, or XML files with size and bndbox"
 
 
@@ -76,11 +78,20 @@ def _read_xml(path: Path) -> tuple[Box, ...]:
         raise UserError(str(path), error, "an XML file in UTF-8", "Correct the file, or remove it.") from None
     width, height = (root.findtext(f"size/{side}") for side in ("width", "height"))
     found = []
-    for box in root.iterfind("object/bndbox"):
+    for thing in root.iterfind("object"):
+        box = thing.find("bndbox")
+        if box is None or _is_other_synset(thing.findtext("name") or "", path):
+            continue
         sides = [box.findtext(name) for name in Box._fields]
         fractions = [_fraction(side, whole) for side, whole in zip(sides, (width, height, width, height), strict=True)]
         found.append(_box(str(path), fractions))
     return tuple(found)
+
+
+def _is_other_synset(name: str, path: Path) -> bool:
+    """Whether an object is of another class than its picture, `SYNSET_NUMBER.xml`."""
+    own = path.stem.partition("_")[0]
+    return bool(_SYNSET.fullmatch(own) and _SYNSET.fullmatch(name)) and name != own
 
 
 def _fraction(side: str | None, whole: str | None) -> str:

@@ -5,7 +5,8 @@ import csv
 import dataclasses
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,19 @@ def share_out(
     parts = (zip(SPLITS, split_files(list(names), ratios, seed), strict=True) for names in classes.values())
     chosen = {name: split for of_class in parts for split, part in of_class for name in part}
     return {split: [photo for photo in photos if chosen[photo.name] == split] for split in SPLITS}
+
+
+def too_small(
+    splits: Mapping[Split, Sequence[Photo]], class_names: Sequence[str], wanted: Sequence[Split]
+) -> list[Finding]:
+    """A finding for each class that lacks photos in one of the wanted splits."""
+    counts = {split: Counter(photo.class_name for photo in splits[split]) for split in wanted}
+    findings = []
+    for name in class_names:
+        sizes = [counts[split][name] for split in wanted]
+        if 0 in sizes:
+            findings.append(Finding(Kind.TOO_SMALL, name, f"{'/'.join(map(str, sizes))} of {sum(sizes)} images"))
+    return findings
 
 
 def class_names_of(photos: Iterable[Photo]) -> list[str]:

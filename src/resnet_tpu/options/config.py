@@ -33,7 +33,9 @@ class DataConfig:
         at_least=2,
     )
     num_train_images: int | None = option(None, "Training images in an epoch. Default: counted.", at_least=1)
-    num_eval_images: int | None = option(None, "Validation images to evaluate. Default: all.", at_least=1)
+    num_eval_images: int | None = option(
+        None, "Validation images to evaluate, spread over all. Default: all.", at_least=1
+    )
     num_test_images: int | None = option(None, "Test images to predict. Default: all.", at_least=1)
     min_crop_area: float = option(
         0.1,

@@ -67,4 +67,4 @@ def _sees(mark: str, model_dir: str) -> bool:
 
 
 def _checksum(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:12]

@@ -45,6 +45,7 @@ from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.kernel_setting import step_of, stored_form
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop_reports import LoopReports
+from resnet_tpu.training.photos_seen import remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, resolve_order
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
@@ -112,6 +113,9 @@ def train(
                 train_step=train_step,
                 train_image=train_image,
             )
+            if validation is not None:
+                warn_of_seen(config.run.model_dir, validation, "validation")
+            remember_photos(config.run.model_dir, source)
             summary = trainer.run(stack)
         if hosts.is_first():
             draw_curves(config.run.model_dir)

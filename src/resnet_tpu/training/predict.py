@@ -25,6 +25,7 @@ from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import batches_of
 from resnet_tpu.training.flight import paced
+from resnet_tpu.training.photos_seen import warn_of_seen
 from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.step import make_output_step
 from resnet_tpu.training.trained import Trained, as_trained, trained_of
@@ -71,6 +72,7 @@ def _predict(
     trained = trained_of(config)
     data = as_trained(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
+    warn_of_seen(config.run.model_dir, source, split)
     if not images and trained.belongs_to(config.run.model_dir):
         output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size

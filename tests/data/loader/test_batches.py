@@ -435,6 +435,16 @@ def test_nothing_but_damage_is_an_error(tmp_path: Path, write_shards: Callable[.
         next(train_batches(open_source(data, "train"), data, batch_size=8, seed=0))
 
 
+def test_a_photo_that_cannot_be_read_is_skipped_where_that_is_allowed(class_folders: Path) -> None:
+    for number in range(20):
+        photo = class_folders / "cat" / f"{number:03}.jpg"
+        photo.unlink()
+        photo.symlink_to("nowhere")
+    data = config(class_folders, skip_bad_records=True, num_label_classes=None)
+    (batch,) = take(train_batches(open_source(data, "train"), data, batch_size=20, seed=5), 1)
+    assert {*batch["label"]} == {1, 2}
+
+
 def test_wrong_labels_are_never_skipped(records: Path) -> None:
     data = config(records, num_label_classes=30, skip_bad_records=True)
     with pytest.raises(

@@ -10,6 +10,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -123,6 +124,25 @@ def test_16_bit_png_keeps_the_high_bytes() -> None:
 def test_pixels_of_which_nothing_says_what_is_white_are_refused(pixels: np.ndarray, why: str) -> None:
     with pytest.raises(DecodeError, match=rf"bytes that cannot be decoded \(pixels {why}\), expected a whole JPEG"):
         decode(saved(Image.fromarray(pixels), "TIFF"))
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("preprocessing", ["tf", "pil"])
+def test_what_lies_behind_the_end_of_a_jpeg_holds_no_scans(
+    preprocessing: Literal["tf", "pil"], progressive: bool
+) -> None:
+    encoded = saved(picture(), "JPEG", progressive=progressive)
+    found = [np.empty((16, 16, 3), np.uint8) for _ in range(2)]
+    for file, out in zip((encoded, encoded + jpeg.SCAN * 201), found, strict=True):  # a film, or raw data
+        eval_image(file, 16, out, preprocessing=preprocessing)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_scans_are_counted_up_to_the_end_of_the_image() -> None:
+    encoded = saved(picture(), "JPEG", progressive=True)
+    count = encoded.count(jpeg.SCAN)
+    comment = b"\xff\xfe\x00\x06" + jpeg.SCAN + b"\xff\xd9"
+    assert jpeg.count_scans(encoded[:2] + comment + encoded[2:] + jpeg.SCAN) == count
 
 
 def test_animation_gives_its_first_frame() -> None:

@@ -158,6 +158,26 @@ def test_split_folders_stay_as_they_are(tmp_path: Path, draw, run) -> None:
     assert features(tmp_path / "out", "test")[0]["image/class/label"] == [3]
 
 
+def test_training_photos_alone_are_split_where_that_is_asked_for(
+    class_folders: Path, tmp_path: Path, draw, run, caplog: pytest.LogCaptureFixture
+) -> None:
+    class_folders.rename(tmp_path / "train")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "train").rename(tmp_path / "raw" / "train")
+    draw(tmp_path / "raw" / "test" / "0.jpg")  # to be predicted, as in a competition
+
+    def counts(**options: str) -> dict[str, int]:
+        manifest = run(tmp_path / "raw", tmp_path / "-".join(["out", *options.values()]), **options)
+        return {name: entry.num_images for name, entry in manifest.splits.items()}
+
+    assert counts() == {"train": 40}
+    assert counts(split="0.8,0.2") == {"train": 32, "validation": 8}
+    assert not caplog.records
+    draw(tmp_path / "raw" / "val" / "cat" / "0.jpg")
+    assert counts(split="0.7,0.3") == {"train": 40, "validation": 1}
+    assert "--split is not used" in caplog.text
+
+
 def test_csv(class_folders: Path, tmp_path: Path, run) -> None:
     table = tmp_path / "list.csv"
     rows = [f"raw/{path.parent.name}/{path.name},{path.parent.name}" for path in class_folders.glob("*/*")]

@@ -1,6 +1,7 @@
 """Images from Bigtable through Google's client, with a local server that speaks the service's protocol."""
 
 import importlib.util
+import io
 import logging
 import shutil
 import socket
@@ -441,7 +442,9 @@ def test_rows_of_other_data_stay_unless_told_otherwise(server: Any, records: Pat
     assert [sample.label for sample in iter_samples(config(), "train")] == [9]
     assert len(bigtable_rows.Rows(config(), "train").scan()) == 1
     assert len(open_source(config(), "validation")) == 37
-    copy(other, bigtable_train_prefix="other_")
+    said = io.StringIO()
+    write_table(str(other), config(bigtable_train_prefix="other_"), console=Console(file=said, width=300))
+    assert "has no validation split: the table keeps the 37 validation rows" in said.getvalue()
     assert len(open_source(config(bigtable_train_prefix="other_"), "train")) == 1
 
 

@@ -7,7 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import fsspec
@@ -19,7 +19,8 @@ from resnet_tpu.data.records.tfrecord import RecordError, RecordWriter
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL
-from resnet_tpu.data.sources.source import Sample, Source
+from resnet_tpu.data.sources.source import DistantSource, Sample, Source
+from resnet_tpu.data.sources.spread import spread
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
@@ -261,12 +262,54 @@ def test_photos_that_a_folder_of_classes_leaves_out_are_named_once(
 ) -> None:
     draw(class_folders / "cat" / "small" / "0.jpg")
     draw(class_folders / "stray.jpg")
+    draw(class_folders / "one" / "0.jpg")
+    for name in ("cat/phone.HEIC", "cat/notes.txt"):
+        (class_folders / name).touch()
     assert len(open_source(config(class_folders), "train")) == 32
     open_source(config(class_folders), "validation")
     assert [record.getMessage() for record in caplog.records] == [
+        f"{class_folders}: class too small for every split, kept: 1 (one (0/0/1 of 1 images))",
         f"{class_folders}: folder inside a class folder, ignored: 1 (cat/small)",
         f"{class_folders}: image outside the class folders, ignored: 1 (stray.jpg)",
+        f"{class_folders}: file that is no image by its name, ignored: 1 (cat/phone.HEIC)",
     ]
+
+
+def test_a_list_beside_class_folders_is_not_taken_for_records(class_folders: Path) -> None:
+    for name in ("train-labels.csv", "test-notes.txt"):
+        (class_folders / name).write_text("a,b\n" * 10)
+    assert len(open_source(config(class_folders), "train")) == 32
+    assert not (class_folders / "_index").exists()
+
+
+def test_files_that_are_not_as_many_as_they_say(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(2):
+        write(tmp_path / f"train-{number:05}-of-00003", example(1))
+    for _ in range(2):
+        assert len(open_source(config(tmp_path, num_label_classes=3), "train")) == 2
+    message = f"{tmp_path} has 2 files such as train-00000-of-00003, where their names say 3."
+    assert [record.getMessage() for record in caplog.records if "of-0" in record.getMessage()] == [message]
+    caplog.clear()
+    write(tmp_path / "train-00002-of-00003", example(1))
+    open_source(config(tmp_path, num_label_classes=3), "train")
+    assert "where their names say" not in caplog.text
+
+
+@pytest.mark.parametrize("place", ["local", "distant"])
+def test_some_examples_are_spread_over_all(place: str, tmp_path: Path, memory_dir: str) -> None:
+    folder = str(tmp_path) if place == "local" else memory_dir
+    with RecordWriter(f"{tmp_path}/validation-00000-of-00001") as writer:
+        for label in range(12):
+            writer.write(encode_example(example(label // 4 + 1, str(label))))
+    fsspec.filesystem("memory").put(f"{tmp_path}/validation-00000-of-00001", f"{memory_dir}/")
+    source = open_source(config(folder, num_label_classes=3), "validation")
+    assert spread(source, 12) is source
+    few = spread(source, 6)
+    assert labels(few) == [0, 0, 1, 1, 2, 2]
+    assert places(few) == [source.where(i) for i in range(0, 12, 2)]
+    if place == "distant":
+        found = cast("DistantSource", few).fetch([0, 5])
+        assert [sample.name for sample in found if isinstance(sample, Sample)] == ["0", "10"]
 
 
 def test_a_folder_that_may_not_be_read_is_not_left_out(class_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,7 @@ def _check_work(encoded: bytes, header: jpeg.Header | None, max_pixels: int) -> 
     """Raises TooLargeError for a JPEG of too many pixels or scans."""
     if header:
         _check_pixels(header.height, header.width, max_pixels)
-    if not (header and header.unit_rows) and (scans := encoded.count(jpeg.SCAN)) > MAX_SCANS:
+    if not (header and header.unit_rows) and (scans := jpeg.count_scans(encoded)) > MAX_SCANS:
         raise TooLargeError("Image", f"a JPEG of {scans} scans", f"at most {MAX_SCANS}", _DO)
 
 

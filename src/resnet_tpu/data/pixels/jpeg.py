@@ -4,6 +4,7 @@ The size is read by libjpeg-turbo, which also decodes the pixels. The other fact
 it does, and are used only where both find the same size.
 """
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ START = b"\xff\xd8"
 SCAN = b"\xff\xda"
 _END = b"\xff\xd9"
 _SCAN, _ADOBE = 0xDA, 0xEE
+_SEGMENT = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # a marker with a length, or the end: no restart, no stuffed zero
 _BARE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length: TEM, and restarts
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL_FRAMES = (0xC0, 0xC1)
@@ -40,6 +42,15 @@ def read_header(encoded: bytes) -> Header | None:
         return None
     header = _follow_markers(encoded)
     return header if header and (header.height, header.width) == (height, width) else None
+
+
+def count_scans(encoded: bytes) -> int:
+    """The scans of a JPEG up to its end marker: phones append a film behind it, some cameras their raw data."""
+    position, count = len(START), 0
+    while (found := _SEGMENT.search(encoded, position)) and found[0] != _END:
+        count += found[0] == SCAN
+        position = found.end() + max(2, int.from_bytes(encoded[found.end() : found.end() + 2], "big"))
+    return count
 
 
 def _follow_markers(encoded: bytes) -> Header | None:

@@ -4,14 +4,13 @@ import hashlib
 import math
 import os
 import random
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.data.findings import Finding, Kind
-from resnet_tpu.data.folders import Found, Photo, class_names_of, share_out
+from resnet_tpu.data.findings import Finding
+from resnet_tpu.data.folders import Found, Photo, class_names_of, share_out, too_small
 from resnet_tpu.data.prepare.shards import Shard
 from resnet_tpu.data.split import SPLITS, Split
 
@@ -40,7 +39,7 @@ def assign(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping
     labels = {name: label for label, name in enumerate(class_names, start=1)}
     states = {photo.path: photo.state or _state(photo.path) for photo in photos}
     splits = _given_splits(photos) if found.has_splits else share_out(photos, ratios, seed)
-    findings = [] if found.has_splits else _too_small(splits, class_names, SPLITS[: len(ratios)])
+    findings = [] if found.has_splits else too_small(splits, class_names, SPLITS[: len(ratios)])
     random.Random(seed).shuffle(splits["train"])
     shards: list[Shard] = []
     for split in SPLITS:
@@ -58,19 +57,6 @@ def _given_splits(photos: Iterable[Photo]) -> dict[Split, list[Photo]]:
     for photo in photos:
         splits[photo.split or "train"].append(photo)
     return splits
-
-
-def _too_small(
-    splits: Mapping[Split, Sequence[Photo]], class_names: Sequence[str], wanted: Sequence[Split]
-) -> list[Finding]:
-    """A finding for each class that lacks photos in one of the wanted splits."""
-    counts = {split: Counter(photo.class_name for photo in splits[split]) for split in wanted}
-    findings = []
-    for name in class_names:
-        sizes = [counts[split][name] for split in wanted]
-        if 0 in sizes:
-            findings.append(Finding(Kind.TOO_SMALL, name, f"{'/'.join(map(str, sizes))} of {sum(sizes)} images"))
-    return findings
 
 
 def _num_shards(num_images: int, num_bytes: int) -> int:

@@ -48,6 +48,14 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
     console = console or OutputConsole(stderr=True)
     parts = _parts(records_dir, data)
     _make_table(parts[0].rows)
+    written = [part.rows.split for part in parts]
+    for split in SPLITS:
+        if split not in written and (about := (rows := Rows(data, split)).read_about()):
+            console.print(
+                f"{records_dir} has no {split} split: the table keeps the {about.num_records} {split} rows of other "
+                f"records, among which there may be training images now. Name others with {rows.prefix_option}.",
+                markup=False,
+            )
     parts = [found for part in parts if (found := _claim(part, overwrite=overwrite))]
     if not parts:
         console.print(f"Nothing to do: {data.location} holds these records already.", markup=False)

@@ -1,6 +1,7 @@
 """Photos to TFRecord shards in the original's format: split, checked, fixed, counted."""
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ from resnet_tpu.data.prepare.report import report_text
 from resnet_tpu.data.prepare.reservation import REPORT, reserve, sweep
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, StoredImage, finished_shard
 from resnet_tpu.data.prepare.workers import write_shards
-from resnet_tpu.data.split import SPLIT_SEED, SPLITS, Split, parse_ratios
+from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, SPLITS, Split, parse_ratios
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, GivenPath, convert_fields, expand_home, option
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.system.terminal import OutputConsole
+
+log = logging.getLogger(__name__)
 
 _BYTES_WHILE_STARTING = 50_000_000
 _LISTED_PATHS = 10  # of each kind of finding, in the manifest
@@ -39,10 +42,10 @@ _NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  
 class PrepareOptions:
     """How photos become shards. Raises UserError for a value out of range."""
 
-    split: str = option(
-        "0.8,0.1,0.1",
-        "Fractions for train, validation and test (two numbers: no test) within each class. Used only where the input "
-        "does not assign splits.",
+    split: str | None = option(
+        None,
+        "Fractions for train, validation and test (two numbers: no test) within each class, where the input does not "
+        "assign splits or has photos for training only. Default: 0.8,0.1,0.1, and photos in train/ alone stay there.",
     )
     seed: int = option(SPLIT_SEED, "Decides who is in which split, and the order of training images.", at_least=0)
     train_shards: int | None = option(
@@ -91,11 +94,15 @@ class PrepareOptions:
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        parse_ratios(self.split)
+        self.ratios()
+
+    def ratios(self) -> tuple[float, ...]:
+        """The fractions for train, validation and, unless there are two, test."""
+        return SPLIT_RATIOS if self.split is None else parse_ratios(self.split)
 
     def deciding(self) -> dict[str, Any]:
         """The options that decide what is in the shards."""
-        values = dataclasses.asdict(self) | {"split": list(parse_ratios(self.split))}
+        values = dataclasses.asdict(self) | {"split": list(self.ratios())}
         # Options that are off are left out, as in folders prepared before such an option existed.
         return {name: value for name, value in values.items() if name not in _NOT_DECIDING and value is not False}
 
@@ -133,7 +140,13 @@ def prepare(
         raw_dir = fetch_flower_photos(console)
     _check_places(raw_dir, out_dir)
     boxes = read_boxes(expand_home(options.bounding_boxes))
-    assignment = assign(find_photos(raw_dir, boxes), parse_ratios(options.split), options.seed, options.num_shards())
+    found = find_photos(raw_dir, boxes)
+    if options.split and found.has_splits:
+        if splits := {photo.split for photo in found.photos if photo.split not in (None, "train")}:
+            log.warning("--split is not used: %s says which photos are for %s.", raw_dir, " and ".join(sorted(splits)))
+        else:
+            found = dataclasses.replace(found, has_splits=False)
+    assignment = assign(found, options.ratios(), options.seed, options.num_shards())
     pipeline = None
     if beam is not None:
         most = _num_workers(assignment.shards)

@@ -248,6 +248,12 @@ def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]
         record += 1
 
 
+def begins_with_record(path: str) -> bool:
+    """Whether a file begins with the undamaged header of a record. Raises UserError when it cannot be read."""
+    with open_records(path) as file:
+        return _header_length(file.read(HEADER.size)) is not None
+
+
 def _header_length(header: bytes) -> int | None:
     """The payload length in a header, or None when it is short or its checksum is wrong."""
     if len(header) < HEADER.size:

@@ -3,10 +3,12 @@
 import functools
 import logging
 import operator
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import MANIFEST, STATE_FOLDER, read_manifest
+from resnet_tpu.data.records.tfrecord import begins_with_record
 from resnet_tpu.data.sources.classes import find_classes
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
@@ -50,7 +52,7 @@ def open_source(data: DataConfig, split: Split) -> Source:
         got = ", ".join(names[:5]) or "no folder"
         do = "Write them with `resnet-tpu prepare`."
         raise UserError(f"data_dir {data.data_dir}", got, "TFRecords named train-*, validation-* or test-*", do)
-    if first is None or storage.is_dir(storage.join(data.data_dir, first)):
+    if first is None or not (storage.is_remote(data.data_dir) or _holds_records(data.data_dir, names, shards)):
         return FolderSource(data, split)
     _check_shards(data.data_dir, split, shards, is_unfinished=STATE_FOLDER in names and MANIFEST not in names)
     kind = DistantRecordSource if storage.is_remote(data.data_dir) else RecordSource
@@ -59,6 +61,14 @@ def open_source(data: DataConfig, split: Split) -> Source:
     }
     classes = find_classes(data, functools.reduce(operator.or_, paths.values()))
     return kind(data, split, paths[split], classes)
+
+
+def _holds_records(data_dir: str, names: Sequence[str], shards: Mapping[Split, list[str]]) -> bool:
+    """Whether a local folder with files named as TFRecords are has any: beside class folders they may be lists."""
+    paths = [storage.join(data_dir, name) for found in shards.values() for name in found]
+    files = [path for path in paths if not storage.is_dir(path)]
+    has_folders = any(name[0] not in "._" and storage.is_dir(storage.join(data_dir, name)) for name in names)
+    return any(map(begins_with_record, files)) if has_folders else bool(files)
 
 
 def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]], *, is_unfinished: bool) -> None:
@@ -79,3 +89,16 @@ def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]]
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
         do = f"Make the {split} split with `resnet-tpu prepare`, or {without(split)}"
         raise UserError(what, found, f"files named {split}-*", do)
+    if not listed:
+        _warn_of_missing(data_dir, tuple(shards[split]))
+
+
+@functools.cache
+def _warn_of_missing(data_dir: str, files: tuple[str, ...]) -> None:
+    """Warns, once, of files without a manifest that are not as many as their names say."""
+    totals = {int(found[1]) for file in files if (found := re.search(r"-of-(\d{5})", file))}
+    if totals and totals != {len(files)}:
+        log.warning(
+            "%s has %d files such as %s, where their names say %s.",
+            data_dir, len(files), files[0], " and ".join(map(str, sorted(totals))),
+        )  # fmt: skip

@@ -7,17 +7,20 @@ from pathlib import Path
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding, Kind, group_findings
-from resnet_tpu.data.folders import class_names_of, find_photos, share_out
+from resnet_tpu.data.folders import class_names_of, find_photos, share_out, too_small
 from resnet_tpu.data.images import IMAGE_SUFFIXES
+from resnet_tpu.data.pixels.decode import DecodeError
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample
-from resnet_tpu.data.split import Split, without
+from resnet_tpu.data.split import SPLITS, Split, without
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.options.config import DataConfig
 
 log = logging.getLogger(__name__)
 
 _MOST_SHOWN = 3  # paths in a warning
+_TOLD = (Kind.NESTED, Kind.STRAY, Kind.MISSING_IN_SPLIT)
+_UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng")  # of photos all the same
 
 
 class FolderSource:
@@ -30,6 +33,9 @@ class FolderSource:
 
     def __init__(self, data: DataConfig, split: Split) -> None:
         found = find_photos(data.data_dir)
+        self.location = data.data_dir
+        self.is_shared_out = not found.has_splits
+        """Whether `share_out` decides which photo is in which split."""
         names = class_names_of(found.photos)
         empty = [
             item.path for item in found.findings if item.kind is Kind.NO_IMAGES and Path(item.path).name not in names
@@ -37,15 +43,17 @@ class FolderSource:
         if empty:
             do = "Add images or remove the folder."
             raise UserError(f"Class folder {storage.join(data.data_dir, empty[0])}", "no images", "at least one", do)
-        _warn(data.data_dir, tuple(item for item in found.findings if item.kind in (Kind.NESTED, Kind.STRAY)))
+        told = [item for item in found.findings if item.kind in _TOLD or item.path.lower().endswith(_UNREAD_SUFFIXES)]
         classes = make_labels(data, names)
         self.class_names, self.num_classes = classes.names, classes.num_classes
         stored = {name: number for number, name in enumerate(names, 1)}
-        photos = (
-            [photo for photo in found.photos if photo.split == split]
-            if found.has_splits
-            else share_out(found.photos)[split]
-        )
+        if found.has_splits:
+            photos = [photo for photo in found.photos if photo.split == split]
+        else:
+            shares = share_out(found.photos)
+            photos = shares[split]
+            told += too_small(shares, names, SPLITS)
+        _warn(data.data_dir, tuple(told))
         if not photos:
             do = f"Add {split} images, or {without(split)}"
             raise UserError(
@@ -55,6 +63,11 @@ class FolderSource:
             (photo.path, photo.name, classes.of(stored[photo.class_name], photo.name, lambda: data.data_dir))
             for photo in photos
         ]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the photos, which are paths below `data_dir`, or as the CSV file has them."""
+        return [name for _, name, _ in self._photos]
 
     def __len__(self) -> int:
         return len(self._photos)
@@ -105,8 +118,8 @@ def _read(path: str) -> bytes:
     try:
         return storage.read_bytes(path)
     except OSError as error:
-        do = "Check path and permissions."
-        raise UserError(f"Image {path}", error.strerror or error, "a readable file", do) from None
+        do = "Check path and permissions, or pass --skip_bad_records to go on without it."
+        raise DecodeError(f"Image {path}", error.strerror or error, "a readable file", do) from None
 
 
 def _files_of(path: str) -> list[str]:

@@ -13,7 +13,7 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.data_dir import open_source
-from resnet_tpu.data.sources.source import Sample, Source
+from resnet_tpu.data.sources.spread import spread
 from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.reports.finite import check_finite
@@ -82,31 +82,10 @@ def _calibration_images(data: DataConfig) -> Iterator[np.ndarray]:
     except UserError as error:
         do = "Give --data_dir=FOLDER with training images, or leave int8 out of --forms."
         raise UserError("Calibration of int8", str(error.got), "training images", do) from None
-    chosen = _Spread(source, min(NUM_IMAGES, len(source)))
+    chosen = spread(source, NUM_IMAGES)
     batches = eval_batches(chosen, data, batch_size=min(_BATCH, len(chosen)))
     for batch in track(batches, "calibrate int8", total=-(-len(chosen) // _BATCH)):
         yield batch["image"][batch["weight"] > 0]
-
-
-class _Spread:
-    """Examples spread evenly over a source, because those of a folder come class by class."""
-
-    def __init__(self, source: Source, count: int) -> None:
-        self.class_names, self.num_classes, self.honour_exif = (
-            source.class_names,
-            source.num_classes,
-            source.honour_exif,
-        )
-        self._source, self._count = source, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, i: int) -> Sample:
-        return self._source[i * len(self._source) // self._count]
-
-    def where(self, i: int) -> str:
-        return self._source.where(i * len(self._source) // self._count)
 
 
 class _Reader(CalibrationDataReader):

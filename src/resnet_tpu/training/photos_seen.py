@@ -1,0 +1,46 @@
+"""The photos that a run was trained on, kept where no folder says it: one photo more shares all of them out anew."""
+
+import json
+import logging
+
+from resnet_tpu import storage
+from resnet_tpu.data.sources.image_files import FolderSource
+from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.split import Split
+from resnet_tpu.parallel import hosts
+from resnet_tpu.storage import checked_json
+
+log = logging.getLogger(__name__)
+
+_FILE = "training_photos.json"
+
+
+def remember_photos(model_dir: str, source: Source) -> None:
+    """Adds the training photos to those that the run in `model_dir` has seen, if they were shared out by chance."""
+    if isinstance(source, FolderSource) and source.is_shared_out and hosts.is_first():
+        before = _photos_seen(model_dir)
+        if new := {*source.names} - before:
+            storage.write_text(storage.join(model_dir, _FILE), json.dumps(sorted(before | new)) + "\n")
+
+
+def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
+    """Warns of photos of a split other than `train` that the run in `model_dir` was trained on."""
+    if split == "train" or not (isinstance(source, FolderSource) and source.is_shared_out and hosts.is_first()):
+        return
+    seen = _photos_seen(model_dir)
+    if number := sum(name in seen for name in source.names):
+        log.warning(
+            "The run was trained on %d of these %d %s photos, so the accuracy will be too high: photos were added to "
+            "%s or removed since, and all were shared out anew. To keep splits, `prepare` the photos before training, "
+            "or move them to train/, validation/ and test/.",
+            number, len(source), split, source.location,
+        )  # fmt: skip
+
+
+def _photos_seen(model_dir: str) -> set[str]:
+    path = storage.join(model_dir, _FILE)
+    try:
+        found = checked_json.parse(storage.read_text(path)) if storage.exists(path) else []
+    except ValueError:  # damaged: the photos are only missing in a warning
+        found = []
+    return {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()

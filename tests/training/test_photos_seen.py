@@ -1,0 +1,74 @@
+"""Photos that were trained on are found again when they turn up in another split."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from resnet_tpu import cli
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.split import split_files
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.training.photos_seen import remember_photos, warn_of_seen
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two classes of 100 files, which nobody opens."""
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(100):
+            (tmp_path / "photos" / name / f"{number:03}.jpg").touch()
+    return tmp_path / "photos"
+
+
+def test_photos_of_another_split_that_were_trained_on_are_counted(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, model_dir = DataConfig(data_dir=str(photos)), str(tmp_path)
+    remember_photos(model_dir, open_source(data, "train"))
+    for split in ("validation", "test"):
+        warn_of_seen(model_dir, open_source(data, split), split)
+    assert not caplog.records
+    before = [f"{number:03}.jpg" for number in range(100)]
+    (photos / "b" / "0.jpg").touch()  # one more, and all of class b are shared out anew
+    moved = {*split_files([*before, "0.jpg"])[2]} & {*split_files(before)[0]}
+    warn_of_seen(model_dir, open_source(data, "test"), "test")
+    (record,) = caplog.records
+    assert f"was trained on {len(moved)} of these 21 test photos" in record.getMessage()
+    remember_photos(model_dir, open_source(data, "train"))  # trained on both, as a run that was resumed
+    warn_of_seen(model_dir, open_source(data, "test"), "test")
+    assert caplog.records[1].getMessage() == record.getMessage()
+
+
+def test_splits_that_folders_give_are_not_remembered(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "split" / "train")
+    remember_photos(str(tmp_path), open_source(DataConfig(data_dir=str(tmp_path / "split")), "train"))
+    assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("content", ["[", "7", "[7]"])
+def test_a_damaged_list_of_photos_is_as_none(
+    content: str, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "training_photos.json").write_text(content)
+    data = DataConfig(data_dir=str(photos))
+    warn_of_seen(str(tmp_path), open_source(data, "test"), "test")
+    remember_photos(str(tmp_path), open_source(data, "train"))
+    warn_of_seen(str(tmp_path), open_source(data, "train"), "validation")
+    (record,) = caplog.records
+    assert "was trained on 160 of these 160" in record.getMessage()
+
+
+def test_eval_and_predict_warn(
+    trained_dir: Path, coloured_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, more = str(tmp_path / "run"), tmp_path / "more"
+    shutil.copytree(trained_dir, run)
+    shutil.copytree(coloured_photos, more)
+    for folder in more.iterdir():
+        shutil.copy(folder / "00.jpg", folder / "000.jpg")
+    assert cli.main(["eval", run, f"--data_dir={more}", "--num_cores=1"]) == 0
+    assert "validation photos, so the accuracy will be too high" in capsys.readouterr().err
+    assert cli.main(["predict", run, f"--data_dir={more}", "--split=test", "--num_cores=1"]) == 0
+    assert "test photos, so the accuracy will be too high" in capsys.readouterr().err
