@@ -86,6 +86,13 @@ def make_command() -> Command:
     )
 
 
+@pytest.mark.parametrize("word", ["--use_tpu", "--no-use-tpu", "--nowhere=1", "--help"])
+def test_an_option_is_not_the_value_of_the_one_before_it(word: str) -> None:
+    with pytest.raises(UserError, match="--train_steps: got nothing, expected a value"):
+        parse("--train_steps", word)
+    assert parse("--nowhere", "--other") == {"nowhere": "--other"}
+
+
 def test_parse_gives_text_of_what_was_given_only() -> None:
     words = ["--seed=1", "here", "--seed", "2", "--train_steps=3", "--nouse_tpu"]
     assert make_command().parse(words) == Given(

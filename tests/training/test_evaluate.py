@@ -104,6 +104,27 @@ def test_the_newest_checkpoint_is_evaluated_and_recorded(trained_dir: Path, tmp_
     assert {("top_1_accuracy", last), ("top_5_accuracy", last), ("loss", last)} <= tags
 
 
+@pytest.mark.parametrize("other", ["images", "fewer"])
+def test_other_images_do_not_replace_the_result_of_the_training(
+    other: str, trained_dir: Path, coloured_photos: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_dir, run)
+    before = [row for row in read_metrics(str(run)) if row["split"] == "eval"]
+    changes = {"num_eval_images": 5}
+    if other == "images":
+        shutil.copytree(coloured_photos, tmp_path / "other")
+        changes = {"data_dir": str(tmp_path / "other")}
+    own = read_run(str(run))
+    assert own
+    config = Config().replace(**{**own.values, "model_dir": str(run), **changes})
+    evaluate_run(config)
+    assert [row for row in read_metrics(str(run)) if row["split"] == "eval"] == before
+    (run / "metrics.jsonl").unlink()  # as of a training in mode train
+    evaluate_run(config)
+    assert [row["step"] for row in read_metrics(str(run))] == [before[-1]["step"]]
+
+
 def test_a_run_given_by_its_folder_of_checkpoints_is_treated_as_the_run(trained_dir: Path, tmp_path: Path) -> None:
     model_dir = tmp_path / "run"
     shutil.copytree(trained_dir, model_dir)

@@ -18,6 +18,7 @@ class EvalOptions:
     watch: bool = option(False, "Follow a training: evaluate every new checkpoint, up to the last or eval_timeout.")
 
 
+_IN_PREDICTION = frozenset({"num_train_images", "num_test_images", "predict_batch_size", "export_moving_average"})
 _TRAIN_STEPS = dataclasses.replace(
     OPTIONS["train_steps"], default=None, help="With watch: the last step to evaluate. Default: that of the training."
 )
@@ -41,7 +42,7 @@ _TRAIN_STEPS = dataclasses.replace(
     ),
     groups=[
         Group("what to do", {**options_of(EvalOptions), _TRAIN_STEPS.name: _TRAIN_STEPS}),
-        *options_of_runs("data", "eval", "run", without=IN_TRAINING | IN_EXPORT),
+        *options_of_runs("data", "eval", "run", without=IN_TRAINING | IN_EXPORT | _IN_PREDICTION),
     ],
 )
 def evaluate(given: Given) -> None:

@@ -23,9 +23,10 @@ CONCERNS = {
 
 IN_TRAINING = frozenset({
     "min_crop_area", "crop_padding", "random_flip", "augment_name", "randaug_num_layers", "randaug_magnitude",
-    "augment_flavor", "random_erasing", "cache", "cache_short_side", "cache_memory",
+    "augment_flavor", "random_erasing", "cache", "cache_short_side", "cache_memory", "data_order",
+    "image_size", "num_label_classes",
 })  # fmt: skip
-"""Image options that only training uses."""
+"""Image options that only training uses. Afterwards, the network itself decides the last two."""
 
 IN_EXPORT = frozenset({"export_dir", "export_forms", "model_name", "inference_batch_sizes", "add_warmup_requests"})
 """Options of evaluation, prediction and export that only the export uses."""

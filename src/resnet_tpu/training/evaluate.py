@@ -16,6 +16,7 @@ from resnet_tpu.checkpoints.folders import is_checkpoint
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.spread import spread
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config, DataConfig
@@ -23,13 +24,14 @@ from resnet_tpu.options.overrides import run_at
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.finite import check_finite
-from resnet_tpu.reports.metrics import MetricsWriter, mean_metrics
+from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.compiler_options import sound_options_for
 from resnet_tpu.training.flight import paced
 from resnet_tpu.training.loss import l2
 from resnet_tpu.training.patience import Patience
+from resnet_tpu.training.photos_seen import warn_of_seen
 from resnet_tpu.training.run import check_classes, lengths_of
 from resnet_tpu.training.step import EvalStep, make_eval_step
 from resnet_tpu.training.trained import Trained, advice_on, as_trained, load_trained
@@ -55,12 +57,13 @@ def evaluate(
     *,
     step: int,
 ) -> dict[str, float]:
-    """Returns `loss` (with the L2 term, as in training), `top_1_accuracy` and `top_5_accuracy` over all of `source`.
+    """Returns `loss` (with the L2 term, as in training), `top_1_accuracy` and `top_5_accuracy` over `source`.
 
     Raises NonFiniteError, naming the step of these weights and the batch, when a loss is not finite: the accuracies
     mean nothing then, because no logit compares as larger than NaN.
     """
-    num_images = min(config.data.num_eval_images or len(source), len(source))
+    source = spread(source, config.data.num_eval_images or len(source))
+    num_images = len(source)
     batch_size = config.eval.eval_batch_size
     batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
     steps = (eval_step(params, batch_stats, batch) for batch in batches)
@@ -161,12 +164,14 @@ def _contents(model_dir: str) -> str:
 def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does.
 
-    If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded.
+    If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded. Nor is it where it
+    would replace one of the training's own images.
     """
     start = time.monotonic()
     data = as_trained(config.data, trained.config.data)
     source = open_source(data, "validation")
     check_classes(data.location, source.class_names, trained.class_names)
+    warn_of_seen(config.run.model_dir, source, "validation")
     agree_on(config, writes=trained.belongs_to(config.run.model_dir), validation=source)
     own = dataclasses.replace(trained.config, data=data).replace(eval_batch_size=config.eval.eval_batch_size)
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
@@ -174,10 +179,19 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     if not trained.belongs_to(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
     elif hosts.is_first():
-        with MetricsWriter(config.run.model_dir) as writer:
-            writer.write("eval", {trained.step: metrics})
+        if _measures_other(data, trained.config.data) and evaluation_at(config.run.model_dir, trained.step):
+            log.info("The result is not recorded: step %d has one, of the training's own images.", trained.step)
+        else:
+            with MetricsWriter(config.run.model_dir) as writer:
+                writer.write("eval", {trained.step: metrics})
     log_metrics(trained.step, metrics, time.monotonic() - start)
     return metrics
+
+
+def _measures_other(data: DataConfig, own: DataConfig) -> bool:
+    """Whether an evaluation measures something else than those of the training: other images, or other crops."""
+    names = ("location", "num_eval_images", "eval_crop", "lth_use_random_label")
+    return any(getattr(data, name) != getattr(own, name) for name in names)
 
 
 def log_metrics(step: int, metrics: dict[str, float], seconds: float) -> None:
