@@ -213,6 +213,24 @@ def test_what_was_begun_otherwise_is_found_before_anything_is_done(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_levels_of_another_training_are_not_taken_for_its_own(dense: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "seed_0" / "weight_rewinding" / "level_01"
+    begun.mkdir(parents=True)
+    (begun / "pruning.json").write_text(json.dumps({"rewind_step": EARLY, "unpruned_loss": 9.5}))
+    with pytest.raises(UserError, match=r"level_01: got one begun with unpruned_loss 9\.5, expected unpruned_loss \d"):
+        prune_run(str(dense), str(tmp_path), experiment())
+
+
+def test_another_training_is_not_taken_for_that_of_a_further_seed(dense: Path, tmp_path: Path) -> None:
+    own = tmp_path / "seed_1" / "unpruned"
+    shutil.copytree(dense, own)
+    message = (
+        f"Training {own}: got one begun with other options: seed 0 -> 1, expected the options of the training to be"
+    )
+    with pytest.raises(UserError, match=message):
+        prune_run(str(dense), str(tmp_path), experiment(seeds="1"))
+
+
 @pytest.mark.long
 def test_it_may_be_computed_in_another_way_than_the_training(dense: Path, tmp_path: Path) -> None:
     once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
@@ -294,7 +312,31 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     message = r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3, 4, 5, 6\. .*lottery_checkpoint_iters=2"
     with pytest.raises(UserError, match=message):
         prune_run(str(kept), str(tmp_path / "out"), experiment())
+    shutil.copytree(kept, tmp_path / "stopped")
+    for step in range(4, LAST + 1):
+        shutil.rmtree(tmp_path / "stopped" / store.FOLDER / str(step))
+    with pytest.raises(UserError, match=r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3\."):
+        prune_run(str(tmp_path / "stopped"), str(tmp_path / "out"), experiment())
+    assert store.steps_in(str(tmp_path / "stopped" / store.FOLDER)) == [1, 3]  # nothing was trained for it
     prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which does not need it
+
+
+def test_an_unfinished_training_keeps_what_will_be_rewound_to(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(dense, tmp_path / "run")
+    for step in range(4, LAST + 1):
+        shutil.rmtree(tmp_path / "run" / store.FOLDER / str(step))
+    kept = []
+
+    def stop(config: Config) -> None:
+        kept.append(config.train.lottery_checkpoint_iters)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("resnet_tpu.pruning.experiment.train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(rewind_to=5))
+    assert kept == [f"{EARLY},5"]
 
 
 @pytest.mark.long

@@ -129,6 +129,25 @@ def test_baselines_keep_exact_counts(percent: float) -> None:
         assert (~largest[name]).sum() == math.ceil((100 - percent) / 100 * (kernel.size - 1))
 
 
+def test_layers_of_one_shape_are_drawn_apart() -> None:
+    kernels = example({"conv_1": (3, 3, 8, 8), "conv_2": (3, 3, 8, 8)})
+    masks = find_method("prune_uniform_20")(kernels, all_kept(kernels))
+    assert np.any(masks["conv_1"] != masks["conv_2"])
+
+
+@pytest.mark.parametrize("method", ["prune_all_to_global", "zprune_all_to_global"])
+def test_every_level_prunes_further(method: str) -> None:
+    """Also when all weights of an input channel are masked, whose standard deviation is 0."""
+    kernels = example({"conv_1": (3, 3, 8, 8), "proj_2_2": (1, 1, 8, 16), "dense": (16, 10)})
+    masks = all_kept(kernels)
+    for level in range(1, 9):
+        share = 0.8**level
+        masks = find_method(f"{method}_{100 * share:.4f}")(
+            {name: kernels[name] * masks[name] for name in kernels}, masks
+        )
+        assert density(masks.values()) == pytest.approx(share, abs=0.003)
+
+
 def test_drawn_masks_of_falling_density_nest_whatever_they_start_from() -> None:
     weights = example()
     step_by_step = all_kept(weights)

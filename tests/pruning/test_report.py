@@ -27,7 +27,7 @@ def outcome(seed: int, retrain: str, level: str, density: float, accuracy: float
     method = UNPRUNED if retrain == UNPRUNED else f"prune_all_to_global_{100 * density:g}"
     layers = (LayerSize("conv_1", 40, round(40 * density), density, 400), LayerSize("dense", 10, 10, 1.0, 10))
     size = (round(1000 * density), round(9000 * density) + seed, 5000)
-    return Outcome("runs/x", seed, retrain, level, method, density, *size, 100, accuracy, layers)
+    return Outcome(f"runs/{seed}", seed, retrain, level, method, density, *size, 100, accuracy, layers)
 
 
 OUTCOMES = [
@@ -56,6 +56,19 @@ def test_levels_of_one_method_stay_apart() -> None:
     share = [dataclasses.replace(one, method="prune_global_20") for one in OUTCOMES if one.retrain == "lr_rewinding"]
     assert [(row.density, row.seeds) for row in summarise(share)] == [(pytest.approx(0.8), 3), (pytest.approx(0.64), 3)]
     assert layer_densities(share)["lr_rewinding"] == layer_densities(OUTCOMES)["lr_rewinding"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_dir": "runs/other"}, "two of seed 0: runs/0 and runs/other, expected one training of each seed"),
+        ({"seed": 9, "method": "prune_random_80"}, "prune_all_to_global and prune_random, expected one network"),
+    ],
+)
+def test_what_does_not_form_one_curve_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        report_experiment([*OUTCOMES, dataclasses.replace(OUTCOMES[1], **changes)], str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_left_of_each_layer(tmp_path: Path) -> None:

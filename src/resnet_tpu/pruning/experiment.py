@@ -11,6 +11,7 @@ from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
+from resnet_tpu.checkpoints.meta import changed_options
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import GivenPath, expand_home
@@ -28,6 +29,7 @@ from resnet_tpu.training.run import lengths_of, steps_of
 log = logging.getLogger(__name__)
 
 _SEED = "seed_"
+_ELSEWHERE = "Give another output_dir."
 
 
 def prune_run(
@@ -74,7 +76,7 @@ def _check_output(output_dir: str, phases: Sequence[Phase]) -> None:
         method = read_description(model_dir).get("method", "")
         if method and family_of(method) != own:
             got, expected = f"{method} in {model_dir}", f"levels of one method, {own}"
-            raise UserError(f"output_dir {output_dir}", got, expected, "Give another output_dir.")
+            raise UserError(f"output_dir {output_dir}", got, expected, _ELSEWHERE)
 
 
 def _levels_in(output_dir: str) -> Iterator[str]:
@@ -110,25 +112,44 @@ def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
     config = config.replace(mode="train_and_eval", model_dir=model_dir)
     last_step = lengths_of(config).total
     rewind_step = _rewind_step(config, last_step, asked)
+    kept = config.train.lottery_checkpoint_iters
     if config.train.seed != seed:
-        model_dir = own_dir
-        config = config.replace(seed=seed, model_dir=own_dir, lottery_checkpoint_iters=str(rewind_step))
+        model_dir, kept = own_dir, ""
+        config = config.replace(seed=seed, model_dir=own_dir)
+        _check_alike(own_dir, config)
+    config = config.replace(lottery_checkpoint_iters=",".join(filter(None, (kept, str(rewind_step)))))
     return Unpruned(model_dir, config, last_step, rewind_step)
+
+
+def _check_alike(model_dir: str, config: Config) -> None:
+    """Raises UserError when the training of a further seed was begun with other options than it is to have."""
+    if not hosts.from_first(lambda: folders.steps_of_run(model_dir)):
+        return
+    aside = {*COMPUTING, "data_dir", "lottery_checkpoint_iters"}
+    if changed := [text for text in changed_options(config_at(model_dir), config) if text.split()[0] not in aside]:
+        got = f"one begun with other options: {', '.join(changed)}"
+        raise UserError(f"Training {model_dir}", got, "the options of the training to be pruned", _ELSEWHERE)
 
 
 def _run_unpruned(unpruned: Unpruned, asked: Experiment) -> Outcome:
     """Trains what is pruned, unless that is done. Raises UserError when the rewind step has no checkpoint."""
     model_dir, seed = unpruned.model_dir, unpruned.config.train.seed
+    if hosts.from_first(lambda: folders.steps_of_run(model_dir)[-1:] >= [unpruned.rewind_step]):
+        _check_rewind_step(unpruned, asked)  # at once: the rest of the training does not make this checkpoint
     if not hosts.from_first(lambda: is_done(model_dir, unpruned.last_step)):
         log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
         train(unpruned.config)
         hosts.wait_for_all()
-    kept = folders.steps_of_run(model_dir)
+    _check_rewind_step(unpruned, asked)
+    return read_outcome(model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED)
+
+
+def _check_rewind_step(unpruned: Unpruned, asked: Experiment) -> None:
+    kept = folders.steps_of_run(unpruned.model_dir)
     if unpruned.rewind_step not in kept and any(RETRAININGS[name].weights == "early" for name in asked.retrains()):
-        expected = f"one of the checkpoints in {model_dir}: {', '.join(map(str, kept))}"
+        expected = f"one of the checkpoints in {unpruned.model_dir}: {', '.join(map(str, kept))}"
         do = f"Choose one of them, or train again with --lottery_checkpoint_iters={unpruned.rewind_step}."
         raise UserError("Rewind step", unpruned.rewind_step, expected, do)
-    return read_outcome(model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED)
 
 
 def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:

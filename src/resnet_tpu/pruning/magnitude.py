@@ -42,7 +42,7 @@ def remove_of_all(kernels: LayerKernels, masks: Masks, percent: float, score: Sc
     Masked weights count as 0.
     """
     scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
-    threshold = _percentile((scores[name] * masks[name] for name in scores), percent)
+    threshold = _percentile((np.where(masks[name], scores[name], 0) for name in scores), percent)
     return _cut(masks, scores, threshold)
 
 

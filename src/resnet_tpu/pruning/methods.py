@@ -88,23 +88,23 @@ def _layerwise(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
 
 def _uniform(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
     del kernels
-    return {name: _keep_drawn(mask, percent) for name, mask in masks.items()}
+    return {name: _keep_drawn(mask, percent, seed) for seed, (name, mask) in enumerate(masks.items())}
 
 
 def _random(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
     del kernels
-    drawn = _keep_drawn(np.concatenate([mask.ravel() for mask in masks.values()]), percent)
+    drawn = _keep_drawn(np.concatenate([mask.ravel() for mask in masks.values()]), percent, 0)
     ends = np.cumsum([mask.size for mask in masks.values()])[:-1]
     parts = np.split(drawn, ends)
     return {name: part.reshape(mask.shape) for (name, mask), part in zip(masks.items(), parts, strict=True)}
 
 
-def _keep_drawn(mask: np.ndarray, percent: float) -> np.ndarray:
+def _keep_drawn(mask: np.ndarray, percent: float, seed: int) -> np.ndarray:
     """`mask` with exactly `percent` of its positions, rounded, kept; fewer if fewer were left before.
 
-    They are drawn by a generator with a fixed seed: what a higher percentage removes, a lower one removes too.
+    They are drawn in an order that `seed` decides: what a higher percentage removes, a lower one removes too.
     """
-    order = np.random.default_rng(0).permutation(mask.size)
+    order = np.random.default_rng(seed).permutation(mask.size)
     live = order[mask.ravel()[order]]
     kept = np.zeros(mask.size, bool)
     kept[live[: round(mask.size * percent / 100)]] = True

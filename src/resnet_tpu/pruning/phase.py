@@ -24,7 +24,7 @@ from resnet_tpu.pruning.masks import Masks, all_kept
 from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.pruning.start import start_with
-from resnet_tpu.reports.metrics import evaluation_at
+from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.schedule import make_schedule
@@ -47,6 +47,13 @@ class Unpruned:
     def at(self, step: int) -> str:
         """The path of its checkpoint of `step`."""
         return storage.join(self.model_dir, store.FOLDER, str(step))
+
+    def last_loss(self) -> float | None:
+        """The loss of its last step, by which it is known wherever it lies; None where no row of metrics has it."""
+        rows = [
+            row for row in read_metrics(self.model_dir) if (row["split"], row["step"]) == ("train", self.last_step - 1)
+        ]
+        return rows[-1].get("loss") if rows else None
 
 
 def read_description(model_dir: str) -> dict[str, Any]:
@@ -91,10 +98,11 @@ class Phase:
         )
 
     def check_begun(self) -> None:
-        """Raises UserError when it was begun with other options."""
+        """Raises UserError when it was begun with other options, or from another training."""
         begun = read_description(self.model_dir)
         # an earlier version did not write all
-        other = {name: value for name, value in self._description().items() if begun.get(name, value) != value}
+        known = {name: value for name, value in self._description().items() if begun.get(name) is not None}
+        other = {name: value for name, value in known.items() if value not in (None, begun[name])}
         if other:
             got = "one begun with " + ", ".join(f"{name} {begun[name]}" for name in other)
             expected = ", ".join(f"{name} {value}" for name, value in other.items())
@@ -120,7 +128,8 @@ class Phase:
     def _description(self) -> dict[str, Any]:
         names = ("method", "retrain", "rewind_optimizer")
         return {name: asdict(self)[name] for name in names} | {
-            "rewind_step": self.unpruned.rewind_step, "last_step": self.unpruned.last_step
+            "rewind_step": self.unpruned.rewind_step, "last_step": self.unpruned.last_step,
+            "unpruned_loss": self.unpruned.last_loss(),
         }  # fmt: skip
 
     def _start(self) -> tuple[Arrays, dict[str, Any]]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.pruning.levels import ITERATIVE
+from resnet_tpu.pruning.methods import family_of
 from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, earlier_phases
 from resnet_tpu.pruning.paper import paper_network
 from resnet_tpu.pruning.phase import config_at
@@ -129,14 +130,26 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
 
 
 def _kind(outcomes: Sequence[Outcome]) -> str:
-    """What `paper_curve` calls this way of pruning. Raises UserError for several ways, or several networks."""
-    kinds = {_kind_of(outcome) for outcome in outcomes if outcome.method != UNPRUNED}
+    """What `paper_curve` calls this way of pruning.
+
+    Raises UserError for several ways, several networks, or several trainings of one seed.
+    """
+    pruned = [outcome for outcome in outcomes if outcome.method != UNPRUNED]
+    kinds, methods = {_kind_of(outcome) for outcome in pruned}, {family_of(outcome.method) for outcome in pruned}
     networks = {tuple((layer.layer, layer.weights) for layer in outcome.layers) for outcome in outcomes}
-    if len(kinds) > 1 or len(networks) > 1:
-        got = " and ".join(sorted(kinds)) if len(kinds) > 1 else f"{len(networks)} networks"
+    if len(kinds) > 1 or len(methods) > 1 or len(networks) > 1:
+        several = kinds if len(kinds) > 1 else methods
+        got = " and ".join(sorted(several)) if len(several) > 1 else f"{len(networks)} networks"
         raise UserError("Experiments", got, "one network, pruned in one way", "Combine those that belong together.")
     if not kinds:
         raise UserError("Experiments", "no pruned network", "one at least", "Run `prune` to its end first.")
+    for group in _groups(outcomes):
+        by_seed: dict[int, str] = {}
+        for outcome in group:
+            if (other := by_seed.setdefault(outcome.seed, outcome.model_dir)) != outcome.model_dir:
+                got = f"two of seed {outcome.seed}: {other} and {outcome.model_dir}"
+                do = "Combine those that differ in nothing but their seeds."
+                raise UserError("Experiments", got, "one training of each seed at a level", do)
     return kinds.pop()
 
 
