@@ -241,6 +241,7 @@ def test_a_package_that_is_on_no_index_is_warned_of(service: str, capsys: pytest
         ),
         ("https://host/resnet_tpu-9-py3-none-any.whl", ["resnet-tpu[tpu,gcp] @ https://host/resnet_tpu-9-py3-none-any.whl"]),
         ("resnet-tpu[tpu] @ https://host/a.whl", ["resnet-tpu[tpu] @ https://host/a.whl"]),
+        ("resnet-tpu[tpu]==3", ["resnet-tpu[tpu]==3"]),
     ],
 )  # fmt: skip
 def test_what_pip_fetches_by_itself(dry_run: Callable[..., str], package: str, lines: list[str]) -> None:
@@ -366,7 +367,9 @@ def test_a_training_is_followed_to_its_end(tpu_service: Any, capsys: pytest.Capt
 
     def look() -> None:
         if len(texts) == 3:
-            tpu_service.refusals["GetQueuedResource"] = deque([(grpc.StatusCode.UNAVAILABLE, "later")])
+            tpu_service.refusals["GetQueuedResource"] = deque(
+                [(grpc.StatusCode.UNAVAILABLE, "later"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "reads per minute")]
+            )
         write("log-0.txt", texts.popleft())
         if not texts:
             write("exit-0", "0\n")
@@ -462,11 +465,12 @@ def test_while_nothing_answers_the_training_counts_as_going_on(
     ("state", "message"),
     [("FAILED", "state FAILED: no more v5e here, expected it to end"), ("SUSPENDED", "state SUSPENDED, expected")],
 )
-def test_a_slice_that_is_lost(tpu_service: Any, state: str, message: str) -> None:
+def test_a_slice_that_is_lost(tpu_service: Any, state: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
     tpu_service.say("PROVISIONING", state, message="no more v5e here")
     tpu_service.refusals["DeleteQueuedResource"] = deque([(grpc.StatusCode.NOT_FOUND, "gone")])
-    with pytest.raises(TrainingFailedError, match=message):
+    with caplog.at_level(logging.INFO), pytest.raises(TrainingFailedError, match=message):
         tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=0.01)
+    assert "The training goes on" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -489,6 +493,26 @@ def test_what_the_service_says_is_shown_as_it_is(tpu_service: Any, status: Any, 
     assert not tpu_service.deleted
 
 
+def test_a_name_in_use_keeps_its_log(tpu_service: Any) -> None:
+    write("log-0.txt", "three days\n")
+    write("exit-0", "0\n")
+    tpu_service.refusals["CreateQueuedResource"] = deque([(grpc.StatusCode.ALREADY_EXISTS, "job-1 exists")])
+    with pytest.raises(UserError, match="409 job-1 exists"):
+        tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address)
+    left = fsspec.filesystem("memory").ls("/bucket/run/jobs/job-1", detail=False)
+    assert sorted(left) == [f"/bucket/run/jobs/job-1/{name}" for name in ("exit-0", "log-0.txt")]
+
+
+def test_an_error_while_following_says_how_to_end_the_training(
+    tpu_service: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tpu_service.refusals["GetQueuedResource"] = deque([(grpc.StatusCode.PERMISSION_DENIED, "taken away")])
+    with caplog.at_level(logging.INFO), pytest.raises(UserError, match="403 taken away"):
+        tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address)
+    assert "The training goes on. End it with: gcloud" in caplog.text
+    assert not tpu_service.deleted
+
+
 # ----------------------------------------------------------------------------------------------------- Vertex service
 
 
@@ -500,21 +524,26 @@ def test_vertex_sees_the_request_that_a_dry_run_prints(vertex_service: Any, dry_
 
 
 @pytest.mark.parametrize("ends", ["JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED"])
-def test_a_job_of_vertex_is_followed_to_its_end(vertex_service: Any, ends: str) -> None:
+def test_a_job_of_vertex_is_followed_to_its_end(
+    vertex_service: Any, ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     name = "projects/7/locations/us-west4/customJobs/1"
     for state in ("JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_RUNNING", ends):
         vertex_service.answers.append((200, {"name": name, "state": state}))
     vertex_service.answers[-1][1]["error"] = {"code": 3, "message": "The replica exited with 2."}
-    vertex_service.answers.insert(2, (503, {"error": {"message": "later"}}))
+    for status in (503, 429):
+        vertex_service.answers.insert(2, (status, {"error": {"message": "later"}}))
     options = vertex.VertexOptions(region="us-west4")
     if ends == "JOB_STATE_FAILED":
         with pytest.raises(
-            UserError, match=r"got JOB_STATE_FAILED: The replica exited with 2\., expected it to succeed"
+            TrainingFailedError, match=r"got JOB_STATE_FAILED: The replica exited with 2\., expected it to succeed"
         ):
             vertex.submit(make_job(), options, endpoint=vertex_service.address, pause_secs=0.01)
     else:
         vertex.submit(make_job(), options, endpoint=vertex_service.address, pause_secs=0.01)
-    assert [path for _, path, _ in vertex_service.asked[1:]] == [f"/v1/{name}"] * 4
+    assert [path for _, path, _ in vertex_service.asked[1:]] == [f"/v1/{name}"] * 5
+    assert "The training goes on" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -612,13 +641,26 @@ def test_what_kubectl_says_is_shown_as_it_is(
         (["--labels=team"], TRAINING, "--labels: got 'team', expected key=value"),
         (["--image=i", "--package=p"], TRAINING, "--package: got one together with --image=i, expected one of the two"),
         (["--package=no.whl"], TRAINING, "--package: got no.whl, expected an existing file"),
+        *(
+            ([f"--package={file}"], TRAINING, f"--package: got {file}, expected a wheel, an address or a requirement")
+            for file in (".", "photos/", "dist/resnet_tpu-9.tar.gz", "resnet_tpu-9.zip")
+        ),
         (["--staging_bucket=here"], TRAINING, "--staging_bucket: got here, expected a folder in a bucket"),
         ([], TRAINING[:2], "model_dir: got nothing, expected a folder in a bucket"),
         ([], (*TRAINING[:2], "--model_dir=runs/1"), "model_dir: got runs/1, expected a path in a bucket"),
         ([], (*TRAINING, "--data_dir=photos"), "data_dir: got photos, expected a path in a bucket"),
+        ([], (TRAINING[0], TRAINING[2], "photos"), "data_dir: got photos, expected a path in a bucket"),
+        ([], (*TRAINING, "gs://bucket/b"), "resnet-tpu train: got gs://bucket/b and --data_dir="),
         ([], (TRAINING[0], TRAINING[2]), "data_dir: got nothing, expected images that the job can read"),
         ([], (*TRAINING, "--init_from=runs/1"), "resnet_checkpoint: got runs/1, expected a path in a bucket"),
         ([], (*TRAINING, "--init_from=hf:timm/resnet50.a1_in1k"), "resnet_checkpoint: got hf:timm/resnet50.a1_in1k,"),
+        *(
+            ([], (*TRAINING, f"--params_override={name}=/me"), f"{name}: got /me, expected a path in a bucket")
+            for name in (
+                "lottery_results_dir", "lottery_prune_at", "lottery_reset_to", "lottery_reset_global_step_to",
+                "lth_prediction_result_dir",
+            )
+        ),
         ([], (*TRAINING, "--config_file=mine.yaml"), "config_file: got mine.yaml, expected a path in a bucket"),
         ([], (*TRAINING, "--train_batch_size=100"), "train_batch_size: got 100, expected a multiple of the 16 devices"),
         ([], (*TRAINING, "--resnet_dept=50"), "Option: got --resnet_dept, expected an option of resnet-tpu train"),
@@ -651,9 +693,15 @@ def test_bad_input_of_other_services(
     assert message in capsys.readouterr().err
 
 
-def test_a_job_fetches_published_weights_by_itself(dry_run: Callable[..., str]) -> None:
-    training = (*TRAINING, "--init_from=resnet50")
-    assert "--init_from=resnet50" in dry_run("tpu_vm", training=training)
+@pytest.mark.parametrize("option", ["--init_from=resnet50", "--params_override=lottery_reset_to=reinitialize"])
+def test_a_job_has_published_and_drawn_weights_by_itself(dry_run: Callable[..., str], option: str) -> None:
+    assert option in dry_run("tpu_vm", training=(*TRAINING, option))
+
+
+@pytest.mark.parametrize("service", SUBMIT.verbs)
+def test_photos_are_the_first_argument_as_of_train(dry_run: Callable[..., str], service: str) -> None:
+    training = ("gs://bucket/photos", TRAINING[0], TRAINING[2])
+    assert shlex.join(["resnet-tpu", "train", *training]) in dry_run(service, training=training)
 
 
 def test_neither_project_nor_credentials(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
 from resnet_tpu.cli.run_options import configure, options_of_trainings
+from resnet_tpu.cli.train import PHOTOS, with_photos
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import names_file
@@ -26,7 +27,7 @@ class _Asked:
     recipe: str
 
 
-_TRAINER = Command("resnet-tpu train", groups=options_of_trainings())
+_TRAINER = Command("resnet-tpu train", groups=options_of_trainings(), arguments=(PHOTOS,))
 
 
 def _command(name: str, example: str, options: str, *, without: Collection[str] = ()) -> Command:
@@ -82,7 +83,7 @@ def _read(given: Given, owner: type[Any]) -> _Asked:
     """Parses the options common to all jobs, those of the service, and the training's."""
     from resnet_tpu.cloud.job import JobOptions
 
-    asked = _TRAINER.parse(given.rest).values
+    asked = with_photos(_TRAINER.parse(given.rest).values)
     _check_in_bucket("config_file", asked.get("config_file", ()))
     config = configure(asked)
     _check_in_bucket("params_override", filter(names_file, asked.get("params_override", ())))

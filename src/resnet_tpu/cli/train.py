@@ -29,6 +29,15 @@ class _OnlyOptions:
     dry_run: bool = option(False, "Check options, data and weights, say what would be trained, and write nothing.")
 
 
+PHOTOS = Argument(
+    "photos",
+    "PHOTOS",
+    "A folder of images per class, or of TFRecords: the same as --data_dir. The model goes to "
+    "runs/PHOTOS, unless --model_dir says otherwise.",
+    is_required=False,
+)
+
+
 @Command(
     "resnet-tpu train",
     "Later settings override earlier ones, in this order: defaults, --recipe, --config_file, --params_override, single "
@@ -42,20 +51,12 @@ class _OnlyOptions:
         "resnet-tpu train --config_file=mine.yaml --params_override=train_batch_size=256,seed=1",
         "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
     ),
-    arguments=(
-        Argument(
-            "photos",
-            "PHOTOS",
-            "A folder of images per class, or of TFRecords: the same as --data_dir. The model goes to "
-            "runs/PHOTOS, unless --model_dir says otherwise.",
-            is_required=False,
-        ),
-    ),
+    arguments=(PHOTOS,),
     groups=[Group("in place of a training", _OnlyOptions), *options_of_trainings()],
 )
 def train(given: Given) -> None:
     """Train on images, evaluate along the way, save checkpoints; resume the run in model_dir, if there is one."""
-    only, values = given.fill(_OnlyOptions), _with_photos(given.values)
+    only, values = given.fill(_OnlyOptions), with_photos(given.values)
     config = configure(values)
     if not config.run.model_dir and (model_dir := _model_dir_for(config)):
         log.info("No --model_dir: %s", model_dir)
@@ -76,7 +77,7 @@ def train(given: Given) -> None:
     log.info("Predict with it: resnet-tpu predict %s IMAGE", shlex.quote(config.run.model_dir))
 
 
-def _with_photos(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_photos(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values, with the positional PHOTOS as `data_dir`. Raises UserError if both were given."""
     photos = values["photos"]
     if photos and "data_dir" in values:
@@ -128,7 +129,8 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
 def _kept(own: Layer, given: Mapping[str, Any]) -> Layer:
     """The options of a run that is resumed, except those of the original's pruning fork."""
     run = fitting(own, given)
-    return Layer(run.origin, {name: value for name, value in run.values.items() if OPTIONS[name].group != "lottery"})
+    lottery = {name for name, found in OPTIONS.items() if found.group == "lottery"}
+    return Layer(run.origin, {name: value for name, value in run.values.items() if name not in lottery})
 
 
 def _chosen(config: Config) -> Layer | None:

@@ -64,10 +64,12 @@ def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> N
 
 @contextlib.contextmanager
 def saying_how_to_end(command: str) -> Iterator[None]:
-    """When the program is interrupted in the block, says that the training goes on, and the command that ends it."""
+    """When the block is left before the training has ended, says that it goes on, and the command that ends it."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except TrainingFailedError:
+        raise
+    except BaseException:
         log.info("The training goes on. End it with: %s", command)
         raise
 

@@ -24,11 +24,15 @@ BARE_IMAGE = "python:3.12-slim"
 _HOST_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow 63; they and we add to it
 _DISPLAY_NAME = re.compile("[A-Za-z][-_A-Za-z0-9]{0,127}")
 _LABEL = re.compile("[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
+_FILE = re.compile(r"^\.|/|\.(tar\.\w+|tgz|zip)$")  # what pip takes for a file or a folder
 _ADDRESSES = ("git+", "http://", "https://")
 """Prefixes of the addresses from which pip can install directly."""
 
-_BUCKET_PATHS = ("model_dir", "data_dir", "resnet_checkpoint", "export_dir")
-_NO_FILES = ("", "null", "synthetic")
+_BUCKET_PATHS = (
+    "model_dir", "data_dir", "resnet_checkpoint", "export_dir", "lottery_results_dir", "lottery_prune_at",
+    "lottery_reset_to", "lottery_reset_global_step_to", "lth_prediction_result_dir",
+)  # fmt: skip
+_NO_FILES = ("", "null", "synthetic", "reinitialize")
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,9 @@ def _install(package: str) -> list[str]:
 def _package(asked: str, folder: str) -> str:
     if _is_local_wheel(asked):
         return storage.join(folder, asked.replace("\\", "/").rsplit("/", 1)[-1])
+    if not _is_wheel(asked) and "@" not in asked and not asked.startswith(_ADDRESSES) and _FILE.search(asked):
+        do = "Build one with `python -m pip wheel --no-deps .`."
+        raise UserError("--package", asked, "a wheel, an address or a requirement: the job cannot see other files", do)
     if asked.startswith(_ADDRESSES):
         return f"resnet-tpu[tpu,gcp] @ {asked}"
     if not asked:

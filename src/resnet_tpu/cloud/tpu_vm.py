@@ -73,13 +73,13 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
     slice is lost.
     """
     client = _client(endpoint)
-    forget(job.folder)
     asked = request(job, options)
     name = f"{asked['parent']}/queuedResources/{job.name}"
     what = f"TPU slice {job.slice.accelerator_type} in {options.zone}"
     do = "Change what this answer names; `resnet-tpu submit --dry_run` shows the request."
     with explained(what, role=ROLE, do=do):
         client.create_queued_resource(request=_as_message(asked))
+    forget(job.folder)  # not before: of a name that is in use, it is the log of the job that has it
     log.info("Asked for %s. Its log: %s", name, job.folder)
     if not options.follow:
         return
@@ -94,13 +94,13 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
 
 def _look(client: Any, name: str) -> Followed:
     """The state of the slice; if the service cannot be reached from here, the training counts as going on."""
-    from google.api_core.exceptions import NotFound, RetryError, ServerError
+    from google.api_core.exceptions import NotFound, RetryError, ServerError, TooManyRequests
 
     try:
         found = client.get_queued_resource(name=name).state
     except NotFound:
         return Followed("DELETED", is_over=True)
-    except (ServerError, RetryError) as error:
+    except (ServerError, RetryError, TooManyRequests) as error:
         return Followed(f"no answer: {first_line(error)}")
     words = found.failed_data.error.message
     return Followed(found.state.name + (f": {words}" if words else ""), is_over=found.state.name in _LOST)

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu.cloud.follow import saying_how_to_end
+from resnet_tpu.cloud.follow import TrainingFailedError, saying_how_to_end
 from resnet_tpu.cloud.job import Job, without_empty
-from resnet_tpu.errors import UserError, first_line, missing_extra
+from resnet_tpu.errors import first_line, missing_extra
 from resnet_tpu.options.fields import option
 from resnet_tpu.storage.gcp import explained
 
@@ -76,13 +76,13 @@ def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: 
 
 
 def _follow(look: Any, pause_secs: float) -> None:
-    from google.api_core.exceptions import ServerError
+    from google.api_core.exceptions import ServerError, TooManyRequests
 
     state = ""
     while True:
         try:
             job = look()
-        except ServerError as error:
+        except (ServerError, TooManyRequests) as error:
             log.info("No answer: %s", first_line(error))
             time.sleep(pause_secs)
             continue
@@ -94,7 +94,7 @@ def _follow(look: Any, pause_secs: float) -> None:
         if state in _BADLY:
             words = job.get("error", {}).get("message", "no reason given")
             do = f"Its log says more: gcloud ai custom-jobs stream-logs {job['name']}."
-            raise UserError(f"Job {job['name']}", f"{state}: {words}", "it to succeed", do)
+            raise TrainingFailedError(f"Job {job['name']}", f"{state}: {words}", "it to succeed", do)
         time.sleep(pause_secs)
 
 
