@@ -63,6 +63,20 @@ def test_it_names_what_is_broken(tmp_path: Path) -> None:
     assert "key.json is no file" in found["Google Cloud"]["found"]
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(RuntimeError("The TPU is in use.\nmore"), "The TPU is in use"), (AssertionError(), "no device to use")],
+)
+def test_devices_that_do_not_start(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(jax, "local_devices", fail)
+    found = {finding.name: finding for finding in findings.examine(use_tpu=False)}
+    assert (found["JAX"].state, found["JAX"].found) == ("broken", said)
+    assert "layers in C with oneDNN" not in found
+
+
 def test_a_file_in_the_place_of_a_cache_is_broken(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = str(tmp_path / "file")

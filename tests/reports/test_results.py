@@ -43,11 +43,12 @@ def test_rows_are_by_run_and_step_and_the_last_value_counts(tmp_path: Path):
     assert results([first], "loss", split="train") == [Result(first, 0, 3.0)]
 
 
-def test_folder_eval_and_single_file_stand_for_the_run(tmp_path: Path):
-    model_dir = _run(tmp_path, {5: 0.125})
+@pytest.mark.parametrize("name", ["run", "eval"])
+def test_folder_eval_and_single_file_stand_for_the_run(name: str, tmp_path: Path):
+    model_dir = _run(tmp_path / name, {5: 0.125})
     eval_dir = f"{model_dir}/eval"
     (file,) = Path(eval_dir).iterdir()
-    for path in (eval_dir, eval_dir + "/", str(file)):
+    for path in (model_dir, eval_dir, eval_dir + "/", str(file)):
         assert [row[1:] for row in results([path])] == [(5, 0.125)]
 
 

@@ -69,6 +69,24 @@ def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise RuntimeError('The TPU is already in use.')", "The TPU is already in use"),
+        ("raise AssertionError", "no device of the kind that JAX_PLATFORMS asks for"),
+    ],
+)
+def test_a_backend_of_jax_that_does_not_start(code: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    raising = compile(code, f"{Path(jax.__file__).parent}/_src/xla_bridge.py", "exec")  # which tells JAX's from others
+    assert exit_code(lambda _: exec(raising), ()) == 2
+    assert capsys.readouterr().err.startswith(f"Devices: got {said}, expected devices that JAX can use. ")
+
+
+def test_a_backend_that_jax_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(lambda _: jax.devices("abacus"), ()) == 2
+    assert capsys.readouterr().err.startswith("Devices: got Unknown backend abacus")
+
+
 @pytest.mark.parametrize("error", [aiohttp.ClientOSError(111, "refused"), OSError("Forbidden: b/bucket\nno access")])
 def test_errors_that_do_not_name_their_bucket(error: OSError, capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(error) == 2
@@ -80,6 +98,8 @@ def test_errors_that_do_not_name_their_bucket(error: OSError, capsys: pytest.Cap
     [
         jax.errors.JaxRuntimeError("INTERNAL: bug"),
         ZeroDivisionError(),
+        RuntimeError("not of a backend"),
+        AssertionError(),
         OSError(errno.EBADF, "bad descriptor"),
         SystemExit(5),
     ],

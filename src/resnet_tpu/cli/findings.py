@@ -54,9 +54,10 @@ class Finding:
 
 def examine(*, use_tpu: bool = True) -> list[Finding]:
     """Checks devices, versions, decoders, extras, disks and credentials, without network access."""
+    devices = [*_devices(use_tpu=use_tpu)]
+    layers = [] if any(one.state == "broken" for one in devices) else [*_layers()]  # which JAX must have started for
     return [
-        *_machine(), *_devices(use_tpu=use_tpu), *_versions(), *_decoders(), *_layers(), *_kernels(), *_extras(),
-        *_places(), _credentials(),
+        *_machine(), *devices, *_versions(), *_decoders(), *layers, *_kernels(), *_extras(), *_places(), _credentials(),
     ]  # fmt: skip
 
 
@@ -76,9 +77,9 @@ def _devices(*, use_tpu: bool) -> Iterator[Finding]:
     except UserError as error:  # the place of the compilation cache
         yield Finding("devices", "JAX", "broken", f"{error.what}: got {error.got}", error.do)
         return
-    except RuntimeError as error:  # a TPU that another process holds, a driver that is too old
+    except (RuntimeError, AssertionError) as error:  # a TPU that is held, a driver that is too old, no GPU for "cuda"
         do = "Stop the program that holds the device, or try --use_tpu=false or the variable JAX_PLATFORMS=cpu."
-        yield Finding("devices", "JAX", "broken", first_line(error), do)
+        yield Finding("devices", "JAX", "broken", first_line(error) if str(error) else "no device to use", do)
         return
     for kind in sorted({device.device_kind for device in devices}):
         same = [device for device in devices if device.device_kind == kind]

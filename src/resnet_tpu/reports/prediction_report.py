@@ -22,6 +22,8 @@ from resnet_tpu.reports.predictions import (
     worst_mistakes,
 )
 
+_WITH_LABELS = frozenset({"classes.csv", "confusion_matrix.png", "mistakes.png"})
+
 
 def predictions_table(predictions: Predictions, *, k: int = 3) -> Table:
     """The `k` most probable classes of each image for a terminal; wrong ones are marked."""
@@ -164,6 +166,8 @@ def write_report(
                 mistakes, images, num_wrong=num_wrong, honour_exif=honour_exif
             )
     storage.make_dir(folder)
+    for name in _WITH_LABELS - texts.keys() - figures.keys():  # of an earlier report, on other images
+        storage.remove(storage.join(folder, name))
     for name, text in texts.items():
         storage.write_text(storage.join(folder, name), text)
     for name, figure in figures.items():

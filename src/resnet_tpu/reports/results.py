@@ -79,8 +79,9 @@ def results_csv(rows: Sequence[Result], metric: str) -> str:
 def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result]:
     if not storage.exists(model_dir):
         raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
-    whole_path = not storage.is_dir(model_dir) or model_dir.rstrip("/").rsplit("/", 1)[-1] == "eval"
-    path = model_dir if whole_path or split == "train" else storage.join(model_dir, "eval")
+    inner = storage.join(model_dir, "eval")
+    is_eval = model_dir.rstrip("/").rsplit("/", 1)[-1] == "eval" and not storage.exists(inner)  # a run may be called so
+    path = model_dir if is_eval or not storage.is_dir(model_dir) or split == "train" else inner
     scalars = read_events(path) if storage.exists(path) else []
     if not scalars:
         do = f"Evaluate the run first: resnet-tpu eval {model_dir}." if split == "eval" else "Check the path."

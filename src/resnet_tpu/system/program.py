@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -87,7 +88,9 @@ def _explain(error: BaseException) -> int | None:
         _drop_output()
         return _EXIT_BROKEN_PIPE
     # A bucket's client raises OSErrors too. All these errors come from far below the code that knows what was asked.
-    if isinstance(error, Exception) and (named := buckets.named(error) or _of_files(error) or _out_of_memory(error)):
+    if isinstance(error, Exception) and (
+        named := buckets.named(error) or _of_files(error) or _out_of_memory(error) or _no_device(error)
+    ):
         _say(named)
         _drop_output()
         return 2
@@ -132,6 +135,16 @@ def _out_of_memory(error: Exception) -> UserError | None:
         return None
     do = "Lower train_batch_size or eval_batch_size (max_batch_size of a server), or raise gradient_accumulation_steps."
     return UserError("Memory of the device", first_line(error), "room for a step", do)
+
+
+def _no_device(error: Exception) -> UserError | None:
+    """The error for devices that JAX cannot use: another program holds them, or there are none; None for others."""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    if not isinstance(error, RuntimeError | AssertionError) or not any("xla_bridge" in one.filename for one in frames):
+        return None
+    do = "Stop the program that holds the device, correct or unset JAX_PLATFORMS, or see `resnet-tpu doctor`."
+    said = first_line(error) if str(error) else "no device of the kind that JAX_PLATFORMS asks for"
+    return UserError("Devices", said, "devices that JAX can use", do)
 
 
 def _drop_output() -> None:

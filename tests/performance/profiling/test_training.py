@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
+from resnet_tpu.options.config import Config
+from resnet_tpu.performance.plan import lowering
+from resnet_tpu.performance.profiling import training
 from resnet_tpu.performance.profiling.trace import find_trace, read_trace
 from resnet_tpu.system.machine import has_tpu
+from resnet_tpu.training.kernel_setting import KernelSetting
 
 STEPS = 4
 SMALL = (
@@ -65,6 +69,23 @@ def test_the_operations_are_named_by_what_they_do(profile: dict[str, Any]) -> No
     assert times == sorted(times, reverse=True)
     known = [item for item in operations if item["label"]["kind"] != "other"]
     assert sum(item["share"] for item in known) > 0.9  # the program's labels were found beside the trace
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_the_labels_are_of_the_program_that_was_traced(tuned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LoweredError(Exception):
+        pass
+
+    def train_step_of(*_: Any, kernels: Any, tuned_compiler: bool = True) -> None:
+        raise LoweredError(tuned_compiler)
+
+    for name in ("train", "publish", "find_trace", "read_trace"):
+        monkeypatch.setattr(training, name, lambda *_: "")
+    monkeypatch.setattr(training, "resolve_kernels", lambda *_: KernelSetting("plain", tuned_compiler=tuned))
+    monkeypatch.setattr(lowering, "train_step_of", train_step_of)
+    config = Config().replace(data_dir="null", num_label_classes=4, resnet_depth=20, image_size=32, num_cores=1)
+    with pytest.raises(LoweredError, match=str(tuned)):
+        training.profile_training(config, steps=STEPS)
 
 
 @pytest.mark.long

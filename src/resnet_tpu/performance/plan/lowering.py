@@ -16,13 +16,15 @@ from resnet_tpu.training.state import start_state
 from resnet_tpu.training.step import make_eval_step, train_step_of
 
 
-def lower_train_step(config: Config, mesh: Mesh, *, kernels: Kernels | None = None) -> jax.stages.Lowered:
+def lower_train_step(
+    config: Config, mesh: Mesh, *, kernels: Kernels | None = None, tuned_compiler: bool = True
+) -> jax.stages.Lowered:
     """One optimizer step of the whole batch. Counts of images and classes must be resolved, and the batch divide.
 
-    kernels: as in `train_step_of`.
+    kernels, tuned_compiler: as in `train_step_of`.
     """
     network = network_of(config, mesh)
-    step: Any = train_step_of(network, config, mesh, kernels=kernels)
+    step: Any = train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=tuned_compiler)
     state = jax.eval_shape(functools.partial(start_state, config.optimizer), *network.shapes())
     state = distributed.placed(state, distributed.replicated(mesh))
     return step.lower(state, _batch(config, config.train.train_batch_size, mesh))
