@@ -70,7 +70,7 @@ def export(given: Given) -> None:
         expected = None
         if options.verify or images or "int8" in chosen_forms(config.eval):  # reports missing data before the export
             expected = open_expected(config, images, split=options.split, num_images=options.verify_images)
-        bundle = open_bundle(export_run(config))
+        bundle = open_bundle(export_run(config, expected and expected.trained))
     console = make_console()
     console.print(files_table(bundle))
     if expected:

@@ -105,12 +105,22 @@ def test_two_exports_within_a_second_are_two_bundles_and_the_newest_counts(tmp_p
     assert newest_bundle(str(tmp_path)) == str(max(paths, key=lambda path: int(path.name)))
 
 
+def test_versions_may_begin_with_zeros(tmp_path: Path) -> None:
+    for version, name in ((1, "001"), (2, "2"), (10, "00010")):
+        write(tmp_path / "aside").rename(tmp_path / name)
+        bundle = open_bundle(str(tmp_path))
+        assert (bundle.path, bundle.version) == (str(tmp_path / name), version)
+
+
 def test_a_search_that_finds_no_bundle_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resnet_tpu.serving.export.bundle._no_bundle", pytest.fail)
     assert find_bundle(str(tmp_path)) is None
     assert find_bundle("nowhere://bucket/exported") is None
     path = write(tmp_path)
     assert find_bundle(str(tmp_path)) == find_bundle(str(path)) == str(path)
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)  # a run that was exported into its own folder
+    assert find_bundle(str(tmp_path)) is None
+    assert find_bundle(str(path)) == newest_bundle(str(tmp_path)) == str(path)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
 from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle
 from resnet_tpu.serving.export.verify import Expected, verify
 from resnet_tpu.training.predict import open_images
@@ -54,7 +55,13 @@ def test_export_shows_files_and_how_the_forms_compare(
     assert open_bundle(path).name == "resnet"
 
 
-def test_export_compares_on_a_split(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_compares_on_a_split(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_newer(_: Config) -> None:
+        pytest.fail("A training may have saved a newer checkpoint than that which the bundle is compared with.")
+
+    monkeypatch.setattr("resnet_tpu.serving.export.export.trained_of", find_newer)
     arguments = ["export", str(model_dir), str(tmp_path), "--forms=int8,onnx", "--verify_images=40", "--num_cores=1"]
     assert cli.main(arguments) == 0  # int8 is always compared
     lines = capsys.readouterr().out.splitlines()

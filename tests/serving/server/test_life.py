@@ -21,6 +21,7 @@ import pytest
 import uvicorn
 
 from resnet_tpu import cli
+from resnet_tpu.errors import UserError
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.server import accept_waiting, serve
 
@@ -260,6 +261,11 @@ def test_what_cannot_be_served_is_told_before_it_starts(
         assert f"Address: got 127.0.0.1:{port} (Address already in use)" in fails(capsys, export_dir, f"--port={port}")
     for host in ("127.0.0.1:80", "192.0.2.1"):  # the last is nobody's address
         assert "Give --host an address of this machine" in fails(capsys, export_dir, f"--host={host}", "--port=0")
+
+
+def test_an_empty_host_is_not_every_address() -> None:
+    with pytest.raises(UserError, match="host: got nothing, expected an address of this machine"):
+        ServeOptions(host="")
 
 
 def test_a_missing_extra_is_named(

@@ -106,17 +106,22 @@ def newest_bundle(folder: str) -> str:
 
 
 def find_bundle(path: str) -> str | None:
-    """The bundle that `path` refers to; None if it refers to none, like a checkpoint, or cannot be reached."""
+    """The bundle that `path` refers to; None if it refers to none, like a checkpoint, or cannot be reached.
+
+    A run that was exported into its own folder is a run.
+    """
+    from resnet_tpu.checkpoints import folders  # JAX, which a server with ONNX Runtime does without
+
     with contextlib.suppress(UserError):
-        return _search(path)
+        return None if folders.steps_of_run(path) else _search(path)
     return None
 
 
 def _search(folder: str) -> str | None:
     if is_bundle(folder):
         return folder
-    versions = sorted((int(name) for name in storage.list_dir(folder) if name.isdecimal()), reverse=True)
-    paths = (storage.join(folder, str(version)) for version in versions)
+    versions = sorted((name for name in storage.list_dir(folder) if name.isdecimal()), key=int, reverse=True)
+    paths = (storage.join(folder, version) for version in versions)
     return next(filter(is_bundle, paths), None)
 
 

@@ -31,17 +31,18 @@ _PACKAGES: dict[Form, tuple[tuple[str, ...], str]] = {
 _DEFAULT_FORMS: tuple[Form, ...] = ("stablehlo", "onnx", "savedmodel")
 
 
-def export_run(config: Config) -> str:
+def export_run(config: Config, trained: Trained | None = None) -> str:
     """Exports the newest checkpoint of `model_dir` to `export_dir` and returns the path of the bundle.
 
-    Of several processes the first one writes, and all return the path. Raises UserError.
+    trained: the checkpoint, where it was loaded already. Of several processes the first one writes, and all return the
+    path. Raises UserError.
     """
     if not config.eval.export_dir:
         raise UserError("export_dir", "nothing", "a folder for bundles", "Give --export_dir=FOLDER.")
     check_export(config.eval)
     with hosts.connected(config.run):
-        trained = trained_of(config)
-        path = hosts.from_first(lambda: export_model(trained, config))
+        found = trained or trained_of(config)
+        path = hosts.from_first(lambda: export_model(found, config))
     log.info("Exported to %s", path)
     return path
 

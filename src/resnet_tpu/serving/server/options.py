@@ -64,6 +64,8 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         convert_fields(self)
+        if not self.host:  # which the system would take for all addresses
+            raise UserError("host", "nothing", "an address of this machine", "Leave it out, or give 0.0.0.0 for all.")
         if self.max_images_per_request > self.max_queue:
             expected = f"at most max_queue, {self.max_queue}"
             raise UserError("max_images_per_request", self.max_images_per_request, expected, "Change one of them.")
