@@ -14,9 +14,10 @@ from PIL import Image
 import resnet_tpu as rt
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import pretrained, published
+from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
 from resnet_tpu.models.arrays import leaf_at
-from resnet_tpu.options.network import create_network
+from resnet_tpu.options.network import create_network, network_of
 from resnet_tpu.serving.server.images import decode
 from tests.checkpoints.test_torch_pickle import save_zip, tensor
 
@@ -90,6 +91,20 @@ def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatc
     assert (options["weights_licence"], options["eval_preprocessing"]) == ("bsd-3-clause", "pil")
     image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)  # its centre is cropped, not resized
     np.testing.assert_array_equal(model.logits(image), file.logits(image))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_averages_of_a_run_are_used_where_it_says_so(wanted: bool, tmp_path: Path) -> None:
+    config = rt.Config().replace(
+        resnet_depth=8, resnet_width=4, image_size=16, num_label_classes=2, moving_average_decay=0.9, bn_momentum=0.0,
+        export_moving_average=wanted,
+    )  # fmt: skip
+    params, batch_stats = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), network_of(config).shapes())
+    kept = {"params": params, "batch_stats": batch_stats}
+    averages = kept | {"params": params | {"dense": params["dense"] | {"bias": np.arange(2, dtype=np.float32)}}}
+    run = str(tmp_path / "run")
+    write_model_dir(run, config, {"step": 7, "momentum": params, **kept, "ema": averages}, ["a", "b"])
+    assert rt.load_model(run).logits(IMAGES[0]).tolist() == [[0, 1] if wanted else [0, 0]]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_importing_is_light_and_the_names_are_those_of_the_api() -> None:
         _ = rt.load_modle  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_one_prediction_whatever_the_image_comes_in(photos: Path, run: tuple[rt.Config, list]) -> None:
+def test_one_prediction_whatever_the_image_comes_in(photos: Path, run: tuple[rt.Config, list], tmp_path: Path) -> None:
     model = rt.load_model(run[0].run.model_dir)
     path = photos / "dark" / "0.png"
     pixels = np.asarray(Image.open(path))
@@ -64,6 +64,9 @@ def test_one_prediction_whatever_the_image_comes_in(photos: Path, run: tuple[rt.
         np.testing.assert_array_equal(model.predict(image).probabilities, found.probabilities)
     several = model.predict([path, pixels, Image.open(photos / "bright" / "1.png")])
     np.testing.assert_allclose(several.probabilities[:2], found.probabilities.repeat(2, 0), atol=1e-6)
+    np.save(tmp_path / "two.npy", np.stack([pixels] * 2))
+    mapped = np.load(tmp_path / "two.npy", mmap_mode="r")
+    assert (model.predict(mapped).names, model.predict(mapped[0]).names) == (["image 0", "image 1"], ["image 0"])
     grey = np.asarray(Image.open(path).convert("L"))
     np.testing.assert_array_equal(model.logits(grey), model.logits(np.stack([grey] * 3, -1)))
     np.testing.assert_array_equal(model.logits(np.array([str(path)], object)), model.logits(path))

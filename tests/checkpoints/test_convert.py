@@ -22,6 +22,7 @@ import yaml
 
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.models.arrays import Arrays, leaves
@@ -113,14 +114,15 @@ def test_to_tf1_and_back_all_bits_are_the_same(options: dict[str, Any]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("preprocessing", [pytest.param("tf", marks=pytest.mark.long), "pil"])
 def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same(preprocessing: str) -> None:
-    seen = {"image_size": 32, "crop_pct": 0.95, "resize_method": "bilinear", "eval_preprocessing": preprocessing}
+    seen = {"crop_pct": 0.95, "resize_method": "bilinear", "eval_preprocessing": preprocessing}
     arrays = make_run("run", **TORCH_SHAPED, mean_rgb=(0.5, 0.4, 0.3), **seen)
-    convert("run", "in/weights.safetensors")
+    convert("run", "in/weights.safetensors", "--image_size=48")
     convert("in/weights.safetensors", "back")
     zeros = jax.tree.map(jnp.zeros_like, arrays["momentum"])
     assert_same_arrays("back", arrays | {"step": jnp.int32(0), "momentum": zeros})
     config = json.loads(Path("back/config.json").read_text())
-    expected = {"pool_padding": "symmetric", "project_first_group": False, "mean_rgb": [0.5, 0.4, 0.3], **seen}
+    seen |= {"image_size": 48, "mean_rgb": [0.5, 0.4, 0.3]}
+    expected = {"pool_padding": "symmetric", "project_first_group": False, **seen}
     assert {name: config[name] for name in expected} == expected
     assert Path("back/labels.txt").read_text().split() == CLASSES
 
@@ -262,7 +264,7 @@ def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: p
         ),
         (["run", "new", "--to=tf1", "--params_override=num_label_classes=5"], "params/dense/bias: [3] there, [5] here"),
         (["run", "new", "--to=tf1", "--labels=labels.txt"], "labels: got labels.txt, expected no labels with --to=tf1"),
-        (["run", "new.safetensors", "--image_size=64"], "image_size: got 64, expected no image_size with --to=safe"),
+        (["run", "new", "--to=tf1", "--image_size=64"], "image_size: got 64, expected no image_size with --to=tf1"),
         (["tf1", "new", "--labels=tf1/model.ckpt-7.index"], "Names: got tf1/model.ckpt-7.index, which is not text"),
         (["--inspect", "tf1", "new"], "--inspect: got target, expected SRC alone."),
         (["tf1", "new", "--params_override=resnet_dept=34"], "Did you mean resnet_depth"),
@@ -281,14 +283,42 @@ def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixt
     assert message in fails(capsys, *arguments)
 
 
-def test_weights_without_a_classifier_are_for_training_only(capsys: pytest.CaptureFixture[str]) -> None:
-    make_run("run", **TORCH_SHAPED)
-    convert("run", "whole.safetensors")
-    arrays = safetensors.numpy.load_file("whole.safetensors")
+@pytest.mark.parametrize("target", ["there", "link", "."])
+def test_an_empty_folder_is_filled_and_links_to_it_stay(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stays the same folder, it may be a volume, or the current folder of a shell."""
+    write_tf1()
+    root, there = Path.cwd(), Path("there").absolute()
+    there.mkdir()
+    Path("link").symlink_to("there")
+    number = there.stat().st_ino
+    monkeypatch.chdir(there if target == "." else root)
+    convert(str(root / "tf1"), target)
+    assert {path.name for path in there.iterdir()} == {"checkpoints", "config.json", "labels.txt"}
+    assert there.stat().st_ino == number
+    assert Path(root, "link").is_symlink()
+    assert {path.name for path in root.iterdir()} == {"tf1", "there", "link"}
+
+
+def test_a_link_to_a_folder_to_be_made_stays() -> None:
+    write_tf1()
+    Path("link").symlink_to("there")
+    convert("tf1", "link")
+    assert Path("link").is_symlink()
+    assert Path("there/config.json").exists()
+
+
+def test_weights_without_a_classifier_are_for_training_only(
+    three_kinds: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = safetensors.numpy.load_file(three_kinds.folders["torch"] / "model.safetensors")
     safetensors.numpy.save_file({name: arrays[name] for name in arrays if "fc" not in name}, "body.safetensors")
     assert "got no classifier, expected a whole network" in fails(capsys, "body.safetensors", "new")
     convert("--inspect", "body.safetensors")
     assert "no classifier" in capsys.readouterr().out
+    yes_or_no = {name: arrays[name][:1] for name in ("fc.weight", "fc.bias")}
+    safetensors.numpy.save_file(arrays | yes_or_no, "one.safetensors")
+    message = "Weights one.safetensors: got a classifier with one output, expected an output for each class. Start"
+    assert message in fails(capsys, "one.safetensors", "new")
 
 
 def test_what_the_original_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,9 +327,19 @@ def test_what_the_original_does_not_do_is_said(capsys: pytest.CaptureFixture[str
     assert "The original has no pool_padding=symmetric, only same" in (said := capsys.readouterr().err)
     assert "The original has no eval_preprocessing=pil, only tf" in said
     assert "resnetd_shortcut" not in said
+    assert "pruned" not in said
     make_run("pooled", resnet_depth=18, resnetd_shortcut=True)
     convert("pooled", "pooled_tf1", "--to=tf1")
     assert "The original has no resnetd_shortcut=True, only False" in capsys.readouterr().err
+
+
+def test_a_pruned_network_s_masks_are_said_to_be_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = make_run("run")
+    kernel = arrays["params"]["stem"]["conv"]["kernel"]
+    masks = {"stem": {"conv": {"kernel": np.ones(kernel.shape, bool)}}}
+    write_model_dir("pruned", Config().replace(num_label_classes=3, **TINY), arrays | {"masks": masks}, CLASSES)
+    convert("pruned", "pruned_tf1", "--to=tf1")
+    assert "pruned_tf1 has no place for the masks of a pruned network" in capsys.readouterr().err
 
 
 def test_inspect_shows_what_is_there_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -355,11 +395,11 @@ def test_what_timm_reads() -> None:
     make_run("run", **TIMM)
     with MetricsWriter("run") as writer:
         writer.write("eval", {6: {"top_1_accuracy": 0.5}, 7: {"top_1_accuracy": 0.875}})
-    convert("run", "folder", "--to=timm", "--params_override=weights_licence=apache-2.0")
+    convert("run", "folder", "--to=timm", "--image_size=160", "--params_override=weights_licence=apache-2.0")
     described = json.loads(Path("folder/config.json").read_text())
     assert (described["architecture"], described["num_classes"]) == ("resnet18", 3)
     assert described["label_names"] == CLASSES
-    expected = {"input_size": [3, 32, 32], "interpolation": "bicubic", "crop_pct": 0.95, "license": "apache-2.0"}
+    expected = {"input_size": [3, 160, 160], "interpolation": "bicubic", "crop_pct": 0.95, "license": "apache-2.0"}
     assert expected.items() <= described["pretrained_cfg"].items()
     card = Path("folder/README.md").read_text()
     properties = yaml.safe_load(card.split("---\n")[1])

@@ -138,10 +138,21 @@ def test_a_file_here_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.Monk
     Path("resnet50").mkdir()
     assert pretrained.fetch("resnet50") is None
     assert pretrained.fetch("runs/resnet50") is None
-    with pytest.raises(UserError, match="got resnet50, a folder of nothing"):
-        weights.locate("resnet50")
+    Path("resnet50/model.safetensors").touch()
+    assert weights.locate("resnet50").path == "resnet50/model.safetensors"
     with pytest.raises(UserError, match=r"got resnet5O, which does not exist.* Did you mean resnet50"):
         weights.locate("resnet5O")
+
+
+def test_a_new_run_may_have_the_name_of_the_weights_that_it_starts_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("published.safetensors").touch()
+    found = pretrained.Pretrained("published.safetensors", "ResNet-18", 11.7, None, "bsd-3-clause")
+    monkeypatch.setitem(PRETRAINED, "resnet18", found)
+    Path("resnet18/checkpoints").mkdir(parents=True)
+    assert weights.locate("resnet18").path == "published.safetensors"
 
 
 def test_names_of_the_table_are_published(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ NETWORKS: list[dict[str, Any]] = [
     *({"resnet_depth": depth, **RS} for depth in (50, 101, 420)),
     {"resnet_depth": 18, "replace_stem_max_pool": True},
     {"resnet_depth": 18, "use_resnetd_stem": True},
+    {"resnet_depth": 18, "use_resnetd_stem": True, "resnet_width": 7},
     {"resnet_depth": 18, "project_first_group": False},
     {"resnet_depth": 34, "project_first_group": False, "replace_stem_max_pool": True},
     {"resnet_depth": 20, "project_first_group": False},

@@ -232,6 +232,24 @@ def test_timm_s_config_beside_the_weights(tmp_path: Path) -> None:
     options = torch.options_of(_state_dict(_network()), path)
     assert (options["mean_rgb"], options["stddev_rgb"]) == ((0.5, 0.5, 0.5), (0.2, 0.3, 0.4))
     assert torch.read_class_names(path) == _CLASSES
+    plain = {"num_classes": 3, "in_chans": 3, "act_layer": "relu", "global_pool": "avg", "output_stride": 32}
+    path = _config(tmp_path, architecture="resnet18", pretrained_cfg=pretrained, model_args=plain | {"aa_layer": None})
+    assert torch.options_of(_state_dict(_network()), path) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("act_layer", "silu", "relu"), ("global_pool", "max", "avg"), ("output_stride", 16, "32"),
+        ("aa_layer", "blurpool", "null"),
+    ],
+)  # fmt: skip
+def test_arguments_of_timm_that_no_array_shows_are_refused(
+    name: str, value: object, expected: str, tmp_path: Path
+) -> None:
+    path = _config(tmp_path, architecture="resnet18", pretrained_cfg={}, model_args={"num_classes": 3, name: value})
+    with pytest.raises(UserError, match=f"model_args in .*: got {name} {value}, expected {name} {expected}"):
+        torch.options_of(_state_dict(_network()), path)
 
 
 def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
@@ -259,13 +277,15 @@ def test_another_program_s_config_tells_nothing(tmp_path: Path) -> None:
 
 def test_which_file(tmp_path: Path) -> None:
     assert torch.find_file("a/b.pth") == "a/b.pth"
-    assert torch.find_file("gs://a/b.safetensors") == "gs://a/b.safetensors"
+    assert torch.find_file("memory://a/b.safetensors") == "memory://a/b.safetensors"
     assert torch.find_file("a/model.ckpt-100") is None
     assert torch.find_file(str(tmp_path)) is None
     (tmp_path / "pytorch_model.bin").touch()
     assert torch.find_file(str(tmp_path)) == str(tmp_path / "pytorch_model.bin")
     (tmp_path / "model.safetensors").touch()
     assert torch.find_file(str(tmp_path)) == str(tmp_path / "model.safetensors")
+    folder = tmp_path.rename(tmp_path.with_suffix(".pt"))
+    assert torch.find_file(str(folder)) == str(folder / "model.safetensors")
 
 
 def _write(path: Path, entries: Mapping[str, Any], data: bytes, size: int | None = None) -> str:

@@ -195,14 +195,21 @@ def test_reads_what_torch_load_reads(zipped: bool, tmp_path: Path) -> None:
         "channels_last": values.float().contiguous(memory_format=torch.channels_last),
         "part": values[1, ::2],
         "parameter": torch.nn.Parameter(values.float()),
+        "parameter with an attribute": torch.nn.Parameter(values.float()),
         "scalar": torch.tensor(3),
         "empty": torch.zeros(0, 3),
     }
+    state_dict["parameter with an attribute"].tag = "a"
     content = {
         "model": OrderedDict(state_dict),
         "args": argparse.Namespace(lr=0.1, output=Path("a"), device=torch.device("cpu"), dtype=torch.float32),
         "best": np.float64(0.7),
         "size": torch.Size([1, 2]),
+        "classes": {"a"},
+        "frozen": frozenset("a"),
+        "odd": [1j, bytearray(b"a")],
+        "kinds": list(kinds),
+        "by": {(1, 2): 3, None: 4, 0.5: 5, True: 6},
         "optimizer": {"state": {0: {"momentum_buffer": torch.ones(3)}}},
     }
     path = tmp_path / "w.pth"

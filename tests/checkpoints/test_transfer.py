@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from resnet_tpu.checkpoints import tf1_names
 from resnet_tpu.checkpoints.transfer import check_structure, start_from, take_over
@@ -104,6 +105,18 @@ def test_every_kind_gives_way_to_a_new_head(kind: Kind, three_kinds: Any) -> Non
     assert_equal(params, {**three_kinds.arrays["params"], "dense": new[0]["dense"]})
     head = {"ours": "params/dense/kernel", "tf1": "dense/kernel", "torch": "fc.weight"}[kind]
     assert f"initial value kept: {head}: [32, 3] there, [32, 5] here" in str(report)
+
+
+def test_a_classifier_that_says_yes_or_no_gives_way_too(three_kinds: Any, tmp_path: Path) -> None:
+    arrays = safetensors.numpy.load_file(three_kinds.folders["torch"] / "model.safetensors")
+    arrays |= {name: arrays[name][:1] for name in ("fc.weight", "fc.bias")}
+    safetensors.numpy.save_file(arrays, tmp_path / "one.safetensors")
+    network, weights = make_network(num_classes=2), open_weights(str(tmp_path / "one.safetensors"))
+    assert take_over(config_of(), weights).data.num_label_classes is None
+    new = arrays_of(network, 2)
+    params, _, report = start_from(network, weights, *new)
+    assert_equal(params, {**three_kinds.arrays["params"], "dense": new[0]["dense"]})
+    assert "initial value kept: fc.weight: [32, 1] there, [32, 2] here" in str(report)
 
 
 def test_the_initial_arrays_are_left_as_they_were(write_bundle: WriteBundle) -> None:

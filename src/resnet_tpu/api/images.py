@@ -60,7 +60,8 @@ class ImageSource:
         origin, number = self._origins[i]
         if isinstance(origin, FileSource):
             return origin.where(number)  # which is the name of its sample too
-        return os.fspath(getattr(origin, "filename", "") or f"image {i}")
+        named = isinstance(origin, Image.Image) and getattr(origin, "filename", "")  # a memory-mapped array has it too
+        return os.fspath(named or f"image {i}")
 
     def where(self, i: int) -> str:
         """What image `i` is called."""

@@ -54,8 +54,8 @@ def convert(
     folder with a checkpoint of the original, with the same; `safetensors`, a file with torchvision's names, in which
     averages replace the weights unless export_moving_average is off; `timm`, a folder with such a file and what timm
     and the hub need beside it. Default: `safetensors` when `target` has that suffix, else `model_dir`.
-    labels: a text file with one class name per line. image_size: of a `model_dir`; default: that of the weights where a
-    file records it, else 224.
+    labels: a text file with one class name per line. image_size: in pixels, not for `tf1`; default: that of the
+    weights where a file records it, else 224.
     overrides: values of options that the source does not record.
     Raises UserError when the source is not weights or damaged, options contradict it, or `target` already exists.
     """
@@ -76,6 +76,12 @@ def convert(
     if config.optimizer.keeps_average and "ema" not in arrays:  # of an override
         arrays["ema"] = {name: arrays[name] for name in ("params", "batch_stats")}
     require_finite(arrays, weights.source, "Take an earlier checkpoint.")
+    if "masks" in arrays and to != "model_dir":
+        log.warning(
+            "%s has no place for the masks of a pruned network. Masked weights are 0 in it, but a training that "
+            "continues from it changes them.",
+            target,
+        )
     if to == "model_dir":
         write_model_dir(target, config, arrays, class_names)
     elif to == "tf1":
@@ -96,9 +102,8 @@ def convert(
 
 def _check_fit(to: Form, **options: Any) -> None:
     """Raises UserError for an option for which the format to be written has no place."""
-    forms = {"labels": ("model_dir", "safetensors", "timm"), "image_size": ("model_dir",)}
     for name, value in options.items():
-        if value and to not in forms[name]:
+        if value and to == "tf1":
             raise UserError(name, value, f"no {name} with --to={to}, which has no place for it", "Leave it out.")
 
 
@@ -127,11 +132,14 @@ def check_target(target: str, to: Form) -> None:
 
 def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str, Any]) -> Config:
     """The options of the run that the weights come from, as far as recorded or given; else the defaults."""
+    if weights.options.get("num_label_classes") == 1:
+        do = "Start a training from it: resnet-tpu train --init_from=FILE."
+        raise UserError(f"Weights {weights.source}", "a classifier with one output", "an output for each class", do)
     config = Config().replace(**weights.options)
     if weights.kind != "ours":
-        config = config.replace(
-            image_size=image_size or weights.options.get("image_size", IMAGE_SIZE), **_training_options(weights)
-        )
+        config = config.replace(image_size=weights.options.get("image_size", IMAGE_SIZE), **_training_options(weights))
+    if image_size:
+        config = config.replace(image_size=image_size)
     config = config.replace(**overrides)
     if config.data.num_label_classes is None:
         do = "Start a training from it: resnet-tpu train --init_from=FILE."
@@ -236,7 +244,13 @@ def _new_folder(target: str) -> Iterator[str]:
     if storage.is_remote(target):
         yield target
         return
-    path = Path(storage.absolute(target))
-    with storage.folder_aside(str(path.parent), path.name) as aside:
+    path = Path(storage.absolute(target)).resolve()  # a link stays, and leads to what is written
+    is_there = path.is_dir()  # an empty folder stays too: it may be a volume, or the current folder
+    with storage.folder_aside(str(path if is_there else path.parent), path.name) as aside:
         yield aside
-        Path(aside).rename(path)
+        if is_there:
+            for written in Path(aside).iterdir():
+                written.rename(path / written.name)
+            Path(aside).rmdir()
+        else:
+            Path(aside).rename(path)

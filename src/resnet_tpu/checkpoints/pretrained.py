@@ -95,15 +95,16 @@ timm's a1 and a2 arXiv:2110.00476, table 3, at 224 px.
 """
 
 
-def fetch(name: str) -> tuple[str, dict[str, Any]] | None:
+def fetch(name: str, *, whatever_is_here: bool = False) -> tuple[str, dict[str, Any]] | None:
     """Where the weights called `name` are now, and the options that their files do not record; None for no such name.
 
-    What must be downloaded is downloaded once. A file or folder of that name takes precedence over published weights.
+    What must be downloaded is downloaded once. A file or folder of that name takes precedence over published weights,
+    except with `whatever_is_here`.
     Raises UserError when nothing is published under that name, or it cannot be reached or is damaged.
     """
     if name.startswith(HUB):
         return hub.fetch(name.removeprefix(HUB), name)
-    if name not in PRETRAINED or storage.exists(name):
+    if name not in PRETRAINED or (storage.exists(name) and not whatever_is_here):
         return None
     found = PRETRAINED[name]
     location, origin = found.location, found.location

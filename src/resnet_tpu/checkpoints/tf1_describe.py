@@ -88,9 +88,9 @@ def _deduce(shapes: Shapes) -> dict[str, Any] | None:
         return None
     options: dict[str, Any] = {"num_label_classes": dense[1], "stem": "imagenet" if convs[0][0] == 7 else "small"}
     width = convs[0][3]
-    if convs[0][0] == convs[2][0] == 3 and convs[2][3] == 2 * width:
+    if convs[0][0] == convs[2][0] == 3 and convs[2][3] in (2 * width, 2 * width + 1):
         options |= {"stem": "imagenet", "use_resnetd_stem": True}
-        width *= 2
+        width = convs[2][3]
     if any(name.startswith("evonorm") for name in shapes):
         running = "evonorm/moving_variance" in shapes
         options |= {"pre_activation": True, "norm_act_layer": "evonorm_b0" if running else "evonorm_s0"}

@@ -45,6 +45,8 @@ _NOTED = (
     "resnet_depth", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool", "se_ratio", "pool_padding",
     "mean_rgb", "stddev_rgb",
 )  # fmt: skip
+_PLAIN = {"act_layer": "relu", "global_pool": "avg", "output_stride": 32, "aa_layer": None}
+"""Those of timm's `model_args` that change what is computed but leave no trace in the arrays, as they are here."""
 _DO = "Copy or download it again."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
@@ -60,7 +62,7 @@ def find_file(path: str) -> str | None:
 
     None where the name is not that of a PyTorch file.
     """
-    if path.endswith(_SUFFIXES):
+    if path.endswith(_SUFFIXES) and not storage.is_dir(path):
         return path
     names = storage.list_dir(path)
     return next((storage.join(path, name) for name in _IN_FOLDERS if name in names), None)
@@ -183,6 +185,7 @@ def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
     pretrained = config.get("pretrained_cfg")
     if not isinstance(pretrained, dict):
         return {}
+    _check_model_args(config.get("model_args"), file)
     size, method = pretrained.get("input_size"), pretrained.get("interpolation")
     for name, known in (("interpolation", OPTIONS["resize_method"].choices), ("crop_mode", ("center",))):
         if (value := pretrained.get(name, known[0])) not in known:
@@ -196,6 +199,14 @@ def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
         "crop_pct": pretrained.get("crop_pct"),
         "resize_method": method if method in OPTIONS["resize_method"].choices else None,
     }
+
+
+def _check_model_args(given: object, file: str) -> None:
+    """Raises UserError where timm would make a network that computes something else of the same arrays."""
+    for name, value in given.items() if isinstance(given, dict) else ():
+        if name in _PLAIN and value not in (None, _PLAIN[name]):
+            do = "Give weights that were trained without it."
+            raise UserError(f"model_args in {file}", f"{name} {value}", f"{name} {_PLAIN[name] or 'null'}", do)
 
 
 def _parse(text: str | bytes, path: str) -> dict[str, Any]:

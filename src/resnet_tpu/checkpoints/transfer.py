@@ -110,7 +110,8 @@ def check_structure(model: ModelConfig, image_size: int, weights: Weights, *, bu
     """
     if weights.kind == "tf1":
         but = (*but, "resnetd_shortcut")  # pooling leaves no trace in the variables
-    theirs = Config().replace(**weights.options)
+    # without the classes: there may be one, of a classifier that says yes or no
+    theirs = Config().replace(**{name: value for name, value in weights.options.items() if name != "num_label_classes"})
     there, here = _structure(theirs.model, theirs.data.image_size), _structure(model, image_size)
     differ = [name for name in there if there[name] != here[name] and name not in but]
     if differ:

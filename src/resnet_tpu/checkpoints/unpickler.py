@@ -6,6 +6,7 @@ with plain keys, and the few names that weights need are stand-ins, which only n
 name is an error. The work is in proportion to the file. Source: torch/_weights_only_unpickler.py of PyTorch 2.13.
 """
 
+import itertools
 import pickle
 import pickletools
 from collections.abc import Callable
@@ -76,20 +77,22 @@ def _mapping(pairs: object = (), *_: object) -> dict[str | int, object]:
     """What `OrderedDict` makes."""
     if not isinstance(pairs, (list, tuple)) or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs):
         raise pickle.UnpicklingError("a dictionary that is not made of pairs")
-    return {_checked_key(key): value for key, value in pairs}
+    return {key: value for key, value in pairs if _is_key(key)}
 
 
-def _checked_key(key: object) -> str | int:
-    if type(key) is str or (type(key) is int and abs(key) < _MOST_KEY):
-        return key
-    raise pickle.UnpicklingError(f"a key that is neither text nor a whole number below 2^60, but {type(key).__name__}")
+def _is_key(key: object) -> bool:
+    """Whether a key can be that of weights or lead to them; what lies under another is left out."""
+    return type(key) is str or (type(key) is int and abs(key) < _MOST_KEY)
 
 
 # options, best accuracies and the like
 _UNUSED = (
-    ("argparse", "Namespace"), ("pathlib", "PosixPath"), ("torch", "Size"), ("torch", "device"), ("torch", "float32"),
-    ("torch", "float16"), ("torch", "bfloat16"), ("numpy", "dtype"), ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "scalar"), ("_codecs", "encode"), ("collections", "Counter"),
+    ("argparse", "Namespace"), ("torch", "Size"), ("torch", "device"), ("numpy", "dtype"),
+    ("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("_codecs", "encode"),
+    ("collections", "Counter"), *itertools.product(("pathlib", "pathlib._local"), ("PosixPath", "WindowsPath")),
+    *itertools.product(("builtins", "__builtin__"), ("set", "frozenset", "complex", "bytearray")),
+    *(("torch", kind) for kind in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
+                                   "uint8", "bool")),
 )  # fmt: skip
 
 _STAND_INS: dict[tuple[str, str], _Function | _StorageType] = {
@@ -97,6 +100,7 @@ _STAND_INS: dict[tuple[str, str], _Function | _StorageType] = {
     ("torch._utils", "_rebuild_tensor"): _Function(_rebuild_tensor),
     ("torch._utils", "_rebuild_tensor_v2"): _Function(_rebuild_tensor),
     ("torch._utils", "_rebuild_parameter"): _Function(_first),
+    ("torch._utils", "_rebuild_parameter_with_state"): _Function(_first),
     ("torch.nn.parameter", "Parameter"): _Function(_first),
     **{("torch", f"{name}Storage"): _StorageType(np.dtype(dtype)) for name, dtype in _DTYPES.items()},
     **dict.fromkeys(_UNUSED, _Function(lambda *_: _Unused())),
@@ -217,7 +221,8 @@ class Unpickler:
         if type(target := self._stack[-1]) is not dict or len(items) % 2:
             raise pickle.UnpicklingError(f"keys and values for a {type(target).__name__}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            target[_checked_key(key)] = value
+            if _is_key(key):
+                target[key] = value
 
     def _find(self, module: object, name: object) -> _Function | _StorageType:
         if type(module) is not str or type(name) is not str:

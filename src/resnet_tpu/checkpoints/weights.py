@@ -124,8 +124,7 @@ def locate(path: str) -> Found:
     it is none of these.
     """
     if fetched := pretrained.fetch(path):
-        path, told = fetched
-        return replace(locate(path), told=told)
+        return _told(*fetched)
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
     with contextlib.suppress(UserError):
@@ -135,8 +134,15 @@ def locate(path: str) -> Found:
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
         return Found("torch", file)
+    # the model_dir of a new training may have the name of the weights that it starts from
+    if storage.is_dir(path) and (fetched := pretrained.fetch(path, whatever_is_here=True)):
+        return _told(*fetched)
     versions = (storage.join(path, str(version)) for version in store.steps_in(path))
     raise _no_weights(next(filter(_other_folder, versions), path))
+
+
+def _told(path: str, told: Mapping[str, Any]) -> Found:
+    return replace(locate(path), told=told)
 
 
 def _no_weights(path: str) -> UserError:

@@ -29,7 +29,7 @@ class ConvertOptions:
     )
     image_size: int | None = option(
         None,
-        "Side in pixels of the images that the model_dir is for. Default: as SRC tells, else 224.",
+        "Side in pixels of the images that the network is for. Default: as SRC tells, else 224.",
         at_least=8,
     )
 
