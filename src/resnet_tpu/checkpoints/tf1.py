@@ -101,7 +101,7 @@ def _fill(
     network: Network, names: Mapping[str, Leaf], variables: Mapping[str, np.ndarray], suffix: str
 ) -> dict[str, Arrays]:
     """The variables in `names`, each with `suffix` added to its name, in their places in the network."""
-    filled: Any = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
+    filled: Any = network.shape_trees()
     for name, (collection, path) in names.items():
         parent = leaf_at(filled, (collection, path[:-1]))
         what, shape = f"Checkpoint variable {name}{suffix}", list(parent[path[-1]].shape)

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
+from google.protobuf import message
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints.foreign import unreadable
 from resnet_tpu.checkpoints.tf1_table import make_table, read_table
+from resnet_tpu.data.records.messages import message_classes
 from resnet_tpu.data.records.tfrecord import masked_crc
 from resnet_tpu.errors import UserError
 
@@ -45,20 +46,8 @@ message_type {
 """
 
 
-def _message_classes() -> tuple[Any, Any]:
-    """The message classes of the header and of an entry, in a pool of their own, apart from TensorFlow's."""
-    file = text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto())
-    for field in (field for owner in file.message_type for field in owner.field):
-        field.label = field.label or field.LABEL_OPTIONAL
-        field.type = field.TYPE_MESSAGE if field.type_name else field.type
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    names = ("tensorflow.BundleHeader", "tensorflow.BundleEntry")
-    header, entry = (message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
-    return header, entry
-
-
-_Header, _Entry = _message_classes()
+_MESSAGES = message_classes(_SCHEMA)
+_Header, _Entry = _MESSAGES["BundleHeader"], _MESSAGES["BundleEntry"]
 
 # TensorFlow's numbers for the types
 _DTYPES = {

@@ -139,8 +139,7 @@ def _difference(options: Mapping[str, Any], shapes: Shapes) -> str | None:
         network = create_network(model, num_classes=options["num_label_classes"], image_size=ANY_IMAGE_SIZE)
     except UserError as error:  # squeeze-and-excite in a basic block, and the like
         return error.expected
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats}
+    trees = network.shape_trees()
     expected = {name: leaf_at(trees, leaf).shape for name, leaf in tf_names(network).items()}
     for name in [*expected, *shapes]:
         if expected.get(name) != shapes.get(name):

@@ -40,12 +40,11 @@ def tf_names(network: Network) -> dict[str, Leaf]:
 
     Layers are numbered as they are created, a projection before the convolutions of its block.
     """
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats}
+    trees = network.shape_trees()
     counts: Counter[str] = Counter()
     names: dict[str, Leaf] = {}
-    for path in _layers(params, ()):
-        kind, variables = _kind(path, _at(params, path))
+    for path in _layers(trees["params"], ()):
+        kind, variables = _kind(path, _at(trees["params"], path))
         layer = f"{kind}_{counts[kind]}" if counts[kind] else kind
         counts[kind] += 1
         for variable, collection, leaf in variables:

@@ -260,8 +260,7 @@ def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], 
     """Raises UserError for the first array that is missing, of another shape, or not of the network of `options`."""
     model = ModelConfig(**{name: value for name, value in options.items() if name != "num_label_classes"})
     network = create_network(model, num_classes=options.get("num_label_classes", 1), image_size=ANY_IMAGE_SIZE)
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats}
+    trees = network.shape_trees()
     expected = {
         name: leaf_at(trees, leaf).shape
         for name, leaf in torch_names(network).items()

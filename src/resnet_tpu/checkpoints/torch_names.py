@@ -33,7 +33,7 @@ def torch_names(network: Network) -> dict[str, Leaf]:
         do = "Leave pre_activation out, or choose another format."
         raise UserError("pre_activation", True, "False, as in torchvision and timm", do)
     names: dict[str, Leaf] = {}
-    for collection, shapes in zip(("params", "batch_stats"), network.shapes(), strict=True):
+    for collection, shapes in network.shape_trees().items():
         for name, _ in leaves(shapes):
             *module, variable = name.split("/")
             prefix = _module_name(tuple(module), pools_shortcut=network.model.resnetd_shortcut)

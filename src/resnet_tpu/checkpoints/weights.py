@@ -75,8 +75,7 @@ class Weights:
             return tf_names(network)
         if self.kind == "torch":
             return torch.torch_names(network)
-        params, batch_stats = network.shapes()
-        names = (name for name, _ in leaves({"params": params, "batch_stats": batch_stats}))
+        names = (name for name, _ in leaves(network.shape_trees()))
         return {name: (name.split("/")[0], tuple(name.split("/")[1:])) for name in names}
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, configure, fitting, options_of_runs
+from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, configure, configure_like, fitting, options_of_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
-from resnet_tpu.options.overrides import Layer, read_run
+from resnet_tpu.options.overrides import Layer
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ def predict(given: Given) -> None:
     if options.form:
         do = f"Export it first: resnet-tpu export {shlex.quote(checkpoint)} exported, and give exported."
         raise UserError("form", options.form, "no form for a checkpoint: only bundles have forms", do)
-    own = read_run(checkpoint)
-    config = configure(values, own and fitting(own, values))
+    config = configure_like(checkpoint, values)
 
     from resnet_tpu.training.predict import predict as predict_images
 

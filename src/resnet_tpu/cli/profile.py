@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
-from resnet_tpu.cli.run_options import check_data, configure, fitting, options_of_trainings
+from resnet_tpu.cli.run_options import check_data, configure_like, options_of_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
-from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
 
@@ -54,8 +53,7 @@ class TrainOptions:
 def profile_input(given: Given) -> None:
     """Images per second of the input, CPU time by stage, what the step needs, and what would help."""
     options = given.fill(InputOptions)
-    own = read_run(given.values.get("model_dir", ""))
-    config = configure(given.values, own and fitting(own, given.values))
+    config = configure_like(given.values.get("model_dir", ""), given.values)
     check_data(config, without="for a step without images")
     storage.check_file(options.picture)
 
@@ -91,8 +89,7 @@ def profile_input(given: Given) -> None:
 def profile_train(given: Given) -> None:
     """Trace a few training steps for TensorBoard, and sum up where their time goes."""
     options = given.fill(TrainOptions)
-    own = read_run(given.values.get("model_dir", ""))
-    config = configure(given.values, own and fitting(own, given.values))
+    config = configure_like(given.values.get("model_dir", ""), given.values)
 
     from resnet_tpu.performance.profiling import report, training
 

@@ -8,7 +8,7 @@ from resnet_tpu.cli.arguments import Group, OtherName
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option, option
-from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml
 from resnet_tpu.recipes import find_recipe
 
 CONCERNS = {
@@ -92,6 +92,12 @@ def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
     name = given.get("recipe")
     recipe = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
     return merge(Config(), [*([below] if below else []), *recipe, *layers_of(given)])[0]
+
+
+def configure_like(model_dir: str, given: Mapping[str, Any]) -> Config:
+    """The same, with the options of the run in `model_dir` as defaults, if there is one."""
+    run = read_run(model_dir)
+    return configure(given, run and fitting(run, given))
 
 
 def layers_of(given: Mapping[str, Any]) -> list[Layer]:

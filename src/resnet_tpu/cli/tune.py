@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu.cli.arguments import Command, Given, Group
-from resnet_tpu.cli.run_options import configure, fitting, options_of_trainings
+from resnet_tpu.cli.run_options import configure_like, options_of_trainings
 from resnet_tpu.options.fields import option
-from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ class TuneOptions:
 def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""
     options = given.fill(TuneOptions)
-    own = read_run(given.values.get("model_dir", ""))
-    config = configure(given.values, own and fitting(own, given.values))
+    config = configure_like(given.values.get("model_dir", ""), given.values)
     if not config.data.location:
         config = config.replace(data_dir="null")
 

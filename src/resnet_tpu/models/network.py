@@ -42,6 +42,10 @@ class Network:
         """(params, batch_stats) as `jax.ShapeDtypeStruct`s."""
         return copy_dicts(_shapes(self._structure))
 
+    def shape_trees(self) -> dict[str, Arrays]:
+        """The same as in a checkpoint: by `params` and `batch_stats`."""
+        return dict(zip(("params", "batch_stats"), self.shapes(), strict=True))
+
     def apply(
         self,
         params: Arrays,

@@ -239,9 +239,8 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         return _Origin(arrays, all_kept(kernels_of(arrays["params"], layers)), 0)
     found = find_named(path)
     if store.is_checkpoint(found):
-        params, batch_stats = network.shapes()
         checkpoint = store.load_all(found)
-        store.check_shapes(found, checkpoint.arrays, {"params": params, "batch_stats": batch_stats})
+        store.check_shapes(found, checkpoint.arrays, network.shape_trees())
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
     variables = tf1.read_checkpoint(found)
     restored = tf1.from_tf1(network, variables)

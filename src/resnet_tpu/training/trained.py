@@ -77,8 +77,7 @@ def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
     meta = store.read_meta(path)
     config = config_of(meta)
     network = network_of(config)
-    params, batch_stats = distributed.placed(network.shapes(), distributed.replicated(mesh))
-    shapes = {"params": params, "batch_stats": batch_stats}
+    shapes = distributed.placed(network.shape_trees(), distributed.replicated(mesh))
     if moving_average and config.optimizer.keeps_average:
         checkpoint = store.load(path, {"ema": shapes})
         arrays = checkpoint.arrays["ema"]

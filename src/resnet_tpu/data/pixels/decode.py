@@ -14,6 +14,7 @@ The pixels are those of the original program (TensorFlow's decoder and its kerne
 * PNG, BMP, GIF (first frame), WebP and TIFF are accepted too; transparency is dropped.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Literal
 
@@ -163,18 +164,13 @@ def _fill(
     else:
         library = native.load()
         facts = library.read_facts(encoded) if library else None
+        choose = functools.cache(choose)  # asked again for the same size, it must not draw new random numbers
         if library and facts and not (honour_exif and facts.may_be_turned and _orientation(encoded) != UPRIGHT):
             _check_pixels(facts.height, facts.width, max_pixels)
             window = choose(facts.height, facts.width)
             if library.resize_jpeg(encoded, window, out, mirrored=mirrored, method=method):
                 return
-
-            def choose_again(height: int, width: int) -> Window:  # without drawing new random numbers
-                return window if (height, width) == (facts.height, facts.width) else choose(height, width)
-
-            image = _decode_window(encoded, choose_again, honour_exif, max_pixels)
-        else:
-            image = _decode_window(encoded, choose, honour_exif, max_pixels)
+        image = _decode_window(encoded, choose, honour_exif, max_pixels)
     resize_to_uint8(image, out, mirrored=mirrored, method=method)
 
 

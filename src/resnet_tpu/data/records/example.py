@@ -4,8 +4,9 @@ import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple, TypeVar
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
+from google.protobuf import message
 
+from resnet_tpu.data.records.messages import message_classes
 from resnet_tpu.errors import UserError
 
 Feature = bytes | str | int | float | Sequence[bytes] | Sequence[str] | Sequence[int] | Sequence[float]
@@ -37,19 +38,7 @@ message_type { name: "Example" field { name: "features" number: 1 type_name: ".t
 """
 
 
-def _example_class() -> Any:
-    """The message class `tensorflow.Example`, in a pool of its own: TensorFlow may register the same names."""
-    file = text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto())
-    for owner in file.message_type:
-        for field in [*owner.field, *(field for nested in owner.nested_type for field in nested.field)]:
-            field.label = field.label or field.LABEL_OPTIONAL
-            field.type = field.TYPE_MESSAGE if field.type_name else field.type
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-_Example = _example_class()
+_Example = message_classes(_SCHEMA)["Example"]
 _Features: Any = type(_Example().features)
 
 _LABELLING = (b"image/class/label", b"image/class/text", b"image/class/synset")
