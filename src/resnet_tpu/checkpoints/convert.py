@@ -125,7 +125,9 @@ def check_target(target: str, to: Form) -> None:
             raise UserError("Target", target, f"a file called *{_SUFFIX}", f"Write {target}{_SUFFIX}.")
         taken = storage.exists(target)
     else:
-        taken = bool(storage.list_dir(target)) or (storage.exists(target) and not storage.is_dir(target))
+        # of what `folder_aside` wrote when it was killed, the next call of it removes the rest
+        names = [name for name in storage.list_dir(target) if not (name[0] == "." and name.endswith(".partial"))]
+        taken = bool(names) or (storage.exists(target) and not storage.is_dir(target))
     if taken:
         raise UserError("Target", f"{target}, which already exists", "a new path", "Choose another, or remove it.")
 
@@ -249,7 +251,7 @@ def _new_folder(target: str) -> Iterator[str]:
     with storage.folder_aside(str(path if is_there else path.parent), path.name) as aside:
         yield aside
         if is_there:
-            for written in Path(aside).iterdir():
+            for written in sorted(Path(aside).iterdir(), key=Path.is_dir):  # checkpoints last: they make it a run
                 written.rename(path / written.name)
             Path(aside).rmdir()
         else:
