@@ -39,6 +39,9 @@ def test_photos_of_another_split_that_were_trained_on_are_counted(
     remember_photos(model_dir, open_source(data, "train"))  # trained on both, as a run that was resumed
     warn_of_seen(model_dir, open_source(data, "test"), "test")
     assert caplog.records[1].getMessage() == record.getMessage()
+    photos.rename(tmp_path / "others")  # photos of the same names elsewhere are others
+    warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "others")), "test"), "test")
+    assert len(caplog.records) == 2
 
 
 def test_splits_that_folders_give_are_not_remembered(photos: Path, tmp_path: Path) -> None:
@@ -47,7 +50,7 @@ def test_splits_that_folders_give_are_not_remembered(photos: Path, tmp_path: Pat
     assert not list(tmp_path.glob("*.json"))
 
 
-@pytest.mark.parametrize("content", ["[", "7", "[7]"])
+@pytest.mark.parametrize("content", ["[", "7", "[7]", '{"a": [7]}'])
 def test_a_damaged_list_of_photos_is_as_none(
     content: str, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,6 +71,8 @@ def test_eval_and_predict_warn(
     shutil.copytree(coloured_photos, more)
     for folder in more.iterdir():
         shutil.copy(folder / "00.jpg", folder / "000.jpg")
+    seen = Path(run, "training_photos.json")
+    seen.write_text(seen.read_text().replace(str(coloured_photos), str(more)))  # as if it had been trained on these
     assert cli.main(["eval", run, f"--data_dir={more}", "--num_cores=1"]) == 0
     assert "validation photos, so the accuracy will be too high" in capsys.readouterr().err
     assert cli.main(["predict", run, f"--data_dir={more}", "--split=test", "--num_cores=1"]) == 0

@@ -132,7 +132,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
 def _kind(outcomes: Sequence[Outcome]) -> str:
     """What `paper_curve` calls this way of pruning.
 
-    Raises UserError for several ways, several networks, or several trainings of one seed.
+    Raises UserError for several ways, several networks, or several re-trainings of one seed at a level.
     """
     pruned = [outcome for outcome in outcomes if outcome.method != UNPRUNED]
     kinds, methods = {_kind_of(outcome) for outcome in pruned}, {family_of(outcome.method) for outcome in pruned}
@@ -143,13 +143,13 @@ def _kind(outcomes: Sequence[Outcome]) -> str:
         raise UserError("Experiments", got, "one network, pruned in one way", "Combine those that belong together.")
     if not kinds:
         raise UserError("Experiments", "no pruned network", "one at least", "Run `prune` to its end first.")
-    for group in _groups(outcomes):
+    for group in _groups(pruned):
         by_seed: dict[int, str] = {}
         for outcome in group:
             if (other := by_seed.setdefault(outcome.seed, outcome.model_dir)) != outcome.model_dir:
                 got = f"two of seed {outcome.seed}: {other} and {outcome.model_dir}"
                 do = "Combine those that differ in nothing but their seeds."
-                raise UserError("Experiments", got, "one training of each seed at a level", do)
+                raise UserError("Experiments", got, "one re-training of each seed at a level", do)
     return kinds.pop()
 
 

@@ -1,5 +1,6 @@
 """The photos that a run was trained on, kept where no folder says it: one photo more shares all of them out anew."""
 
+import contextlib
 import json
 import logging
 
@@ -18,16 +19,18 @@ _FILE = "training_photos.json"
 def remember_photos(model_dir: str, source: Source) -> None:
     """Adds the training photos to those that the run in `model_dir` has seen, if they were shared out by chance."""
     if isinstance(source, FolderSource) and source.is_shared_out and hosts.is_first():
-        before = _photos_seen(model_dir)
-        if new := {*source.names} - before:
-            storage.write_text(storage.join(model_dir, _FILE), json.dumps(sorted(before | new)) + "\n")
+        seen, folder = _photos_seen(model_dir), storage.absolute(source.location)
+        names = {*seen.get(folder, ()), *source.names}
+        if len(names) > len(seen.get(folder, ())):
+            text = json.dumps(seen | {folder: sorted(names)}) + "\n"
+            storage.write_text(storage.join(model_dir, _FILE), text)
 
 
 def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
     """Warns of photos of a split other than `train` that the run in `model_dir` was trained on."""
     if split == "train" or not (isinstance(source, FolderSource) and source.is_shared_out and hosts.is_first()):
         return
-    seen = _photos_seen(model_dir)
+    seen = {*_photos_seen(model_dir).get(storage.absolute(source.location), ())}
     if number := sum(name in seen for name in source.names):
         log.warning(
             "The run was trained on %d of these %d %s photos, so the accuracy will be too high: photos were added to "
@@ -37,10 +40,10 @@ def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
         )  # fmt: skip
 
 
-def _photos_seen(model_dir: str) -> set[str]:
+def _photos_seen(model_dir: str) -> dict[str, list[str]]:
+    """The names of the photos by their folder; none where they are not kept, or damaged: only a warning is lost."""
     path = storage.join(model_dir, _FILE)
-    try:
-        found = checked_json.parse(storage.read_text(path)) if storage.exists(path) else []
-    except ValueError:  # damaged: the photos are only missing in a warning
-        found = []
-    return {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()
+    with contextlib.suppress(ValueError):
+        if storage.exists(path):
+            return checked_json.as_kind(dict[str, list[str]], checked_json.parse(storage.read_text(path)), _FILE)
+    return {}
