@@ -136,7 +136,6 @@ def test_the_table_tells_true_sizes(name: str) -> None:
 def test_a_file_here_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("resnet50").mkdir()
-    assert pretrained.fetch("resnet50") is None
     assert pretrained.fetch("runs/resnet50") is None
     Path("resnet50/model.safetensors").touch()
     assert weights.locate("resnet50").path == "resnet50/model.safetensors"

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from resnet_tpu import storage
 from resnet_tpu.checkpoints import hub, published
 
 HUB = "hf:"
@@ -95,16 +94,15 @@ timm's a1 and a2 arXiv:2110.00476, table 3, at 224 px.
 """
 
 
-def fetch(name: str, *, whatever_is_here: bool = False) -> tuple[str, dict[str, Any]] | None:
+def fetch(name: str) -> tuple[str, dict[str, Any]] | None:
     """Where the weights called `name` are now, and the options that their files do not record; None for no such name.
 
-    What must be downloaded is downloaded once. A file or folder of that name takes precedence over published weights,
-    except with `whatever_is_here`.
+    What must be downloaded is downloaded once.
     Raises UserError when nothing is published under that name, or it cannot be reached or is damaged.
     """
     if name.startswith(HUB):
         return hub.fetch(name.removeprefix(HUB), name)
-    if name not in PRETRAINED or (storage.exists(name) and not whatever_is_here):
+    if name not in PRETRAINED:
         return None
     found = PRETRAINED[name]
     location, origin = found.location, found.location

@@ -116,14 +116,12 @@ def travelling(weights: Weights) -> dict[str, Any]:
 
 
 def locate(path: str) -> Found:
-    """The weights that `path` means; published ones that it names are fetched first, see `pretrained.fetch`.
+    """The weights that `path` means; published ones of that name are fetched where none are here.
 
     `path` is a `model_dir` or checkpoint of ours; a TF1 checkpoint (prefix, one of its files, or a folder of them); a
     `.safetensors` or `.pth` file, or a folder with one as Hugging Face's hub has it; or a name. Raises UserError when
     it is none of these.
     """
-    if fetched := pretrained.fetch(path):
-        return _told(*fetched)
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
     with contextlib.suppress(UserError):
@@ -133,15 +131,11 @@ def locate(path: str) -> Found:
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
         return Found("torch", file)
-    # the model_dir of a new training may have the name of the weights that it starts from
-    if storage.is_dir(path) and (fetched := pretrained.fetch(path, whatever_is_here=True)):
-        return _told(*fetched)
+    if fetched := pretrained.fetch(path):  # though the model_dir of a new training may have this name
+        path, told = fetched
+        return replace(locate(path), told=told)
     versions = (storage.join(path, str(version)) for version in store.steps_in(path))
     raise _no_weights(next(filter(_other_folder, versions), path))
-
-
-def _told(path: str, told: Mapping[str, Any]) -> Found:
-    return replace(locate(path), told=told)
 
 
 def _no_weights(path: str) -> UserError:

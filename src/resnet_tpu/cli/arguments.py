@@ -113,6 +113,15 @@ class Given:
         return owner(**{name: options[name].convert(self.values[name]) for name in options if name in self.values})
 
 
+def _name_in(written: str) -> str:
+    return written.lstrip("-").replace("-", "_")
+
+
+def _negated(name: str) -> str:
+    """The option that `noname` or `no_name` turns off, if it is one."""
+    return name.removeprefix("no").removeprefix("_")
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: its positional arguments and its options. As a decorator, it turns a function into a verb.
@@ -184,8 +193,8 @@ class Command:
                 yield None, word
                 continue
             written, equals, value = word.partition("=")
-            name = "help" if written == "-h" else written.lstrip("-").replace("-", "_")
-            negated = name.removeprefix("no").removeprefix("_")
+            name = "help" if written == "-h" else _name_in(written)
+            negated = _negated(name)
             if name not in self.options and name.startswith("no") and self._is_bool(negated) and not equals:
                 yield negated, "false"
                 continue
@@ -205,9 +214,8 @@ class Command:
 
     def _is_option(self, word: str) -> bool:
         """Whether a word is an option of this command, and so not the value of the one before it."""
-        name = word.partition("=")[0].lstrip("-").replace("-", "_")
-        negated = name.removeprefix("no").removeprefix("_")
-        return word.startswith("--") and (name in (*self.options, *_HELPS) or self._is_bool(negated))
+        name = _name_in(word.partition("=")[0])
+        return word.startswith("--") and (name in (*self.options, *_HELPS) or self._is_bool(_negated(name)))
 
     def _is_bool(self, name: str) -> bool:
         return name in _HELPS or (name in self.options and bool in self.options[name].kinds)
