@@ -44,9 +44,9 @@ trainings are only named here: [their page](options.md) explains them. `--some_n
 ABOUT_MODELS = """
 # Every network
 
-`--resnet_depth` chooses a network, and a few options vary it. *Parameters* are in millions. *GFLOP* are those of the
-convolutions and the classifier for one image of that many px, two for each multiplication with its addition; a training
-step takes three times as many. If timm has the network, its name there follows: weights of such a network
+`--resnet_depth` chooses a network, and a few options vary it. *Parameters* are in millions. *GFLOP* counts the
+convolutions and the classifier for one image of that size, two operations for a multiplication with its addition; a
+training step takes three times as many. If timm has the network, its name there follows: weights of such a network
 [convert](convert.md) in both directions, torchvision's too. The last column has those that can be [downloaded by
 name](finetune.md#weights-by-name).
 """
@@ -63,8 +63,8 @@ The networks of the [recipes of these names](regularisation.md#resnet-rs): `use_
 
 ABOUT_WEIGHTS = """
 All are for the 1,000 classes of ImageNet; `resnet-tpu models` lists them too, with their sources. *Top-1* is the
-accuracy in % that was published with them, where that is known for sure. Every other ResNet of timm's on Hugging Face's
-hub has a name as well, `hf:OWNER/NAME`.
+accuracy in % that was published with them, where that is known for sure. Other weights on Hugging Face's hub, of the
+networks above that timm has, are named `hf:OWNER/NAME`.
 """
 
 ABOUT_OPTIONS = """

@@ -56,7 +56,7 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
 
 
 def _for_devices(precision: str, mesh: Mesh) -> str:
-    """The default. In float32 on TPUs it is the plain layers, which compute what the original does to the last bits."""
+    """The default. In float32 on TPUs it is the plain layers, which compute what the original does, up to rounding."""
     platform = mesh.devices.flat[0].platform
     if platform == "tpu" and precision == "bfloat16":
         return "fused"

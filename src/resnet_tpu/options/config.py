@@ -306,7 +306,7 @@ class OptimizerConfig:
     weight_decay: float = option(1e-4, "L2 coefficient on all parameters but batch norm's.", at_least=0)
     decay_batch_norm: bool = option(False, "weight_decay acts on batch norm's scale and bias too.")
     enable_lars: bool = option(
-        False, "LARS with its polynomial schedule instead of momentum SGD; for batches of 8192 and more."
+        False, "LARS with its polynomial schedule instead of momentum SGD; for batches of 16384 and more."
     )
     poly_rate: float = option(0.0, "Peak learning rate of LARS. Default 0: by train_batch_size.", at_least=0)
     label_smoothing: float = option(0.0, "Fraction of the target spread evenly over all classes.", at_least=0)

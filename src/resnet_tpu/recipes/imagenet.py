@@ -37,10 +37,9 @@ RANDAUGMENT = {"randaugment-8": 8, "randaugment-32": 32}
 def cloud(name: str) -> Config:
     """`resnet-tpu train --recipe=v3-32 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
 
-    ResNet-50 on ImageNet with the batch size for a TPU slice, 91 epochs, to at least 76 % top-1. The original's timings
-    leave out the first epoch. The rule behind the original's files is 128 images per core, at most 32768 in all;
-    from 16384 on with LARS and label smoothing. The whole training is one loop, cut by steps_per_eval; the values of
-    single steps are not recorded.
+    ResNet-50 on ImageNet with the batch size for a TPU slice, 91 epochs. The original reports at least 76 % top-1. The
+    rule behind the original's files is 128 images per core, at most 32768 in all; from 16384 on with LARS and label
+    smoothing. Evaluation and metrics come every 1,251 steps.
     Raises UserError for a slice that is not in `CLOUD`.
     """
     cores = look_up("TPU slice", name, CLOUD)
@@ -53,7 +52,7 @@ def modern(name: str) -> Config:
 
     ResNet-50 on ImageNet for a TPU slice of a later generation: batch, 91 epochs, learning rate and LARS are those of
     the original's slice with as many cores. On v4 and v5p, where two cores are one device, batch
-    norm sees 256 images. An evaluation every five epochs; metrics every 100 steps, about ten seconds.
+    norm sees 256 images. An evaluation every five epochs; metrics every 100 steps, a few seconds.
     Raises UserError for a slice that is not in `MODERN`.
     """
     config = _by_batch(min(128 * look_up("TPU slice", name, MODERN), 32768))

@@ -34,7 +34,7 @@ def cifar() -> Config:
     ResNet-20 on CIFAR-10, 182 epochs with the rates of the pruning paper's CIFAR program. These are 71108 steps of
     batch 128 at rate 0.1 from the first, a tenth of it from epoch 91 and a hundredth from 136 on; plain momentum, L2 of
     2e-4 on batch norm too; images shifted by up to 4 pixels and mirrored, evaluated whole. They are normalised by
-    mean and standard deviation of the data set, the paper's each by its own. Source: arXiv:2003.02389.
+    mean and standard deviation of the data set; the paper normalises each image by its own. Source: arXiv:2003.02389.
     """
     return Config().replace(
         resnet_depth=20,
