@@ -29,6 +29,7 @@ from benchmarks import script
 from resnet_tpu.checkpoints import store
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import compare
+from resnet_tpu.pruning.outcome import PHASES
 from resnet_tpu.reports.metrics import metrics_path, read_metrics
 from resnet_tpu.system.cpu_time import cpu_secs_of_process
 
@@ -137,12 +138,14 @@ def _write_json(path: Path, content: Any) -> None:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """The model_dirs of trainings that have begun."""
-    return sorted(path.parent for path in folder.rglob(store.FOLDER) if store.steps_in(str(path)))
+    """The model_dirs of trainings that have begun; `prune` writes a checkpoint before the options."""
+    begun = (path.parent for path in folder.rglob(store.FOLDER) if store.steps_in(str(path)))
+    return sorted(model_dir for model_dir in begun if (model_dir / "config.json").exists())
 
 
 def pack(folder: Path, packed: Path) -> None:
-    """Saves each training's newest checkpoint, those to rewind to, and thinned metrics; and a table of all."""
+    """Saves each training's newest checkpoint, those to rewind to, thinned metrics, and a table of all."""
+    packed.mkdir(parents=True, exist_ok=True)
     table: list[tuple[Any, ...]] = [("run", "step", "of", "evaluated at step", "top_1_accuracy")]
     for model_dir in _runs(folder):
         name = model_dir.relative_to(folder)
@@ -164,6 +167,7 @@ def pack(folder: Path, packed: Path) -> None:
         table.append((str(name), steps[-1], config["train_steps"], last["step"], last["top_1_accuracy"]))
     starts = _starts(folder)
     _write_json(packed / STARTS, starts)
+    _copy_phases(folder, packed)
     with (packed / "progress.csv").open("w") as file:
         csv.writer(file, lineterminator="\n").writerows(table)
     for line in table:
@@ -188,6 +192,15 @@ def unpack(packed: Path, folder: Path) -> None:
         run_name = str(path.relative_to(packed)).removesuffix(".tar.xz")
         Path(metrics_path(str(folder / run_name))).write_text((packed / f"{run_name}.jsonl").read_text())
     _write_json(folder / STARTS, _starts(packed))
+    _copy_phases(packed, folder)
+
+
+def _copy_phases(source: Path, target: Path) -> None:
+    """Copies what `prune --combine` reads, which a `prune` that is done does not write again."""
+    for path in source.rglob(PHASES):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import nbformat
 import numpy as np
 import pytest
 from nbclient import NotebookClient
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -90,3 +91,11 @@ def test_what_is_stored_is_fit_to_be_shown(path: Path) -> None:
             for target in LINK.findall(cell.source):
                 assert "://" in target or (path.parent / target).exists(), target
     assert pictures
+
+
+@pytest.mark.parametrize("name", ["photos", "scale"])
+@pytest.mark.parametrize("extra", ["tpu,", "cuda,", ""])
+def test_pip_can_read_the_extras_that_are_installed_in_colab(name: str, extra: str) -> None:
+    cells = "".join(cell.source for cell in read(ROOT / "notebooks" / f"{name}.ipynb").cells)
+    (extras,) = re.findall(r'extras = f"(.*)"', cells)
+    assert Requirement(f"resnet-tpu{extras.format(extra=extra)}").extras >= {*filter(None, extra.split(","))}

@@ -64,3 +64,14 @@ def test_work_done_in_one_precision_is_continued_in_another(tmp_path: Path, monk
     monkeypatch.setattr(rewinding, "_run", lambda folder, arguments: started.append(arguments))
     rewinding.run(tmp_path, "float32")
     assert started == list(rewinding.commands("float32"))[1:]
+
+
+def test_what_combine_reads_travels_with_a_pack(tmp_path: Path) -> None:
+    first, packed, second = (tmp_path / name for name in ("first", "packed", "second"))
+    (first / "pruned_0" / "begun" / store.FOLDER / "7").mkdir(parents=True)  # as yet without options
+    (first / "pruned_0" / "phases.csv").write_text("model_dir\n")
+    second.mkdir()
+    rewinding.pack(first, packed)
+    rewinding.unpack(packed, second)
+    assert (second / "pruned_0" / "phases.csv").read_text() == "model_dir\n"
+    assert len((packed / "progress.csv").read_text().splitlines()) == 1

@@ -226,6 +226,15 @@ def _config(folder: Path, **content: Any) -> str:
     return str(folder / "model.safetensors")
 
 
+def test_timm_s_older_config_is_one_dict(tmp_path: Path) -> None:
+    told = {"mean": [0.5] * 3, "std": [0.2, 0.3, 0.4], "input_size": [3, 128, 128], "crop_pct": 0.95}
+    path = _config(tmp_path, architecture="resnet18", label_names=_CLASSES, pretrained_cfg=told)
+    options, names = torch.options_of(_state_dict(_network()), path), torch.read_class_names(path)
+    path = _config(tmp_path, architecture="resnet18", labels=_CLASSES, **told)
+    assert options == torch.options_of(_state_dict(_network()), path) and options["image_size"] == 128
+    assert names == torch.read_class_names(path) == _CLASSES
+
+
 def test_timm_s_config_beside_the_weights(tmp_path: Path) -> None:
     pretrained = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.3, 0.4], "input_size": [3, 224, 224]}
     path = _config(tmp_path, architecture="resnet18", label_names=_CLASSES, pretrained_cfg=pretrained)

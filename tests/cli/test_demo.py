@@ -8,11 +8,14 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from resnet_tpu import cli
 from resnet_tpu.data.prepare.digits import write_digits
+from resnet_tpu.options.config import Config
+from resnet_tpu.training.run import lengths_of
 
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="the demo's digits come with the extra [demo]")
 
@@ -33,6 +36,23 @@ def test_digits_are_read_with_at_least_97_percent(tmp_path: Path) -> None:
     assert (report / "test" / "mistakes.png").exists()  # of any size, as there may be no mistakes
     with (report / "test" / "predictions.csv").open() as file:
         assert len(list(csv.reader(file))) == 1 + 188  # the test share of 1797 scans in ten classes
+
+
+def test_few_photos_get_a_small_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(12):
+            pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{name}{number}.jpg")
+    configs: list[Config] = []
+
+    def stop(config: Config) -> None:
+        configs.append(config)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("resnet_tpu.training.loop.train", stop)
+    assert cli.main(["demo", f"--data_dir={tmp_path / 'photos'}", f"--output_dir={tmp_path / 'out'}"]) == 130
+    assert lengths_of(configs[0].replace(num_train_images=18)).per_eval == 1
 
 
 def test_digits_are_written_once(tmp_path: Path) -> None:

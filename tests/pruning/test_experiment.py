@@ -16,7 +16,9 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import prune_run
 from resnet_tpu.pruning.levels import plan_levels
 from resnet_tpu.pruning.options import Experiment
+from resnet_tpu.pruning.outcome import read_outcomes
 from resnet_tpu.pruning.phase import Phase, Unpruned, config_at
+from resnet_tpu.pruning.report import report_experiment
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.training.loop import train
@@ -389,3 +391,23 @@ def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--combine: got levels, expected --output_dir alone" in capsys.readouterr().err
     assert cli.main([*words, "--retrain=fine_tunning"]) == 2
     assert "Did you mean fine_tuning" in capsys.readouterr().err
+
+
+def test_a_pruned_network_has_seen_the_photos_of_the_unpruned_one(dense: Path, tmp_path: Path) -> None:
+    shutil.copytree(dense, tmp_path / "run")
+    (tmp_path / "run" / "training_photos.json").write_text('{"/photos": ["a/1.jpg"]}\n')
+    _, pruned = prune_run(tmp_path / "run", tmp_path / "out", experiment(levels=1))
+    assert "a/1.jpg" in Path(pruned.model_dir, "training_photos.json").read_text()
+
+
+def test_what_is_combined_is_what_was_pruned(dense: Path, tmp_path: Path) -> None:
+    shutil.copytree(dense, tmp_path / "run")
+    report_experiment(prune_run(tmp_path / "run", tmp_path / "out", experiment(levels=1)), str(tmp_path / "out"))
+    steps = tmp_path / "run" / store.FOLDER
+    shutil.copytree(steps / f"{LAST}", steps / f"{LAST + 1}")  # as if it had been trained on
+    with pytest.raises(UserError, match=rf"got step {LAST + 1}, expected step {LAST}, as in"):
+        read_outcomes([str(tmp_path / "out")])
+    shutil.rmtree(steps / f"{LAST + 1}")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match=rf"no evaluation at step {LAST}"):
+        read_outcomes([str(tmp_path / "out")])

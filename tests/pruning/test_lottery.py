@@ -178,6 +178,7 @@ def test_all_files_of_a_training_are_set_aside_with_it(before: Path, tmp_path: P
     shutil.copytree(before, tmp_path, dirs_exist_ok=True)
     (tmp_path / "checkpoint_iter_final").write_text(str(tmp_path / store.FOLDER / str(LAST)))
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "training_photos.json").write_text("{}")
     rows = (tmp_path / "metrics.jsonl").read_text()
     assert train(tmp_path, *procedure("lr_rewinding", before), "--mode=train", f"--train_steps={EARLY}") == 0
     former = tmp_path / "former.1"
@@ -190,6 +191,7 @@ def test_all_files_of_a_training_are_set_aside_with_it(before: Path, tmp_path: P
     assert (tmp_path / f"checkpoint_iter_{LAST}").read_text().startswith(str(before))  # a copy, not its own
     assert not list(tmp_path.glob("events.out.*"))
     assert not (tmp_path / "eval").exists()
+    assert (former / "training_photos.json").exists() and not (tmp_path / "training_photos.json").exists()
 
 
 @pytest.mark.long

@@ -51,6 +51,11 @@ def test_seeds_are_put_together() -> None:
     assert summarise(reversed(OUTCOMES))[-1] == rows[0]
 
 
+def test_an_unpruned_network_that_two_parts_trained_counts_once() -> None:
+    again = [dataclasses.replace(one, model_dir=f"other/{one.seed}") for one in OUTCOMES if one.retrain == UNPRUNED]
+    assert summarise([*OUTCOMES, *again]) == summarise(OUTCOMES)
+
+
 def test_levels_of_one_method_stay_apart() -> None:
     """Every level of prune_global removes the same share of what is left: all have the same name."""
     share = [dataclasses.replace(one, method="prune_global_20") for one in OUTCOMES if one.retrain == "lr_rewinding"]
@@ -204,4 +209,5 @@ def test_curves_of_the_paper_are_found() -> None:
 def test_networks_of_the_paper(depth: int, size: int, classes: int, name: str | None) -> None:
     config = Config().replace(resnet_depth=depth, image_size=size, num_label_classes=classes)
     assert paper_network(config) == name
-    assert paper_network(config.replace(resnet_width=8)) is None
+    for other in ({"resnet_width": 8}, {"pre_activation": True}, {"se_ratio": 0.25}):
+        assert paper_network(config.replace(**other)) is None

@@ -1,15 +1,19 @@
 """Photos that were trained on are found again when they turn up in another split."""
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.split import split_files
-from resnet_tpu.options.config import DataConfig
-from resnet_tpu.training.photos_seen import remember_photos, warn_of_seen
+from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.photos_seen import pass_on_photos, remember_photos, warn_of_seen
 
 
 @pytest.fixture
@@ -42,6 +46,32 @@ def test_photos_of_another_split_that_were_trained_on_are_counted(
     photos.rename(tmp_path / "others")  # photos of the same names elsewhere are others
     warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "others")), "test"), "test")
     assert len(caplog.records) == 2
+
+
+def test_weights_take_along_what_they_were_trained_on(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    data = DataConfig(data_dir=str(photos))
+    remember_photos(str(first), open_source(data, "train"))
+    pass_on_photos("no/run", str(second))
+    assert not list(second.iterdir())
+    pass_on_photos(str(first / "checkpoints" / "7"), str(second))
+    (photos / "b" / "0.jpg").touch()
+    warn_of_seen(str(second), open_source(data, "validation"), "validation")
+    assert "The run was trained on" in caplog.text
+
+
+def test_a_training_from_weights_has_seen_their_photos(
+    tiny: Callable[..., Config], trained_dir: Path, coloured_photos: Path, tmp_path: Path
+) -> None:
+    others = str(shutil.copytree(coloured_photos, tmp_path / "others"))
+    data: dict[str, Any] = {"data_dir": others, "num_label_classes": None, "num_train_images": None}
+    train(tiny(tmp_path / "run", **data, num_eval_images=None, train_steps=1, resnet_checkpoint=str(trained_dir)))
+    seen = json.loads((tmp_path / "run" / "training_photos.json").read_text())
+    assert seen.keys() == {str(coloured_photos), others}
 
 
 def test_splits_that_folders_give_are_not_remembered(photos: Path, tmp_path: Path) -> None:

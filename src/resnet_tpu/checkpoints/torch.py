@@ -182,7 +182,8 @@ def _read_notes(path: str) -> dict[str, Any]:
 
 def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
     """What timm's config.json says, by our names; nothing for others' files of that name."""
-    pretrained = config.get("pretrained_cfg")
+    older = config if "architecture" in config else None  # timm's older form is one dict
+    pretrained = config.get("pretrained_cfg", older)
     if not isinstance(pretrained, dict):
         return {}
     _check_model_args(config.get("model_args"), file)
@@ -192,7 +193,7 @@ def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
             log.warning("%s: %s %s is not supported, photos are evaluated with %s", file, name, value, known[0])
     return {
         "architecture": config.get("architecture"),
-        "class_names": config.get("label_names"),
+        "class_names": config.get("label_names", config.get("labels")),
         "mean_rgb": pretrained.get("mean"),
         "stddev_rgb": pretrained.get("std"),
         "image_size": size[-1] if isinstance(size, list) and size else None,

@@ -46,6 +46,7 @@ def run(photos: str, output_dir: str) -> None:
     from resnet_tpu.data.prepare.report import render_report
     from resnet_tpu.errors import UserError
     from resnet_tpu.recipes import find_recipe
+    from resnet_tpu.recipes.choice import choose
     from resnet_tpu.reports.console import make_console
     from resnet_tpu.reports.predictions import accuracy
     from resnet_tpu.training.loop import train
@@ -61,9 +62,13 @@ def run(photos: str, output_dir: str) -> None:
         recipe = "digits"
     log.info("1. prepare %s", raw)
     console = make_console()
-    console.print(render_report(prepare(raw, data, PrepareOptions())))
+    manifest = prepare(raw, data, PrepareOptions())
+    console.print(render_report(manifest))
     log.info("2. train, recipe %s", recipe)
     config = find_recipe(recipe).replace(data_dir=data, model_dir=model)
+    if photos:
+        fewer = choose(manifest.splits["train"].num_images, device="cpu", has_weights=False).changes
+        config = config.replace(**fewer)
     train(config)
     log.info("3. predict the test images")
     predictions = predict(config)

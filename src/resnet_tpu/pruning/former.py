@@ -9,7 +9,7 @@ from resnet_tpu.checkpoints import folders, store
 
 log = logging.getLogger(__name__)
 
-_WRITTEN = ("config.json", "labels.txt", "metrics.jsonl", "eval", "report", "plugins")
+_WRITTEN = ("config.json", "labels.txt", "training_photos.json", "metrics.jsonl", "eval", "report", "plugins")
 _EVENTS = "events.out.tfevents."
 
 

@@ -22,8 +22,6 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, store, tf1
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.checkpoints.tf1_lottery import masks_by_layer
-from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, require_finite
@@ -40,6 +38,7 @@ from resnet_tpu.pruning.phase import fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_with
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.loop import train
+from resnet_tpu.training.photos_seen import pass_on_photos
 from resnet_tpu.training.run import kept_steps, resolve, resolve_order
 
 log = logging.getLogger(__name__)
@@ -162,6 +161,7 @@ def _begin(config: Config, named: str | None) -> None:
             _forget_names(flags.lottery_results_dir, model_dir)
             storage.make_dir(model_dir)
             storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(asked, indent=2) + "\n")
+            pass_on_photos(asked["lottery_reset_to"], model_dir)
         hosts.wait_for_all()
         meta = make_meta(config, source.class_names, start.step * config.train.train_batch_size)
         with CheckpointStore(storage.join(model_dir, store.FOLDER), keep=1) as checkpoints:
@@ -248,11 +248,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     arrays = fresh_arrays(network, config) | jax.tree.map(np.array, restored)
     if config.optimizer.keeps_average and "ema" not in restored:
         arrays["ema"] = {name: arrays[name] for name in ("params", "batch_stats")}
-    theirs = masks_by_layer(variables)
-    names = {key: name.removesuffix("/kernel") for name, (_, key) in tf_names(network).items()}
-    masks = all_kept(kernels_of(arrays["params"], layers))
-    masks |= {name: theirs[names[key]].astype(bool) for name, key in layers.items() if names[key] in theirs}
-    return _Origin(arrays, masks, restored["step"])
+    return _Origin(arrays, masks_of(arrays, layers), restored["step"])
 
 
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:

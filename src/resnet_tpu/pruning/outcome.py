@@ -48,7 +48,10 @@ def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: st
     if "masks" in store.stored_shapes(path):  # nothing else of the checkpoint is needed
         masks = store.load_all(path, ("masks",)).arrays["masks"]
     size = size_of(config_of(store.read_meta(path)), masks)
-    accuracy = evaluation_at(model_dir, step)["top_1_accuracy"]
+    accuracy = evaluation_at(model_dir, step).get("top_1_accuracy")
+    if accuracy is None:
+        do = f"Evaluate it: resnet-tpu eval {model_dir}"
+        raise UserError(f"Training {model_dir}", f"no evaluation at step {step}", "one in its metrics.jsonl", do)
     return Outcome(
         model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds,
         store.stored_bytes(path), step, accuracy, size.layers,
@@ -67,10 +70,13 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
         if not storage.exists(path):
             do = "Give the output_dir of a `prune` that is done."
             raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
-        for model_dir, seed, *names in _read_rows(path):
+        for model_dir, seed, retrain, level, method, step in _read_rows(path):
             there = _find(model_dir, output_dir)
+            if (now := folders.steps_of_run(there)[-1]) != step:
+                do = "Run the same `prune` again, or delete the later checkpoints."
+                raise UserError(f"Training {there}", f"step {now}", f"step {step}, as in {path}", do)
             if (folder := storage.absolute(there)) not in found:
-                found[folder] = read_outcome(there, seed, *names)
+                found[folder] = read_outcome(there, seed, retrain, level, method)
     return list(found.values())
 
 
@@ -95,11 +101,11 @@ def _find(model_dir: str, output_dir: str) -> str:
     raise UserError(storage.join(output_dir, PHASES), f"{model_dir}, which has no checkpoint here", "its training", do)
 
 
-def _read_rows(path: str) -> list[tuple[str, int, str, str, str]]:
-    """(model_dir, seed, retrain, level, method) of each row of PHASES. Raises UserError when it is damaged."""
+def _read_rows(path: str) -> list[tuple[str, int, str, str, str, int]]:
+    """(model_dir, seed, retrain, level, method, step) of each row of PHASES. Raises UserError when it is damaged."""
     try:
         return [
-            (row["model_dir"], int(row["seed"]), row["retrain"], row["level"], row["method"])
+            (row["model_dir"], int(row["seed"]), row["retrain"], row["level"], row["method"], int(row["step"]))
             for row in csv.DictReader(io.StringIO(storage.read_text(path)), strict=True)
         ]
     except (ValueError, KeyError, TypeError, csv.Error) as error:

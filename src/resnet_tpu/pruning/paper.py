@@ -8,7 +8,10 @@ import csv
 from dataclasses import dataclass
 from importlib import resources
 
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import OPTIONS, VARIANT, Config
+
+_PLAIN = (*VARIANT, "se_ratio", "resnet_width", "inner_channels")
+"""Options of the network that are at their defaults in all of the paper."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Point:
 def paper_network(config: Config) -> str | None:
     """The paper's name of a network trained with these resolved options; None if the paper has no such network."""
     depth, size, classes = config.model.resnet_depth, config.data.image_size, config.data.num_label_classes
-    if config.model.resnet_width is None and (depth, size, classes) in (
+    is_plain = all(getattr(config.model, name) == OPTIONS[name].default for name in _PLAIN)
+    if is_plain and (depth, size, classes) in (
         *((cifar, 32, 10) for cifar in (20, 56, 110)),
         *((imagenet, 224, number) for imagenet in (34, 50) for number in (1000, 1001)),
     ):

@@ -27,6 +27,7 @@ from resnet_tpu.pruning.start import start_with
 from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
+from resnet_tpu.training.photos_seen import pass_on_photos
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
 
@@ -84,7 +85,7 @@ class Phase:
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         last_step = unpruned.last_step
         if retraining.step == "last":
-            last_step = last_checkpoint(self.previous) + unpruned.last_step - unpruned.rewind_step
+            last_step = store.step_of(store.find(self.previous)) + unpruned.last_step - unpruned.rewind_step
         rate = unpruned.config.optimizer.lottery_force_learning_rate
         if retraining.low_rate:
             rate = float(make_schedule(unpruned.config)(jnp.int32(unpruned.last_step - 1)))
@@ -122,6 +123,8 @@ class Phase:
             storage.make_dir(self.model_dir)
             text = json.dumps(self._description(), indent=2)
             storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
+            if RETRAININGS[self.retrain].weights != "fresh":
+                pass_on_photos(store.find(self.previous), self.model_dir)
         with CheckpointStore(folder, keep=1) as checkpoints:
             checkpoints.save(int(arrays["step"]), arrays, meta)
 
@@ -162,11 +165,6 @@ def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
     if "masks" not in arrays:
         return all_kept(kernels_of(arrays["params"], layers))
     return {name: np.asarray(node_at(arrays["masks"], path)) for name, path in layers.items()}
-
-
-def last_checkpoint(model_dir: str) -> int:
-    """The step of the newest checkpoint of `model_dir`."""
-    return store.step_of(store.find(model_dir))
 
 
 def is_done(model_dir: str, last_step: int) -> bool:

@@ -52,12 +52,16 @@ def summarise(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
-    """The outcomes of all seeds at each level of each re-training."""
+    """The outcomes of all seeds at each level of each re-training; a seed's unpruned network counts once."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
         # of a share of what is left, all levels have the same method; elsewhere, a folder may have another name
         level = outcome.level if outcome.level.startswith(ITERATIVE) else ""
-        groups.setdefault((outcome.retrain, outcome.method, level), []).append(outcome)
+        group = groups.setdefault((outcome.retrain, outcome.method, level), [])
+        if outcome.retrain != UNPRUNED or all(
+            other.seed != outcome.seed for other in group
+        ):  # each part trains it anew
+            group.append(outcome)
     return list(groups.values())
 
 

@@ -5,6 +5,7 @@ import json
 import logging
 
 from resnet_tpu import storage
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.split import Split
@@ -24,6 +25,12 @@ def remember_photos(model_dir: str, source: Source) -> None:
         if len(names) > len(seen.get(folder, ())):
             text = json.dumps(seen | {folder: sorted(names)}) + "\n"
             storage.write_text(storage.join(model_dir, _FILE), text)
+
+
+def pass_on_photos(checkpoint: str, model_dir: str) -> None:
+    """What the run of `checkpoint` has seen, the one in `model_dir`, which begins with its weights, has seen too."""
+    if hosts.is_first() and (run := folders.run_of(checkpoint)) and (seen := _photos_seen(run)):
+        storage.write_text(storage.join(model_dir, _FILE), json.dumps(seen) + "\n")
 
 
 def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
