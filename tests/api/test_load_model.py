@@ -47,7 +47,7 @@ def test_a_file_of_weights_in_each_form(
     said = capfd.readouterr()
     assert (said.out, said.err) == ("", "")
     assert cli.main(["convert", str(pickled), str(run)]) == 0
-    models.append(rt.load_model(run, precision="float32"))  # a training would compute in bfloat16 by default
+    models.append(rt.load_model(run))
     for model in models:
         assert (model.class_names, model.config.model.precision) == (["0", "1", "2"], "float32")
         np.testing.assert_array_equal(model.predict(IMAGES).probabilities, models[0].predict(IMAGES).probabilities)
@@ -60,8 +60,9 @@ def test_exported_and_served_it_sees_a_photo_as_its_makers_did(weights: dict[str
     save_zip(pickled, {name: tensor(name, array) for name, array in weights.items()}, weights)
     noise = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
     Image.fromarray(noise).save(photo)
-    assert cli.main(["convert", str(pickled), run, "--params_override=precision=float32"]) == 0
+    assert cli.main(["convert", str(pickled), run]) == 0
     live = rt.load_model(run)
+    assert live.config.model.precision == "float32"
     bundle = rt.export(live.config.replace(export_dir=str(tmp_path / "exported"), export_forms="onnx"))
     with Image.open(photo) as image:
         resized = image.resize((384, 256), Image.Resampling.BICUBIC)

@@ -164,7 +164,7 @@ def test_timm_s_prediction_of_a_photo(
     assert expected.max() < 0.9
     found = rt.load_model(folder)
     np.testing.assert_allclose(found.predict(_photos()).probabilities, expected, rtol=0, atol=_SAME)
-    assert cli.main(["convert", folder, run, "--params_override=precision=float32"]) == 0
+    assert cli.main(["convert", folder, run]) == 0
     bundle = rt.export(rt.load_model(run).config.replace(export_dir=str(tmp_path / "exported"), export_forms="onnx"))
     for source in (run, bundle):
         np.testing.assert_allclose(rt.load_model(source).predict(_photos()).probabilities, expected, rtol=0, atol=_SAME)

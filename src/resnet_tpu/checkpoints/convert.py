@@ -140,6 +140,8 @@ def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str,
     config = Config().replace(**weights.options)
     if weights.kind != "ours":
         config = config.replace(image_size=weights.options.get("image_size", IMAGE_SIZE), **_training_options(weights))
+    if weights.kind == "torch":  # its makers' precision, in which predictions are theirs
+        config = config.replace(precision="float32")
     if image_size:
         config = config.replace(image_size=image_size)
     config = config.replace(**overrides)
