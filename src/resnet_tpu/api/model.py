@@ -57,7 +57,7 @@ class Model:
     def predict(self, images: Images) -> Predictions:
         """The probabilities of all classes, for one image or several.
 
-        A file in a folder that is called like a class has a label, which counts in the accuracy. Raises UserError,
+        A file in a folder named after a class has a label, which counts in the accuracy. Raises UserError,
         also for a damaged image.
         """
         source = ImageSource(images, self.class_names)

@@ -48,7 +48,7 @@ _OTHERS = {
 
 def not_ours(path: str, got: str) -> UserError:
     """The error for weights of a network that is not supported here; `got` describes it."""
-    expected = "a ResNet of torchvision or timm: ResNet-18 to -152, -C, -D; SE-ResNet or ResNet-RS from -50"
+    expected = "a ResNet of torchvision or timm: ResNet-18 to -200, -C, -D; SE-ResNet or ResNet-RS from -50"
     return UserError(f"Weights {path}", got, expected, "Give a file of one of these.")
 
 

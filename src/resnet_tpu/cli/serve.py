@@ -7,7 +7,7 @@ from resnet_tpu.serving.server.options import ServeOptions
 
 @Command(
     "resnet-tpu serve",
-    "TensorFlow Serving's clients work unchanged.\n\n"
+    "Takes TensorFlow Serving's Predict requests over REST, not over gRPC.\n\n"
     "BUNDLE is what `export` wrote, or the folder it writes to: then a newer bundle takes over as soon as it is "
     "there.\nSIGTERM and Ctrl-C answer what is under way and stop.",
     usage="[NAME=]BUNDLE ... [options]",

@@ -13,7 +13,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import names_file
 
-_EXAMPLE = "-- --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run"
+_EXAMPLE = "--package=WHEEL -- --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run"
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class JobOptions:
     package: FilePath = option(
         "",
         "What pip installs there: a wheel on this machine or in a bucket, an address such as git+https://..., or a "
-        "requirement. Default: this version, from the index that pip asks.",
+        "requirement. Needed without --image: resnet-tpu is on no package index yet.",
     )
     spot: bool = option(
         False, "Use spot chips: cheaper, but may be taken away. Then run the same command again to continue."
@@ -180,7 +180,7 @@ def _package(asked: str, folder: str) -> str:
     if _is_local_wheel(asked):
         return storage.join(folder, asked.replace("\\", "/").rsplit("/", 1)[-1])
     if not _is_wheel(asked) and "@" not in asked and not asked.startswith(_ADDRESSES) and _FILE.search(asked):
-        do = "Build one with `python -m pip wheel --no-deps .`."
+        do = "Build one with `make wheels`."
         raise UserError("--package", asked, "a wheel, an address or a requirement: the job cannot see other files", do)
     if asked.startswith(_ADDRESSES):
         return f"resnet-tpu[tpu,gcp] @ {asked}"
@@ -201,7 +201,7 @@ def _is_local_wheel(package: str) -> bool:
     if not _is_wheel(package) or storage.is_remote(package):
         return False
     if not storage.exists(package):
-        raise UserError("--package", package, "an existing file", "Build it with `python -m pip wheel --no-deps .`.")
+        raise UserError("--package", package, "an existing file", "Build it with `make wheels`.")
     return True
 
 

@@ -470,7 +470,7 @@ class Config:
     lottery: LotteryConfig = dataclasses.field(default_factory=LotteryConfig)
 
     def flat(self) -> dict[str, Any]:
-        """All options by their one name."""
+        """All options by name."""
         return {
             field.name: getattr(group, field.name)
             for group in (getattr(self, group.name) for group in dataclasses.fields(self))

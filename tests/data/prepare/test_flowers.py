@@ -53,22 +53,22 @@ def pack(path: Path, files: dict[str, bytes], *links: tarfile.TarInfo) -> str:
 def test_the_photos_are_fetched_once(served: tuple[Path, str], tmp_path: Path) -> None:
     folder, url = served
     sha256 = pack(folder / "f.tgz", FILES)
-    fetched = fetch_flower_photos(QUIET, url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1})
+    fetched = fetch_flower_photos(url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1})
     assert {
         str(path.relative_to(Path(fetched).parent)): path.read_bytes() for path in Path(fetched).rglob("*.*")
     } == FILES
     assert list((tmp_path / "cache" / "resnet_tpu").iterdir()) == [Path(fetched)]
     (folder / "f.tgz").unlink()
-    assert fetch_flower_photos(QUIET, url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1}) == fetched
+    assert fetch_flower_photos(url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1}) == fetched
 
 
 def test_another_file_is_refused(served: tuple[Path, str], tmp_path: Path) -> None:
     folder, url = served
     sha256 = pack(folder / "f.tgz", FILES)
     with pytest.raises(UserError, match=rf"got \d+ bytes with SHA-256 {sha256}, expected SHA-256 4c54"):
-        fetch_flower_photos(QUIET, url=f"{url}/f.tgz")
+        fetch_flower_photos(url=f"{url}/f.tgz", console=QUIET)
     with pytest.raises(UserError, match="expected photos"):
-        fetch_flower_photos(QUIET, url=f"{url}/f.tgz", sha256=sha256)
+        fetch_flower_photos(url=f"{url}/f.tgz", sha256=sha256, console=QUIET)
     assert list((tmp_path / "cache" / "resnet_tpu").iterdir()) == []
 
 
@@ -78,7 +78,7 @@ def test_nothing_is_unpacked_elsewhere(served: tuple[Path, str], tmp_path: Path)
     link = tarfile.TarInfo("flower_photos/a/evil.jpg")
     link.type, link.linkname = tarfile.SYMTYPE, "/evil/passwords"
     sha256 = pack(folder / "f.tgz", {**FILES, **evil}, link)
-    fetch_flower_photos(QUIET, url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1})
+    fetch_flower_photos(url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1}, console=QUIET)
     assert not list(tmp_path.rglob("evil*"))
 
 
@@ -86,7 +86,7 @@ def test_without_network_it_says_what_to_do(served: tuple[Path, str]) -> None:
     _, url = served
     for address in (f"{url}/missing.tgz", "http://127.0.0.1:9/f.tgz"):
         with pytest.raises(UserError) as caught:
-            fetch_flower_photos(QUIET, url=address)
+            fetch_flower_photos(url=address, console=QUIET)
         assert f"Downloading {address}: got " in str(caught.value)
         assert "unpack it, and run: resnet-tpu prepare path/to/flower_photos OUT" in str(caught.value)
 

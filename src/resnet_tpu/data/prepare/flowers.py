@@ -12,6 +12,7 @@ from rich.progress import wrap_file
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
+from resnet_tpu.system.terminal import OutputConsole
 
 FLOWER_PHOTOS = "flower_photos"
 """What to give `prepare` instead of a folder to have them downloaded."""
@@ -23,11 +24,12 @@ _TIMEOUT_SECS = 30
 
 
 def fetch_flower_photos(
-    console: Console, *, url: str = URL, sha256: str = SHA256, counts: dict[str, int] | None = None
+    *, url: str = URL, sha256: str = SHA256, counts: dict[str, int] | None = None, console: Console | None = None
 ) -> str:
     """The folder of the photos in the user's cache; downloaded, verified and unpacked on the first call.
 
     url, sha256, counts: of another archive of the same layout, `flower_photos/<class>/<photo>.jpg`.
+    console: where progress is shown; default: stderr.
     Raises UserError, saying what to do by hand, when the download fails or gives another file.
     """
     counts = COUNTS if counts is None else counts
@@ -39,7 +41,7 @@ def fetch_flower_photos(
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{FLOWER_PHOTOS}.") as aside:
             archive = Path(aside, "archive.tgz")
-            got = _download(url, archive, console)
+            got = _download(url, archive, console or OutputConsole(stderr=True))
             if got != sha256:
                 size = archive.stat().st_size
                 raise UserError(url, f"{size} bytes with SHA-256 {got}", f"SHA-256 {sha256}", by_hand)

@@ -137,7 +137,7 @@ def prepare(
     console = console or OutputConsole(stderr=True)
     raw_dir, out_dir = expand_home(raw_dir), expand_home(out_dir)
     if raw_dir == FLOWER_PHOTOS and not Path(raw_dir).exists():
-        raw_dir = fetch_flower_photos(console)
+        raw_dir = fetch_flower_photos(console=console)
     _check_places(raw_dir, out_dir)
     boxes = read_boxes(expand_home(options.bounding_boxes))
     found = find_photos(raw_dir, boxes)
