@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DATA ?=
-OUT ?= demo
-DIST ?= dist
+# Not ?=, as `clean` and `wheels` delete these folders: only the command line of make may name others.
+DATA :=
+OUT := demo
+DIST := dist
 SECONDS ?= 60
 RUNS ?=
 ARGS ?=
@@ -24,7 +25,7 @@ QUICK := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 .PHONY: demo test test-all test-peers test-newest test-slow fuzz check-tpu check-gpu wheels release-check lint format docs pages bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder
-	$(BIN)/resnet-tpu demo --output_dir=$(OUT) $(if $(DATA),--data_dir='$(DATA)')
+	$(BIN)/resnet-tpu demo --output_dir='$(OUT)' $(if $(DATA),--data_dir='$(DATA)')
 
 test: $(VENV)/installed  ## all tests except the long and slow ones, in minutes; the long ones: make test ARGS=-mlong
 	XLA_FLAGS='$(QUICK)' $(BIN)/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
@@ -93,7 +94,7 @@ lock:  ## resolve the pinned versions again from pyproject.toml; needs uv
 		--group dev --no-annotate --quiet --no-emit-index-url --no-emit-find-links --no-header --upgrade --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) $(NEWEST) $(OUT) site jupyter_execute
+	rm -rf $(VENV) $(NEWEST) '$(OUT)' site jupyter_execute
 
 $(VENV)/installed: requirements.lock pyproject.toml hatch_build.py $(NATIVE)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'

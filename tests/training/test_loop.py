@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints.meta import write_description
 from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel.distributed import DeviceBatch
@@ -291,3 +292,14 @@ def test_bfloat16_trains_and_keeps_float32_parameters(tiny: Tiny, tmp_path: Path
 def test_a_profile_is_captured_for_tensorboard(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, profile_every_n_steps=1, tpu_profile_duration=50, mode="train"))
     assert list((tmp_path / "plugins" / "profile").rglob("*.xplane.pb"))
+
+
+def test_an_order_that_the_data_do_not_have_is_refused_before_anything_is_written(
+    tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = tiny(tmp_path, train_steps=1, mode="train")
+    with pytest.raises(UserError, match="Leave data_order out"):
+        train(config.replace(data_order="pieces"))
+    assert not list(tmp_path.glob("*.json"))
+    write_description(str(tmp_path), config.replace(data_order="pieces"), ["a"])  # of one without a checkpoint
+    assert train(config).step == 1

@@ -74,6 +74,24 @@ def test_a_training_from_weights_has_seen_their_photos(
     assert seen.keys() == {str(coloured_photos), others}
 
 
+def test_an_attempt_without_a_checkpoint_has_seen_nothing(
+    tiny: Callable[..., Config], coloured_photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    photos, run = Path(shutil.copytree(coloured_photos, tmp_path / "photos")), tmp_path / "run"
+    run.mkdir()
+    remember_photos(str(run), open_source(DataConfig(data_dir=str(photos)), "train"))  # and killed
+    for folder in photos.iterdir():
+        shutil.copy(folder / "00.jpg", folder / "0.jpg")
+    data: dict[str, Any] = {"data_dir": str(photos), "num_label_classes": None, "num_train_images": None}
+    config = tiny(run, **data, num_eval_images=None, train_steps=1)
+    train(config)
+    assert "was trained on" not in caplog.text
+    before = (run / "training_photos.json").read_text()
+    shutil.copy(next(photos.iterdir()) / "00.jpg", next(photos.iterdir()) / "1.jpg")
+    train(config)  # nothing to train
+    assert (run / "training_photos.json").read_text() == before
+
+
 def test_splits_that_folders_give_are_not_remembered(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "split" / "train")
     remember_photos(str(tmp_path), open_source(DataConfig(data_dir=str(tmp_path / "split")), "train"))

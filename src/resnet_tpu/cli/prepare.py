@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.fields import Option, option
+from resnet_tpu.options.fields import Option, option, options_of
 from resnet_tpu.reports.console import make_console
 
 
@@ -66,6 +66,10 @@ def prepare(given: Given) -> None:
     if table.bigtable_instance:
         from resnet_tpu.data.prepare.bigtable_writer import check_access
 
+        for name in [] if out_dir else {*options_of(PrepareOptions), *options_of(_HowOptions)} - {"overwrite"}:
+            if name in given.values:
+                do = "Give a folder for new TFRecords as OUT, or leave it out."
+                raise UserError(name, given.values[name], "nothing: the table gets the records as they are", do)
         check_access(table)  # now, not after hours of preparing
     if out_dir:
         console = make_console()

@@ -23,6 +23,7 @@ from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.folders import check_outside
 from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.loader.order_choice import require_pieces
 from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FolderSource
@@ -45,7 +46,7 @@ from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.kernel_setting import step_of, stored_form
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop_reports import LoopReports
-from resnet_tpu.training.photos_seen import pass_on_photos, remember_photos, warn_of_seen
+from resnet_tpu.training.photos_seen import forget_photos, pass_on_photos, remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, resolve_order
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
@@ -100,6 +101,8 @@ def train(
                 )
             )
             config, weights = resolve_initial_weights(config, checkpoints)
+            if not checkpoints.steps():
+                forget_photos(config.run.model_dir)
             if weights is not None:
                 pass_on_photos(weights.source, config.run.model_dir)
             network = network_of(config, mesh)
@@ -117,7 +120,8 @@ def train(
             )
             if validation is not None:
                 warn_of_seen(config.run.model_dir, validation, "validation")
-            remember_photos(config.run.model_dir, source)
+            if trainer.step < trainer.lengths.total:
+                remember_photos(config.run.model_dir, source)
             summary = trainer.run(stack)
         if hosts.is_first():
             draw_curves(config.run.model_dir)
@@ -147,6 +151,8 @@ def check_training(config: Config) -> None:
 def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     """The resolved options, the training images, the validation images if the mode needs them, and the devices."""
     source = open_source(config.data, "train")
+    if config.data.data_order == "pieces":
+        require_pieces(source, config.data)
     if isinstance(source, FolderSource):
         check_outside("model_dir", config.run.model_dir, config.data.data_dir)
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None

@@ -27,6 +27,12 @@ def remember_photos(model_dir: str, source: Source) -> None:
             storage.write_text(storage.join(model_dir, _FILE), text)
 
 
+def forget_photos(model_dir: str) -> None:
+    """Of a run without a checkpoint: what an attempt noted that ended before its first one is not in its weights."""
+    if hosts.is_first():
+        storage.remove(storage.join(model_dir, _FILE))
+
+
 def pass_on_photos(checkpoint: str, model_dir: str) -> None:
     """What the run of `checkpoint` has seen, the one in `model_dir`, which begins with its weights, has seen too."""
     if hosts.is_first() and (run := folders.run_of(checkpoint)) and (seen := _photos_seen(run)):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh
 
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.meta import completed, numbered
 from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.sources.source import Source
@@ -44,7 +45,8 @@ def resolve_order(config: Config, source: Source) -> Config:
 
 
 def _order_of_run(config: Config, source: Source) -> str:
-    if config.data.data_order == "auto" and (own := read_run(config.run.model_dir)):
+    model_dir = config.run.model_dir
+    if config.data.data_order == "auto" and folders.steps_of_run(model_dir) and (own := read_run(model_dir)):
         config = config.replace(data_order=own.values.get("data_order", "records"))  # older than the option
     return choose_order(source, config.data, rows=config.train.train_batch_size // jax.process_count())
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from resnet_tpu import storage
-from resnet_tpu.data.manifest import read_manifest
+from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.records.tfrecord import RecordFile
 from resnet_tpu.errors import UserError
@@ -211,3 +212,16 @@ def test_a_full_disk(class_folders: Path, tmp_path: Path, draw, workers: int, ru
     run(class_folders, out, train_shards=12)
     run(class_folders, tmp_path / "fresh", train_shards=12)
     assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_photos_that_were_split_and_now_stay_in_train_are_no_continuation(
+    class_folders: Path, tmp_path: Path, run: Callable[..., Manifest]
+) -> None:
+    raw, out = tmp_path / "alone", tmp_path / "out"
+    raw.mkdir()
+    class_folders.rename(raw / "train")
+    run(raw, out, split="0.8,0.1,0.1")
+    with pytest.raises(UserError, match="there were 3 shards, there are 1"):
+        run(raw, out)
+    assert [*run(raw, out, overwrite=True).splits] == ["train"]
+    assert not [*out.glob("validation-*"), *out.glob("test-*")]

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -474,3 +474,42 @@ def test_a_folder_without_records(server: Any, tmp_path: Path, capsys: pytest.Ca
         copy(tmp_path)
     assert cli.main(["prepare", str(tmp_path)]) == 2
     assert "got no OUT, expected a folder to write to" in capsys.readouterr().err
+
+
+def test_records_that_are_not_whole_are_not_copied(
+    server: Any, class_folders: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out, train_shards=3)
+    (out / "train-00001-of-00003").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"2 of 3 train files \(train-00001-of-00003 is missing\)"):
+        copy(out)
+    (out / "manifest.json").unlink()
+    with pytest.raises(UserError, match="what an interrupted `prepare` left behind"):
+        copy(out)
+    assert not server.calls["CreateTable"]
+
+
+def test_a_table_has_the_classes_that_its_records_have(server: Any, tmp_path: Path) -> None:
+    with RecordWriter(str(tmp_path / "train-0")) as writer:
+        for label, name in enumerate(("blue", "green", "red"), 1):
+            writer.write(encode_example({"image/encoded": b"x", "image/class/label": label, "image/class/text": name}))
+    copy(tmp_path)
+    table, files = (
+        open_source(data, "train") for data in (config(num_label_classes=None), DataConfig(data_dir=str(tmp_path)))
+    )
+    assert (
+        (table.class_names, table.num_classes)
+        == (files.class_names, files.num_classes)
+        == (["blue", "green", "red"], 3)
+    )
+
+
+@pytest.mark.parametrize("name", ["short_side", "split", "beam"])
+def test_options_that_a_copy_of_records_would_ignore_are_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = {"short_side": "=9", "split": "=0.8,0.2"}.get(name, "")
+    assert cli.main(["prepare", str(tmp_path), "--bigtable_instance=i", f"--{name}{value}"]) == 2
+    assert f"{name}: got " in (said := capsys.readouterr().err)
+    assert "expected nothing: the table gets the records as they are" in said

@@ -246,6 +246,10 @@ def test_unfinished_and_incomplete_data_sets(class_folders: Path, tmp_path: Path
     with pytest.raises(UserError, match=r"got 1 train files that manifest.json does not list, such as train-00001-of-"):
         open_source(config(out), "train")
     (out / "train-00001-of-00008").unlink()
+    run(class_folders, other := tmp_path / "other", split="0.8,0.2")
+    shutil.copy(other / "validation-00000-of-00001", other / "test-00000-of-00001")
+    with pytest.raises(UserError, match="got 1 test files that manifest"):
+        open_source(config(other), "test")
     (out / "train-00001-of-00003").rename(tmp_path / "elsewhere")
     missing = r"got 2 of 3 train files \(train-00001-of-00003 is missing\), expected all files that manifest.json lists"
     with pytest.raises(UserError, match=missing):

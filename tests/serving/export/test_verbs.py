@@ -15,7 +15,7 @@ from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle
-from resnet_tpu.serving.export.verify import Expected, verify
+from resnet_tpu.serving.export.verify import Expected, open_expected, verify
 from resnet_tpu.training.predict import open_images
 from resnet_tpu.training.trained import Trained
 
@@ -164,3 +164,10 @@ def test_every_form_gives_real_photos_the_same_class(
     export = ["export", str(tmp_path / "model"), str(tmp_path / "exported"), "--forms=stablehlo,onnx", "--verify"]
     assert cli.main(export) == 0
     assert capsys.readouterr().out.count("100 of 100") == 2
+
+
+def test_a_bundle_is_compared_on_images_of_all_classes(trained: Trained, model_dir: Path) -> None:
+    config = Config().replace(**{**trained.config.flat(), "model_dir": str(model_dir), "data_dir": "synthetic"})
+    expected = open_expected(config, (), split="test", num_images=4)
+    assert expected.num_images == len(expected.source) == 4
+    assert expected.source.where(1) != "noise 1"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
@@ -22,6 +23,8 @@ import uvicorn
 
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
+from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle
+from resnet_tpu.serving.server.models import Model, Version
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.server import accept_waiting, serve
 
@@ -278,3 +281,14 @@ def test_a_missing_extra_is_named(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     expected = "serve: got no package 'uvicorn', expected it to be installed. pip install 'resnet-tpu[serve]'.\n"
     assert fails(capsys, export_dir) == expected
+
+
+def test_a_bundle_that_is_named_with_a_slash_is_not_read_again(
+    export_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = open_bundle(newest_bundle(str(export_dir)))
+    model = Model("m", f"{bundle.path}/", Version(bundle, "onnx", Mock(), 1))
+    loader = Mock()
+    monkeypatch.setattr("resnet_tpu.storage.files_below", Mock(side_effect=AssertionError))
+    model.reload(loader)
+    assert not loader.mock_calls  # nothing loaded, nothing refused

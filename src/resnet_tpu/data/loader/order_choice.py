@@ -48,7 +48,13 @@ def _bytes_waiting(source: RecordSource, rows: int) -> int:
 
 def piece_order(source: Source, data: DataConfig, *, batch_size: int, seed: int) -> PieceOrder:
     """The order by pieces. Raises UserError for data that have no pieces."""
-    if not isinstance(source, RecordSource):
-        do = "Leave data_order out: other data are read in any order at the same cost."
-        raise UserError("data_order", f"pieces for {data.location or 'no data'}", "TFRecords", do)
-    return PieceOrder(source.first_records(), num_records=len(source), batch_size=batch_size, seed=seed)
+    records = require_pieces(source, data)
+    return PieceOrder(records.first_records(), num_records=len(records), batch_size=batch_size, seed=seed)
+
+
+def require_pieces(source: Source, data: DataConfig) -> RecordSource:
+    """`source`, if it has pieces. Raises UserError for one that has none."""
+    if isinstance(source, RecordSource):
+        return source
+    do = "Leave data_order out: other data are read in any order at the same cost."
+    raise UserError("data_order", f"pieces for {data.location or 'no data'}", "TFRecords", do)

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,12 @@ from rich.progress import Progress
 
 import resnet_tpu
 from resnet_tpu import storage
-from resnet_tpu.data.manifest import Manifest, read_class_names, read_manifest
+from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.records.tfrecord import RecordFile, read_records
 from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings
+from resnet_tpu.data.sources.classes import find_classes
+from resnet_tpu.data.sources.data_dir import check_shards, shards_in
+from resnet_tpu.data.sources.tfrecords import cut_between_records
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
@@ -66,11 +69,16 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
 
 def _parts(records_dir: str, data: DataConfig) -> list[_Part]:
     names, manifest = storage.list_dir(records_dir), read_manifest(records_dir)
-    class_names = read_class_names(records_dir)
-    parts = []
+    shards = shards_in(names)
     for split in SPLITS:
-        paths = [storage.join(records_dir, name) for name in names if name.startswith(f"{split}-")]
+        if shards[split] or (manifest and split in manifest.splits):
+            check_shards(records_dir, split, names)
+    class_names, parts = _class_names(records_dir, shards), []
+    for split, found in shards.items():
+        paths = [storage.join(records_dir, name) for name in found]
         files = [RecordFile(path) for path in paths]
+        if short := cut_between_records(records_dir, split, files):
+            raise short[0]
         if number := sum(len(file) for file in files):
             origin = _digest(paths, split, manifest)
             about = About(False, number, 0, class_names, origin, resnet_tpu.__version__)
@@ -81,6 +89,13 @@ def _parts(records_dir: str, data: DataConfig) -> list[_Part]:
             f"Folder {records_dir}", "no records", expected, "Write them with `resnet-tpu prepare RAW OUT`."
         )
     return parts
+
+
+def _class_names(records_dir: str, shards: Mapping[Split, Sequence[str]]) -> list[str] | None:
+    """The names that a training on the records themselves gives the classes; None if they do not tell the number."""
+    paths = [storage.join(records_dir, name) for found in shards.values() for name in found]
+    classes = find_classes(DataConfig(data_dir=records_dir), dict.fromkeys(paths)) if paths else None
+    return (classes.names or [str(label) for label in range(classes.number)]) if classes else None
 
 
 def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> str:

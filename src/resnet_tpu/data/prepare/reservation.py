@@ -70,6 +70,8 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             changes.append(f"{group} had {old} images, has {new}")
         elif old_digest != new_digest:
             changes.append(f"{group} has other or newer files")
+    if not changes and before["shards"] != now["shards"]:  # photos in train/ alone, with --split and without
+        changes.append(f"there were {len(before['shards'])} shards, there are {len(now['shards'])}")
     return changes if len(changes) <= 5 else [*changes[:5], f"and {len(changes) - 5} more changes"]
 
 

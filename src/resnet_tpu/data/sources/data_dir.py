@@ -46,7 +46,7 @@ def open_source(data: DataConfig, split: Split) -> Source:
         raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
     states = storage.states_in(data.data_dir) if storage.is_remote(data.data_dir) else {}
     names = sorted(states) or storage.list_dir(data.data_dir)
-    shards: dict[Split, list[str]] = {name: [file for file in names if file.startswith(f"{name}-")] for name in SPLITS}
+    shards = shards_in(names)
     first = next((files[0] for files in shards.values() if files), None)
     if first is None and storage.is_remote(data.data_dir):
         got = ", ".join(names[:5]) or "no folder"
@@ -54,13 +54,18 @@ def open_source(data: DataConfig, split: Split) -> Source:
         raise UserError(f"data_dir {data.data_dir}", got, "TFRecords named train-*, validation-* or test-*", do)
     if first is None or not (storage.is_remote(data.data_dir) or _holds_records(data.data_dir, names, shards)):
         return FolderSource(data, split)
-    _check_shards(data.data_dir, split, shards, is_unfinished=STATE_FOLDER in names and MANIFEST not in names)
+    check_shards(data.data_dir, split, names)
     kind = DistantRecordSource if storage.is_remote(data.data_dir) else RecordSource
     paths = {
         name: {storage.join(data.data_dir, file): states.get(file) for file in files} for name, files in shards.items()
     }
     classes = find_classes(data, functools.reduce(operator.or_, paths.values()))
     return kind(data, split, paths[split], classes)
+
+
+def shards_in(names: Sequence[str]) -> dict[Split, list[str]]:
+    """Which of the names in a folder are files of TFRecords, by split."""
+    return {split: [name for name in names if name.startswith(f"{split}-")] for split in SPLITS}
 
 
 def _holds_records(data_dir: str, names: Sequence[str], shards: Mapping[Split, list[str]]) -> bool:
@@ -71,9 +76,10 @@ def _holds_records(data_dir: str, names: Sequence[str], shards: Mapping[Split, l
     return any(map(begins_with_record, files)) if has_folders else bool(files)
 
 
-def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]], *, is_unfinished: bool) -> None:
-    what = f"data_dir {data_dir}"
-    if is_unfinished:
+def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
+    """Raises UserError unless these names in a folder are those of a finished data set that has the split."""
+    what, shards = f"data_dir {data_dir}", shards_in(names)
+    if STATE_FOLDER in names and MANIFEST not in names:
         do = f"Run the same `resnet-tpu prepare` again; it goes on where it stopped. Or delete {STATE_FOLDER}/ in it."
         raise UserError(what, "what an interrupted `prepare` left behind", "a finished data set", do)
     manifest = read_manifest(data_dir)
@@ -81,7 +87,7 @@ def _check_shards(data_dir: str, split: Split, shards: Mapping[Split, list[str]]
     if missing := sorted({*listed} - {*shards[split]}):
         got = f"{len(listed) - len(missing)} of {len(listed)} {split} files ({missing[0]} is missing)"
         raise UserError(what, got, f"all files that {MANIFEST} lists", "Copy the rest, or run `prepare` again.")
-    if listed and (others := sorted({*shards[split]} - {*listed})):
+    if manifest and (others := sorted({*shards[split]} - {*listed})):
         got = f"{len(others)} {split} files that {MANIFEST} does not list, such as {others[0]}"
         do = f"Move them away; or delete {MANIFEST}, and all are read."
         raise UserError(what, got, f"the {len(listed)} files that it lists", do)

@@ -44,7 +44,7 @@ class RecordSource:
             open_file = functools.partial(RecordFile, skip_bad=data.skip_bad_records)
             self._files = list(pool.map(lambda path: open_file(path, state=paths[path]), paths))
         self._ends = list(itertools.accumulate(len(file) for file in self._files))
-        short = _cut_between_records(data.data_dir, split, self._files)
+        short = cut_between_records(data.data_dir, split, self._files)
         if short and not data.skip_bad_records:
             raise short[0]
         for error in (*itertools.chain.from_iterable(file.damage for file in self._files), *short):
@@ -92,7 +92,7 @@ class RecordSource:
         return self._files[number], i - (self._ends[number - 1] if number else 0)
 
 
-def _cut_between_records(data_dir: str, split: Split, files: Sequence[RecordFile]) -> list[RecordError]:
+def cut_between_records(data_dir: str, split: Split, files: Sequence[RecordFile]) -> list[RecordError]:
     """An error for each file that is whole as far as its format can tell, but differs in size from the manifest."""
     manifest = read_manifest(data_dir)
     listed = manifest.splits[split].files if manifest and split in manifest.splits else {}

@@ -11,6 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.spread import spread
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import PREPROCESSING, Config, DataConfig
@@ -49,7 +50,7 @@ class Comparison:
 
 
 class Expected(NamedTuple):
-    """What a bundle is compared with: the trained network, on the first `num_images` of `source`."""
+    """What a bundle is compared with: the trained network, on the `num_images` of `source`."""
 
     trained: Trained
     source: Source
@@ -58,7 +59,7 @@ class Expected(NamedTuple):
 
 
 def open_expected(config: Config, images: Sequence[str], *, split: Split | None, num_images: int) -> Expected:
-    """The newest checkpoint of `model_dir`, and the named images or, without any, the first of a split of the data.
+    """The newest checkpoint of `model_dir`, and the named images or, without any, some of a split of the data.
 
     The split is test, or validation if there is no test, unless one is named. Raises UserError if there are no images,
     or they are of other classes.
@@ -71,7 +72,8 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
         if images or split:
             raise
         source, there = open_images(data, images, "validation", trained.class_names)
-    return Expected(trained, source, data, min(num_images, there))
+    source = spread(source, min(num_images, there))
+    return Expected(trained, source, data, len(source))
 
 
 def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:

@@ -68,7 +68,7 @@ class Model:
         """
         found: tuple[str, object] = self.location, None
         try:
-            path = bundles.newest_bundle(self.location)
+            path = bundles.newest_bundle(self.location).rstrip("/")  # as `open_bundle` names it
             if path == self.current.bundle.path:
                 return
             found = path, [(file, storage.file_state(file)) for file in storage.files_below(path)]

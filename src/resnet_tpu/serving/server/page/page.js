@@ -237,9 +237,8 @@ async function showModels() {
 }
 
 async function showCard(name) {
-  const { model_card: found } = await getJson(`v1/models/${encodeURIComponent(name)}/metadata`);
+  const { model_card: card } = await getJson(`v1/models/${encodeURIComponent(name)}/metadata`);
   if (name !== byId("model").value) return; // another one was chosen meanwhile
-  const card = { ...found.description, ...found };
   const names = card.class_names;
   const known = names.length <= NAMED_CLASSES ? `: ${names.join(", ")}` : "";
   byId("about").textContent = `${name} knows ${count(names.length)} classes${known}.`;
