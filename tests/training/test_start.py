@@ -178,3 +178,13 @@ def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, ti
         assert store.read_meta(store.find(str(model_dir)))["class_names"] == names
     predictions = predict(Config().replace(model_dir=str(model_dir), num_cores=1), split="validation")
     assert (len(predictions.names), predictions.class_names) == (24, colours)
+
+
+@pytest.mark.parametrize("changes", [{"resnet_width": 8}, {"moving_average_decay": 0.9, "bn_momentum": 0.0}])
+def test_a_rehearsal_refuses_another_network_as_the_training_does(
+    changes: dict[str, Any], tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    train(tiny(tmp_path, train_steps=1))
+    for attempt in (rehearse, train):
+        with pytest.raises(UserError, match=f"Checkpoint {tmp_path}/checkpoints/1"):
+            attempt(tiny(tmp_path, **changes))

@@ -1,15 +1,16 @@
 """A training without its steps: checks everything that can be checked before the first, and writes nothing."""
 
-from resnet_tpu.checkpoints import folders, tf1
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle
 from resnet_tpu.checkpoints.tf1_describe import STEP
-from resnet_tpu.checkpoints.transfer import take_over
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.loop import check_start, open_run
 from resnet_tpu.training.run import describe_run, lengths_of
-from resnet_tpu.training.start import initial_weights
+from resnet_tpu.training.start import check_newest, resolve_initial_weights
 from resnet_tpu.training.step import train_step_of
 
 
@@ -17,14 +18,15 @@ def rehearse(config: Config) -> str:
     """Describes what `train` would do; raises what `train` would raise before its first step. Writes nothing."""
     check_start(config)
     with hosts.connected(config.run):
-        config, _, validation, mesh = open_run(config)
-        done = folders.steps_of_run(config.run.model_dir)
+        config, source, validation, mesh = open_run(config)
+        checkpoints = CheckpointStore(storage.join(config.run.model_dir, store.FOLDER), keep=1)  # only read
+        done = checkpoints.steps()
         if not done and (prefix := tf1.find_checkpoint(config.run.model_dir)):
             done = [int(read_bundle(prefix, [STEP]).get(STEP, 0))]
-        if weights := initial_weights(config):
-            config = take_over(config, weights)
-        lengths = lengths_of(config)
-        train_step_of(network_of(config, mesh), config, mesh)
+        config, _ = resolve_initial_weights(config, checkpoints)
+        lengths, network = lengths_of(config), network_of(config, mesh)
+        train_step_of(network, config, mesh)
+        check_newest(config, network, checkpoints, source.class_names)
         lines = [describe_run(config, mesh, done[-1] if done else 0, lengths.total)]
         if validation is not None:
             count = min(config.data.num_eval_images or len(validation), len(validation))

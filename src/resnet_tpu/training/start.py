@@ -1,5 +1,6 @@
 """Where a training begins: its newest checkpoint, one of the original, another training's weights, or random ones."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from resnet_tpu.checkpoints import folders, tf1
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import folders, store, tf1
 from resnet_tpu.checkpoints.meta import changed_options, config_of
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over, told_origin
@@ -67,6 +69,21 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
     return take_over(config, weights) if weights else config, weights
 
 
+def check_newest(config: Config, network: Network, checkpoints: CheckpointStore, class_names: list[str] | None) -> None:
+    """Raises UserError, as `find_start` would, if the newest checkpoint is of another network or other classes."""
+    for step in checkpoints.steps()[-1:]:
+        path = storage.join(checkpoints.directory, str(step))
+        with contextlib.suppress(store.DamagedCheckpointError):  # which a training skips
+            check_classes(config.data.location, class_names, store.read_meta(path)["class_names"])
+            store.check_shapes(path, store.stored_shapes(path), _shapes(config, network, checkpoints).to_arrays())
+
+
+def _shapes(config: Config, network: Network, checkpoints: CheckpointStore) -> TrainState:
+    """The state of a training as shapes and dtypes, with the masks of its newest checkpoint."""
+    new_state = functools.partial(create_state, network, config.optimizer, config.train.seed)
+    return dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.mask_shapes())
+
+
 def find_start(
     config: Config,
     network: Network,
@@ -80,7 +97,7 @@ def find_start(
     Raises UserError when a checkpoint is of another network or other classes.
     """
     new_state = functools.partial(create_state, network, config.optimizer, config.train.seed)
-    shapes: TrainState = dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.mask_shapes())
+    shapes = _shapes(config, network, checkpoints)
     checkpoint = checkpoints.restore(distributed.placed(shapes.to_arrays(), distributed.replicated(mesh)))
     if checkpoint is not None:
         names = checkpoint.meta["class_names"]
