@@ -5,8 +5,9 @@ import io
 import json
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -15,13 +16,14 @@ import pytest
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import store
 from resnet_tpu.data.folders import find_photos, share_out
+from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.predictions import accuracy
 from resnet_tpu.training.evaluate import evaluate_run
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.predict import predict
+from resnet_tpu.training.predict import predict, predictions_of
 
 
 @pytest.fixture
@@ -196,3 +198,17 @@ def test_what_is_not_there_is_named(asked: Config, tmp_path: Path, images: list[
 def test_a_model_dir_without_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a model_dir or a checkpoint in it"):
         predict(Config().replace(model_dir=str(tmp_path)))
+
+
+def test_names_of_distant_images_are_asked_for_together() -> None:
+    source, asked = Mock(), []
+
+    def fetch(numbers: Sequence[int]) -> list[Sample]:
+        asked.append(len(numbers))
+        return [Sample(b"", 0, f"{i}.jpg") for i in numbers]
+
+    source.fetch = fetch
+    kept = np.arange(130)
+    found = predictions_of(source, kept, np.zeros((130, 2), np.float32), np.zeros(130, int), ["a", "b"])
+    assert asked == [64, 64, 2]
+    assert found.names == [f"{i}.jpg" for i in kept]

@@ -9,9 +9,10 @@ from typing import Literal, get_args
 import numpy as np
 
 from resnet_tpu import storage
+from resnet_tpu.data.loader.ahead import distant
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
-from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.source import Source, sample_of
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig
@@ -34,6 +35,8 @@ MOST_ROWS = 40
 """A split with more images is not listed on the terminal, only in the files of the report."""
 
 log = logging.getLogger(__name__)
+
+_NAMES_AT_ONCE = 64
 
 Format = Literal["table", "csv", "json"]
 
@@ -134,7 +137,15 @@ def predictions_of(
     """Predictions for the images of `source` that are `kept`. Raises UserError if there are none."""
     if not kept.size:
         raise UserError("Images", "only damaged ones", "at least one that can be read", "Replace them, or name others.")
-    return Predictions([source[int(i)].name for i in kept], probabilities, labels, class_names)
+    return Predictions(_names_of(source, kept.tolist()), probabilities, labels, class_names)
+
+
+def _names_of(source: Source, numbers: list[int]) -> list[str]:
+    """The names of these images; of distant ones, many are asked for at a time."""
+    if (far := distant(source)) is None:
+        return [source[i].name for i in numbers]
+    parts = (far.fetch(numbers[i : i + _NAMES_AT_ONCE]) for i in range(0, len(numbers), _NAMES_AT_ONCE))
+    return [sample_of(found).name for part in parts for found in part]
 
 
 def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, num_named: int) -> None:
