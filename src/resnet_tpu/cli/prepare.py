@@ -66,8 +66,8 @@ def prepare(given: Given) -> None:
     if table.bigtable_instance:
         from resnet_tpu.data.prepare.bigtable_writer import check_access
 
-        for name in [] if out_dir else {*options_of(PrepareOptions), *options_of(_HowOptions)} - {"overwrite"}:
-            if name in given.values:
+        for name in [*options_of(PrepareOptions), *options_of(_HowOptions)]:
+            if name in given.values and name != "overwrite" and not out_dir:
                 do = "Give a folder for new TFRecords as OUT, or leave it out."
                 raise UserError(name, given.values[name], "nothing: the table gets the records as they are", do)
         check_access(table)  # now, not after hours of preparing

@@ -58,9 +58,8 @@ def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
         # of a share of what is left, all levels have the same method; elsewhere, a folder may have another name
         level = outcome.level if outcome.level.startswith(ITERATIVE) else ""
         group = groups.setdefault((outcome.retrain, outcome.method, level), [])
-        if outcome.retrain != UNPRUNED or all(
-            other.seed != outcome.seed for other in group
-        ):  # each part trains it anew
+        is_again = outcome.retrain == UNPRUNED and any(other.seed == outcome.seed for other in group)
+        if not is_again:  # each part of an experiment trains it
             group.append(outcome)
     return list(groups.values())
 
