@@ -13,7 +13,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.split import split_files
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.photos_seen import pass_on_photos, remember_photos, warn_of_seen
+from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def test_weights_take_along_what_they_were_trained_on(
         folder.mkdir()
     data = DataConfig(data_dir=str(photos))
     remember_photos(str(first), open_source(data, "train"))
-    pass_on_photos("no/run", str(second))
+    begin_photos(str(second), "no/run")
     assert not list(second.iterdir())
-    pass_on_photos(str(first / "checkpoints" / "7"), str(second))
+    begin_photos(str(second), str(first / "checkpoints" / "7"))
     (photos / "b" / "0.jpg").touch()
     warn_of_seen(str(second), open_source(data, "validation"), "validation")
     assert "The run was trained on" in caplog.text

@@ -38,7 +38,7 @@ from resnet_tpu.pruning.phase import fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_with
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.photos_seen import pass_on_photos
+from resnet_tpu.training.photos_seen import begin_photos
 from resnet_tpu.training.run import kept_steps, resolve, resolve_order
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ def _begin(config: Config, named: str | None) -> None:
             _forget_names(flags.lottery_results_dir, model_dir)
             storage.make_dir(model_dir)
             storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(asked, indent=2) + "\n")
-            pass_on_photos(asked["lottery_reset_to"], model_dir)
+            begin_photos(model_dir, asked["lottery_reset_to"])
         hosts.wait_for_all()
         meta = make_meta(config, source.class_names, start.step * config.train.train_batch_size)
         with CheckpointStore(storage.join(model_dir, store.FOLDER), keep=1) as checkpoints:

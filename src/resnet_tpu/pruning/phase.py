@@ -27,7 +27,7 @@ from resnet_tpu.pruning.start import start_with
 from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.photos_seen import pass_on_photos
+from resnet_tpu.training.photos_seen import begin_photos
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
 
@@ -124,7 +124,7 @@ class Phase:
             text = json.dumps(self._description(), indent=2)
             storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
             if RETRAININGS[self.retrain].weights != "fresh":
-                pass_on_photos(store.find(self.previous), self.model_dir)
+                begin_photos(self.model_dir, store.find(self.previous))
         with CheckpointStore(folder, keep=1) as checkpoints:
             checkpoints.save(int(arrays["step"]), arrays, meta)
 

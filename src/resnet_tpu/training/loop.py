@@ -46,7 +46,7 @@ from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.kernel_setting import step_of, stored_form
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop_reports import LoopReports
-from resnet_tpu.training.photos_seen import forget_photos, pass_on_photos, remember_photos, warn_of_seen
+from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, resolve_order
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
@@ -102,9 +102,7 @@ def train(
             )
             config, weights = resolve_initial_weights(config, checkpoints)
             if not checkpoints.steps():
-                forget_photos(config.run.model_dir)
-            if weights is not None:
-                pass_on_photos(weights.source, config.run.model_dir)
+                begin_photos(config.run.model_dir, weights.source if weights else "")
             network = network_of(config, mesh)
             trainer = Trainer(
                 config,

@@ -27,16 +27,17 @@ def remember_photos(model_dir: str, source: Source) -> None:
             storage.write_text(storage.join(model_dir, _FILE), text)
 
 
-def forget_photos(model_dir: str) -> None:
-    """Of a run without a checkpoint: what an attempt noted that ended before its first one is not in its weights."""
+def begin_photos(model_dir: str, checkpoint: str) -> None:
+    """Notes what a new run has seen: the photos of the run of `checkpoint`, with whose weights it begins, or none.
+
+    An earlier attempt that ended before its first checkpoint may have noted others, which no weights have seen.
+    """
     if hosts.is_first():
-        storage.remove(storage.join(model_dir, _FILE))
-
-
-def pass_on_photos(checkpoint: str, model_dir: str) -> None:
-    """What the run of `checkpoint` has seen, the one in `model_dir`, which begins with its weights, has seen too."""
-    if hosts.is_first() and (run := folders.run_of(checkpoint)) and (seen := _photos_seen(run)):
-        storage.write_text(storage.join(model_dir, _FILE), json.dumps(seen) + "\n")
+        path, run = storage.join(model_dir, _FILE), folders.run_of(checkpoint)
+        if run and (seen := _photos_seen(run)):
+            storage.write_text(path, json.dumps(seen) + "\n")
+        else:
+            storage.remove(path)
 
 
 def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
