@@ -119,8 +119,11 @@ def _run(arguments: Sequence[str]) -> None:
         log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
     config.run.require_model_dir()
     if config.run.mode == "eval":
-        from resnet_tpu.training.evaluate import evaluate_run
+        from resnet_tpu.training.evaluate import await_options, evaluate_run
 
+        if read_run(config.run.model_dir) is None:
+            await_options(config)
+            config, origins = parse(arguments)
         # An options file gives the length of such trainings in general; only the command line gives that of this one.
         says = origins.get("train_steps", "")
         is_this = says == "command line" or says.removeprefix("--") in TEXT_FLAGS

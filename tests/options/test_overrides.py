@@ -162,6 +162,14 @@ def test_options_that_a_checkpoint_holds(tmp_path: Path) -> None:
     assert read_run(str(tmp_path)) == Layer(str(tmp_path / "meta" / "data.json"), {"train_steps": 3})
 
 
+def test_options_of_a_run_without_its_file_are_those_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    for step in (9, 10):
+        (folder := tmp_path / "checkpoints" / str(step) / "meta").mkdir(parents=True)
+        (folder / "data.json").write_text(json.dumps({"config": {"train_steps": step}}))
+    newest = Layer(str(tmp_path / "checkpoints" / "10" / "meta" / "data.json"), {"train_steps": 10})
+    assert read_run(str(tmp_path)) == read_run(str(tmp_path / "checkpoints")) == newest
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", ""])
 def test_damaged_description_of_a_run(tmp_path: Path, text: str) -> None:
     (file := tmp_path / "config.json").write_text(text)

@@ -1,6 +1,7 @@
 """Evaluation: every example counts once; it can follow a training."""
 
 import contextlib
+import json
 import logging
 import shutil
 import threading
@@ -265,6 +266,23 @@ def test_watching_goes_up_to_train_steps(
     said = capsys.readouterr().err
     assert f"{waiting}{2 * last}; at most 1 s." in said
     assert "No new checkpoint within 1 s." in said
+
+
+@pytest.mark.parametrize("watch", [watch_ours, watch_original])
+def test_watching_from_before_the_beginning_evaluates_as_the_run_does(
+    watch: Callable[..., int], trained_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = json.loads((trained_dir / "config.json").read_text())
+    shutil.copytree(trained_dir / store.FOLDER, tmp_path / "aside" / store.FOLDER)
+    (tmp_path / "aside" / "config.json").write_text(json.dumps(own | {"num_eval_images": 7}))
+    model_dir = tmp_path / "run"
+    timer = threading.Timer(2, lambda: (tmp_path / "aside").rename(model_dir))
+    timer.start()
+    assert watch(model_dir) == 0
+    timer.join()
+    assert "which is no such folder" in capsys.readouterr().err
+    rows = [row for row in read_metrics(str(model_dir)) if row["split"] == "eval"]
+    assert rows and all(round(7 * row["top_1_accuracy"], 4).is_integer() for row in rows)
 
 
 def test_train_steps_without_watching_are_refused(trained_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,8 @@ def evaluate(given: Given) -> None:
         raise UserError("train_steps", last, "it only with --watch", "Add --watch, or leave it out.")
     config = configure({**given.values, "mode": "eval"}, own)
 
-    from resnet_tpu.training.evaluate import evaluate_run
+    from resnet_tpu.training.evaluate import await_options, evaluate_run
 
+    if watch and own is None:
+        config = configure({**given.values, "mode": "eval"}, await_options(config))
     evaluate_run(config, watch=watch, train_steps=None if last is None else config.train.train_steps)

@@ -4,7 +4,7 @@ import contextlib
 import io
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,11 +81,10 @@ def run_at(path: str) -> str:
 def read_run(path: str) -> Layer | None:
     """The options of the run at `path`, a `model_dir`, its folder of checkpoints, or a checkpoint; None if it is none.
 
-    Options in `OF_ONE_START` are left out. Raises UserError if the file does not hold a JSON object.
+    They are those of its newest checkpoint if the run has lost its own file. Options in `OF_ONE_START` are left out.
+    Raises UserError if the file does not hold a JSON object.
     """
-    path = run_at(path)
-    files = [storage.join(path, name) for name in (_OF_RUN, _OF_CHECKPOINT)] if path else []
-    file = next(filter(storage.exists, files), None)
+    file = next(filter(storage.exists, _files_of_options(run_at(path))), None) if path else None
     if file is None:
         return None
     try:
@@ -95,6 +94,15 @@ def read_run(path: str) -> Layer | None:
     except (ValueError, AttributeError, KeyError, TypeError):
         do = "Choose another model_dir or checkpoint, or delete this file."
         raise UserError("Config of the run", file, "a JSON object", do) from None
+
+
+def _files_of_options(path: str) -> Iterator[str]:
+    """Where the options of the run or checkpoint at `path` can be, first choice first."""
+    yield storage.join(path, _OF_RUN)
+    yield storage.join(path, _OF_CHECKPOINT)
+    folder = storage.join(path, _CHECKPOINTS)
+    steps = filter(str.isdecimal, storage.list_dir(folder))
+    yield from (storage.join(folder, step, _OF_CHECKPOINT) for step in sorted(steps, key=int, reverse=True))
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from resnet_tpu.data.sources.spread import spread
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.options.overrides import run_at
+from resnet_tpu.options.overrides import Layer, read_run, run_at
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.finite import check_finite
@@ -120,10 +120,20 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
         return _follow(config, mesh, train_steps)
 
 
+def await_options(config: Config) -> Layer:
+    """The options of the run in `model_dir`, once it has begun. Raises UserError if not within `eval_timeout`."""
+    model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
+    while (own := read_run(model_dir)) is None:
+        if patience.is_over:
+            raise _nothing_appeared(config)
+        patience.wait(functools.partial(_first_checkpoint, model_dir))
+    return own
+
+
 def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[str, float]:
     metrics: dict[str, float] = {}
     model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
-    done, awaited = -1, lambda: f"a checkpoint in {model_dir}, which is {_contents(model_dir)}"
+    done, awaited = -1, functools.partial(_first_checkpoint, model_dir)
     while True:
         # every process acts on what the first one sees
         path, is_late = hosts.from_first(lambda: (_newest(model_dir), patience.is_over))
@@ -137,8 +147,7 @@ def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[s
             awaited = functools.partial("a checkpoint after step {}, up to step {}".format, done, total)
             patience.begin()
         elif is_late and not metrics:
-            got, expected = _contents(model_dir), f"a checkpoint within {config.eval.eval_timeout} s"
-            raise UserError(f"model_dir {model_dir}", got, expected, "Check the path, or start the training first.")
+            raise _nothing_appeared(config)
         elif is_late:
             log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
             return metrics
@@ -151,6 +160,15 @@ def _newest(model_dir: str) -> str | None:
         return store.find(model_dir)
     except UserError:
         return None
+
+
+def _first_checkpoint(model_dir: str) -> str:
+    return f"a checkpoint in {model_dir}, which is {_contents(model_dir)}"
+
+
+def _nothing_appeared(config: Config) -> UserError:
+    got, expected = _contents(config.run.model_dir), f"a checkpoint within {config.eval.eval_timeout} s"
+    return UserError(f"model_dir {config.run.model_dir}", got, expected, "Check the path, or start the training first.")
 
 
 def _contents(model_dir: str) -> str:
