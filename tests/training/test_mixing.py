@@ -1,4 +1,4 @@
-"""Mixup and cutmix: what is mixed, how much, and what this means for the loss."""
+"""Mixup and cutmix: what is mixed, and how much."""
 
 from typing import Any
 

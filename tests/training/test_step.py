@@ -15,6 +15,7 @@ from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.loss import cross_entropy, l2
+from resnet_tpu.training.mixing import mix
 from resnet_tpu.training.schedule import standard_boundaries, step_decay
 from resnet_tpu.training.state import TrainState, create_state
 from resnet_tpu.training.step import TrainStep, make_eval_step, make_output_step, make_train_step, normalize
@@ -120,21 +121,73 @@ def test_statistics_of_a_replica_need_no_other_device() -> None:
     assert collectives(8) == 0
 
 
-def test_metrics_and_update_are_those_of_the_formula() -> None:
-    network, batch, state = make_network(), make_batch(), make_state()
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"config": CONFIG.replace(mixup_alpha=0.4, decay_batch_norm=True).optimizer}, id="mixed"),
+    ],
+)
+def test_metrics_and_update_are_those_of_the_formula(options: dict[str, Any]) -> None:
+    network, images, state = make_network(), make_batch(), make_state()
+    config = options.get("config", CONFIG.optimizer)
+    mixing_key = jax.random.split(jax.random.fold_in(jax.random.key(0), START))[1]
+    batch = mix(images, mixing_key, config)
+    targets = ((batch["fraction"], batch["label"]), (1 - batch["fraction"], batch["partner"]))
 
     def loss_of(params: Arrays) -> tuple[jax.Array, jax.Array]:
         logits, _ = network.apply(params, state.batch_stats, normalize(batch["image"], network.model), train=True)
-        loss = cross_entropy(logits, batch["label"], 0.1).mean() + 0.01 * l2(params)
-        return loss, (logits.argmax(-1) == batch["label"]).mean()
+        losses = sum(share * cross_entropy(logits, label, 0.1) for share, label in targets)
+        correct = sum(share * (logits.argmax(-1) == label) for share, label in targets)
+        decay = 0.01 * l2(params, norms=config.decay_batch_norm)
+        return jnp.mean(losses) + decay, jnp.mean(correct)
 
     (loss, accuracy), gradient = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(state.params)
-    after, (metrics,) = train([batch])
+    after, (metrics,) = train([images], **options)
     expected = {"loss": float(loss), "learning_rate": 0.08, "top_1_accuracy": float(accuracy)}
     assert metrics == pytest.approx(expected, rel=1e-5)
     assert int(after.step) == START + 1
     rate = 0.08 * (1 + 0.9)  # the first step of Nesterov momentum
     assert_close(after.params, jax.tree.map(lambda p, g: p - rate * g, state.params, gradient), rtol=1e-5)
+
+
+class Recorder(Network):
+    """Its statistics after a step are what the step gave it: the progress, and moments of a draw with the key."""
+
+    def apply(
+        self,
+        params: Arrays,
+        batch_stats: Arrays,
+        images: jax.Array,
+        *,
+        train: bool,
+        key: jax.Array | None = None,
+        progress: jax.Array | float = 0.0,
+    ) -> tuple[jax.Array, Arrays]:
+        assert key is not None
+        draw = jax.random.uniform(key)
+        recorded = {"progress": jnp.asarray(progress), "draw": draw, "square": draw**2}
+        return jnp.zeros((len(images), self.num_classes)), recorded
+
+
+def recorded(*, step: int = START, seed: int = 0, parts: int = 1) -> dict[str, float]:
+    """What the step gives the network, averaged over the parts."""
+    network = make_network()
+    recorder = Recorder(network.model, network.architecture, NUM_CLASSES, SIZE)
+    config = CONFIG.replace(gradient_accumulation_steps=parts).optimizer
+    run = make_train_step(recorder, SCHEDULE, config, seed=seed, total_steps=40)
+    after, _ = run(make_state(step=step), make_batch())
+    return {name: float(value) for name, value in after.batch_stats.items()}
+
+
+def test_every_step_seed_and_part_draws_anew() -> None:
+    first = recorded()
+    assert first == recorded()
+    assert first["progress"] == START / 40
+    assert len({first["draw"], recorded(step=START + 1)["draw"], recorded(seed=1)["draw"]}) == 3
+    parts = recorded(parts=4)
+    assert parts["progress"] == START / 40
+    assert parts["square"] - parts["draw"] ** 2 > 0.01  # the variance among four
 
 
 def test_the_rate_is_the_one_of_the_step_before_the_update() -> None:
