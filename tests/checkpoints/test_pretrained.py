@@ -154,10 +154,13 @@ def test_a_new_run_may_have_the_name_of_the_weights_that_it_starts_from(
     assert weights.locate("resnet18").path == "published.safetensors"
 
 
-def test_names_of_the_table_are_published(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = pretrained.Pretrained(site.address, "ResNet-18", 11.7, None, "bsd-3-clause", {"crop_pct": 0.9})
+def test_names_of_the_table_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"https://models.example/{FILE}"
+    found = pretrained.Pretrained(address, "ResNet-18", 11.7, None, "bsd-3-clause", {"crop_pct": 0.9})
     monkeypatch.setitem(PRETRAINED, "tiny", found)
     monkeypatch.setattr(published, "fetch", lambda address: (f"kept/{FILE}", CHECKSUM))
+    origin = {"weights_origin": f"{address} sha256:{CHECKSUM}", "weights_licence": "bsd-3-clause"}
+    assert pretrained.fetch("tiny") == (f"kept/{FILE}", {"crop_pct": 0.9} | origin)
     gone = pretrained.Pretrained("gs://bucket/folder", "ResNet-50", 25.6, None, "apache-2.0")
     monkeypatch.setitem(PRETRAINED, "far", gone)
     assert pretrained.fetch("far") == (
