@@ -54,14 +54,24 @@ def test_cutmix_pastes_a_rectangle_and_counts_its_area() -> None:
         assert batch["fraction"][0] == pytest.approx(1 - other.mean(), abs=1e-6)
 
 
+def areas_left(shares: np.ndarray) -> np.ndarray:
+    """What cutmix leaves of an image for these shares, with centres drawn anywhere."""
+    centres = np.random.default_rng(1).uniform(0, SIZE, (2, len(shares)))
+    sides = SIZE * np.sqrt(1 - shares)
+    low, high = (np.clip(np.round(centres + offset), 0, SIZE) for offset in (-sides / 2, sides / 2))
+    return 1 - (high - low).prod(0) / SIZE**2
+
+
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
-def test_shares_are_drawn_from_beta(alpha: float) -> None:
+@pytest.mark.parametrize("option", ["mixup_alpha", "cutmix_alpha"])
+def test_shares_are_drawn_from_beta(option: str, alpha: float) -> None:
     keys = jax.random.split(jax.random.key(0), 4000)
-    config = Config().replace(mixup_alpha=alpha).optimizer
+    config = Config().replace(**{option: alpha}).optimizer
     fractions = np.asarray(jax.jit(jax.vmap(lambda key: mix(make_batch(), key, config)["fraction"][0]))(keys))
-    deviation = np.sqrt(1 / (4 * (2 * alpha + 1)))
-    assert fractions.mean() == pytest.approx(0.5, abs=4 * deviation / np.sqrt(4000))
-    assert fractions.std() == pytest.approx(deviation, rel=0.05)
+    shares = np.random.default_rng(0).beta(alpha, alpha, 400_000)
+    expected = shares if option == "mixup_alpha" else areas_left(shares)
+    assert fractions.mean() == pytest.approx(expected.mean(), abs=4 * expected.std() / np.sqrt(4000))
+    assert fractions.std() == pytest.approx(expected.std(), rel=0.05)
 
 
 def test_both_take_turns() -> None:
