@@ -1,6 +1,5 @@
 """Files of torch.save that lie about arrays, hide code or are damaged, in every way. Written here without PyTorch."""
 
-import contextlib
 import io
 import os
 import pickle
@@ -104,11 +103,13 @@ def save_zip(path: Path, value: Any, storages: Mapping[str, np.ndarray], *, orde
         archive.writestr("archive/version", b"3\n")
 
 
+_HEAD = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True})
+
+
 def save_stream(path: Path, value: Any, storages: Mapping[str, np.ndarray]) -> None:
     """Writes the format used before."""
-    head = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True})
     data = [struct.pack("<q", storage.size) + storage.tobytes() for storage in storages.values()]
-    path.write_bytes(b"".join([*map(dump, head), dump(value), dump(list(storages)), *data]))
+    path.write_bytes(b"".join([*map(dump, _HEAD), dump(value), dump(list(storages)), *data]))
 
 
 def save_whole(path: Path, value: Any, storages: Mapping[str, np.ndarray]) -> None:
@@ -531,10 +532,21 @@ def test_flipped_bytes_of_a_stream_are_noticed_where_they_can_be(tmp_path: Path)
     path = tmp_path / "w.pth"
     save_stream(path, {"a": tensor("0", some)}, {"0": some})
     whole = path.read_bytes()
+    size = len(whole) - some.nbytes - 8  # where it stands
+    unnoticed = []
     for position in range(len(whole) - some.nbytes):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
-        with contextlib.suppress(UserError, KeyError):  # KeyError: the flip changed the name of the array
-            assert read_pickle(str(path))["a"].nbytes == some.nbytes
+        try:
+            found = read_pickle(str(path))
+        except UserError as error:
+            assert position < size or "elements in storage 0 instead of 24" in str(error)
+            continue
+        unnoticed.append(position)
+        (array,) = found.values()
+        assert array.nbytes == some.nbytes
+    magic, protocol = len(dump(_HEAD[0])), len(dump(_HEAD[1]))
+    outside = [position for position in unnoticed if not magic + protocol <= position < size]
+    assert outside == [1, magic + 1]  # the versions of the two pickles
 
 
 @both
