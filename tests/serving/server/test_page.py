@@ -297,7 +297,9 @@ def luminance(colour: str) -> float:
 
 def test_colours_have_contrast_in_light_and_dark() -> None:
     style = (PAGE / "page.css").read_text()
-    for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL):
+    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    assert len(blocks) == 2  # light and dark
+    for block in blocks:
         colours = dict(re.findall(r"--(\S+): (#\w{6});", block))
         needs = [(text, ground, 4.5) for text in ("text", "muted", "accent", "bad") for ground in ("surface", "ground")]
         needs += [("on-accent", "accent", 4.5), ("muted", "track", 4.5)]
