@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import tempfile
 from collections import Counter
@@ -121,6 +122,19 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return shown.err
 
     return refuse
+
+
+@pytest.fixture
+def growth_mb() -> Callable[[], float]:
+    """Says by how many MB this process's memory has peaked above what it had at the beginning of the test."""
+
+    def peak() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)[0])
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of an earlier test is forgotten
+    before = peak()
+    return lambda: (peak() - before) / 1000
 
 
 @pytest.fixture(scope="session")
