@@ -47,9 +47,8 @@ def check(work: Callable[[Network, Callable[..., Batcher]], Any]) -> Network:
         with ThreadPoolExecutor(4) as decoders:
 
             def make(**options: Any) -> Batcher:
-                usual: dict[str, Any] = {"max_batch_size": 8, "max_wait": 0.0, "max_queue": 1000}
-                metrics = Metrics().of_model("m")
-                return Batcher(network, decoders=decoders, metrics=metrics, **{**usual, **options})
+                usual: dict[str, Any] = {"decoders": decoders, "max_batch_size": 8, "max_wait": 0.0, "max_queue": 1000}
+                return Batcher(network, metrics=Metrics().of_model("m"), **{**usual, **options})
 
             await asyncio.wait_for(work(network, make), 60)
 
@@ -128,6 +127,31 @@ def test_what_waits_while_the_network_runs_is_the_next_batch_without_those_who_l
 
     network = check(work)
     assert [sorted(batch) for batch in network.batches] == [[1], [4, 5, 6, 7]]
+
+
+def test_images_of_those_who_left_are_not_decoded() -> None:
+    async def work(_: Network, make: Callable[..., Batcher]) -> None:
+        may_end, decoded = threading.Event(), []
+
+        def slow() -> np.ndarray:
+            assert may_end.wait(30)
+            return image(1)()
+
+        def noted() -> np.ndarray:
+            decoded.append(2)
+            return image(2)()
+
+        with ThreadPoolExecutor(1) as decoders:
+            batcher = make(decoders=decoders)
+            first, *others = batcher.submit([slow, noted, noted])
+            asyncio.gather(*others).cancel()
+            while batcher.queue_length > 1:
+                await asyncio.sleep(0)
+            may_end.set()
+            assert_right([1], [await first])
+        assert decoded == []
+
+    check(work)
 
 
 def test_a_full_queue_refuses_all_of_a_request() -> None:
