@@ -5,6 +5,7 @@ import base64
 import dataclasses
 import html.parser
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -118,6 +119,35 @@ def test_a_network_that_fails_is_an_internal_error_and_no_more(export_dir: Path,
 
     with ThreadPoolExecutor(1) as decoders:
         asyncio.run(ask(Loader(ServeOptions(), decoders, Metrics())))
+
+
+def test_the_work_for_a_request_that_is_out_of_time_is_dropped(export_dir: Path, images: list[bytes]) -> None:
+    may_end = threading.Event()
+
+    def block(pixels: np.ndarray) -> np.ndarray:
+        may_end.wait(60)
+        return np.zeros((len(pixels), 5), np.float32)
+
+    async def ask(loader: Loader) -> None:
+        models = load_models([str(export_dir)], loader)
+        flowers = models["flowers"]
+        metrics = loader.metrics.of_model("flowers")
+        batcher = Batcher(block, decoders=loader.decoders, metrics=metrics, max_batch_size=1, max_wait=0, max_queue=9)
+        flowers.current = dataclasses.replace(flowers.current, batcher=batcher)
+        app = httpx.ASGITransport(make_app(models, loader, State()))
+        async with httpx.AsyncClient(transport=app, base_url="http://server") as client:
+            files = [("images", image) for image in images[:3]]
+            answer = await client.post("/v1/models/flowers:classify", files=files)
+            assert answer.status_code == 504
+        async with asyncio.timeout(20):
+            while batcher.queue_length:
+                await asyncio.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as decoders:
+        try:
+            asyncio.run(ask(Loader(ServeOptions(request_timeout=0.5), decoders, Metrics())))
+        finally:
+            may_end.set()
 
 
 def test_probabilities_that_are_no_numbers_are_never_answered(export_dir: Path, images: list[bytes]) -> None:
