@@ -4,6 +4,7 @@ import json
 from rich.console import Console
 
 from resnet_tpu.performance.plan.advice import advise
+from resnet_tpu.performance.plan.plan import Step
 from resnet_tpu.performance.plan.table import BOUND, LABEL, render, to_json
 
 from .conftest import MEMORY, make_plan
@@ -48,6 +49,8 @@ def test_advice_is_given_where_there_is_something_to_say() -> None:
     assert advise(make_plan()) == []
     assert "With 16 images per device" in advise(make_plan(batch_per_device=16))[0]
     assert "4 of 8 devices idle" in advise(make_plan(devices=4))[0]
+    too_large = Step(512, 128, False, None, None, None, (), None)
+    assert advise(make_plan(eval=too_large)) == ["Lower eval_batch_size."]
 
 
 def test_json_holds_the_plan_with_the_operations_asked_for() -> None:
