@@ -66,6 +66,7 @@ def test_best_is_highest_accuracy_or_lowest_loss_and_the_earliest_of_equals():
     rows = [Result("a", 1, 0.5), Result("a", 2, 0.75), Result("a", 3, 0.75), Result("b", 1, math.nan)]
     assert best_results(rows, "top_1_accuracy") == {"a": rows[1]}
     assert best_results(rows, "loss") == {"a": rows[0]}
+    assert best_results(rows, "input_wait_share") == best_results(rows, "error") == {"a": rows[0]}
     assert best_results(rows, "learning_rate") == {}
 
 
