@@ -13,7 +13,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import store
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.pruning.experiment import prune_run
+from resnet_tpu.pruning.experiment import _rewind_step, prune_run
 from resnet_tpu.pruning.levels import plan_levels
 from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.pruning.outcome import read_outcomes
@@ -355,6 +355,10 @@ def test_an_unfinished_training_is_finished_first_and_its_end_is_that_of_all(den
     once = prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1))
     assert [outcome.step for outcome in once] == [LAST, LAST]
     assert prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1)) == once
+
+
+def test_a_tenth_of_the_training_is_kept_where_nothing_is_asked() -> None:
+    assert _rewind_step(Config(), 69, experiment(rewind_to=None)) == 6
 
 
 def test_what_is_asked_for_twice_is_done_once() -> None:
