@@ -18,7 +18,7 @@ from resnet_tpu.pruning.layers import maskable
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcomes
 from resnet_tpu.pruning.paper import paper_curve, paper_network
 from resnet_tpu.pruning.picture import draw_curve, draw_layers
-from resnet_tpu.pruning.report import layer_densities, layer_rows, report_experiment, summarise
+from resnet_tpu.pruning.report import _accuracies, layer_densities, layer_rows, report_experiment, summarise
 from resnet_tpu.pruning.sizes import LayerSize, size_of
 from resnet_tpu.reports.style import write_png
 
@@ -49,6 +49,11 @@ def test_seeds_are_put_together() -> None:
     assert (rows[1].median, rows[1].lowest, rows[1].highest, rows[1].seeds) == (0.92, 0.91, 0.93, 3)
     assert (rows[1].parameters, rows[1].multiply_adds, rows[1].checkpoint_bytes) == (800, 7201, 5000)
     assert summarise(reversed(OUTCOMES))[-1] == rows[0]
+
+
+def test_changes_are_from_the_unpruned_network() -> None:
+    changes = next(column for column in _accuracies(summarise(OUTCOMES)).columns if column.header == "change")
+    assert [*changes.cells] == ["", "+1.00", "-1.00", "-2.00"]
 
 
 def test_an_unpruned_network_that_two_parts_trained_counts_once() -> None:
