@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -26,6 +25,7 @@ from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, evaluate_run
 from resnet_tpu.training.flight import StepsInFlight
+from resnet_tpu.training.patience import Patience
 from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.step import make_eval_step
 from resnet_tpu.training.trained import load_trained
@@ -169,24 +169,20 @@ def test_several_processes_leave_no_mark_in_a_checkpoint_named_itself(
 
 
 def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
-    trained_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = sorted((trained_dir / store.FOLDER).iterdir(), key=lambda path: int(path.name))
     first, last = checkpoints[0], checkpoints[-1]
     (tmp_path / store.FOLDER).mkdir()
     shutil.copytree(first, tmp_path / store.FOLDER / first.name)
 
-    def appear() -> None:
+    def appear(*_: object) -> None:
         shutil.copytree(last, tmp_path / "aside")
         (tmp_path / "aside").rename(tmp_path / store.FOLDER / last.name)
 
-    timer = threading.Timer(3, appear)
-    timer.start()
-    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
-        evaluate_run(Config().replace(model_dir=str(tmp_path), num_cores=1, eval_batch_size=9), watch=True)
-    timer.join()
-    assert f"Evaluation at step {last.name}" in caplog.text
-    assert {row["step"] for row in read_metrics(str(tmp_path))} >= {int(last.name)}
+    monkeypatch.setattr(Patience, "wait", appear)
+    evaluate_run(Config().replace(model_dir=str(tmp_path), num_cores=1, eval_batch_size=9), watch=True)
+    assert [row["step"] for row in read_metrics(str(tmp_path))] == [int(first.name), int(last.name)]
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_newest(
