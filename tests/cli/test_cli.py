@@ -287,6 +287,8 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     assert "An evaluation on 4 images every 2 steps\nCheckpoints every 2 steps in runs/my photos\n" in would
     would = prints(capsys, *command, "--train_batch_size=12", "--dry_run")
     assert "steps 0 to 2 (0.8 epochs, in whole batches)" in would
+    printed = prints(capsys, *command, "--resnet_depth=50", "--print_config")
+    assert "\nresnet_depth: 50\n" in printed  # a default, but given: initial weights must not tell another
     printed = prints(capsys, *command, "--print_config")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my photos"]  # neither command wrote anything
 

@@ -91,7 +91,7 @@ class VertexService:
                 body = json.loads(self.rfile.read(length)) if length else None
                 service.asked.append((self.command, self.path, body))
                 status, answer = service.answers.popleft()
-                content = json.dumps(answer).encode()
+                content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))

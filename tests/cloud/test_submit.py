@@ -591,6 +591,13 @@ def test_vertex_whose_credentials_cannot_be_renewed_for_a_moment(
     assert not errors
 
 
+def test_a_page_in_place_of_an_answer_of_vertex(vertex_service: Any) -> None:
+    vertex_service.answers.append((200, b"<html>Sign in</html>"))
+    with pytest.raises(UserError, match=r"Vertex AI in r: got .*Expecting value"):
+        vertex.submit(make_job(), vertex.VertexOptions(region="r"), endpoint=vertex_service.address)
+    assert len(vertex_service.asked) == 1
+
+
 def test_vertex_that_cannot_be_reached(vertex_service: Any) -> None:
     vertex_service.close()
     with pytest.raises(UserError, match=r"Connection refused.*expected an answer from the service"):

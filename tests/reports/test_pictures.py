@@ -156,3 +156,4 @@ def test_shorten_keeps_both_ends_and_one_line():
     assert shorten("0123456789abcdef", 9) == "0123…cdef"
     assert len(shorten("x" * 99, 24)) == 24
     assert shorten("5$ or 6$", 20) == r"5\$ or 6\$"
+    assert shorten("a\udcff.jpg", 20) == r"a\udcff.jpg"  # a name that is not UTF-8, which Matplotlib cannot draw

@@ -266,17 +266,21 @@ def test_watching_goes_up_to_train_steps(
 
 @pytest.mark.parametrize("watch", [watch_ours, watch_original])
 def test_watching_from_before_the_beginning_evaluates_as_the_run_does(
-    watch: Callable[..., int], trained_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    watch: Callable[..., int], trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = json.loads((trained_dir / "config.json").read_text())
     shutil.copytree(trained_dir / store.FOLDER, tmp_path / "aside" / store.FOLDER)
     (tmp_path / "aside" / "config.json").write_text(json.dumps(own | {"num_eval_images": 7}))
     model_dir = tmp_path / "run"
-    timer = threading.Timer(2, lambda: (tmp_path / "aside").rename(model_dir))
-    timer.start()
+    awaited: list[str] = []
+
+    def appear(_: Patience, what: Callable[[], str]) -> None:
+        awaited.append(what())
+        (tmp_path / "aside").rename(model_dir)
+
+    monkeypatch.setattr(Patience, "wait", appear)
     assert watch(model_dir) == 0
-    timer.join()
-    assert "which is no such folder" in capsys.readouterr().err
+    assert awaited == [f"a checkpoint in {model_dir}, which is no such folder"]
     rows = [row for row in read_metrics(str(model_dir)) if row["split"] == "eval"]
     assert rows and all(round(7 * row["top_1_accuracy"], 4).is_integer() for row in rows)
 

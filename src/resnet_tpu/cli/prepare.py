@@ -63,6 +63,10 @@ def prepare(given: Given) -> None:
         raise UserError("resnet-tpu prepare", given.rest[0], expected, "Pass --beam before --, or leave it out.")
     table = Config().replace(**{name: given.values[name] for name in _bigtable_options() if name in given.values}).data
     raw_dir, out_dir = given.values["raw_dir"], given.values["out_dir"]
+    for name in _bigtable_options():
+        if name in given.values and not table.bigtable_instance:
+            do = "Give --bigtable_instance=INSTANCE too, or leave it out."
+            raise UserError(name, given.values[name], "nothing, as no table is written", do)
     if table.bigtable_instance:
         from resnet_tpu.data.prepare.bigtable_writer import check_access
 

@@ -65,7 +65,8 @@ def train(given: Given) -> None:
         config.run.require_model_dir()
     config = _complete(config, values)
     if only.print_config:
-        sys.stdout.write(to_yaml(config))
+        said = {name for layer in layers_of(values) for name, value in layer.values.items() if value != ""}
+        sys.stdout.write(to_yaml(config, said))  # a default that was given keeps the weights from telling another
         return
     check_data(config, without="to measure speed without images")
     if only.dry_run:

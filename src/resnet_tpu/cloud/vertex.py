@@ -114,11 +114,12 @@ def _answer(ask: Any, url: str, **content: Any) -> dict[str, Any]:
 
     try:
         answer = ask(url, timeout=_ANSWER_SECS, **content)
+        found = answer.json() if answer.ok else {}  # a proxy may answer with a page
     except (requests.RequestException, TransportError) as error:  # the second where credentials are renewed
         raise exceptions.ServiceUnavailable(str(error)) from error
     if not answer.ok:
         raise exceptions.from_http_response(answer)
-    return answer.json()
+    return found
 
 
 def _session(address: str) -> Any:

@@ -4,7 +4,7 @@ import contextlib
 import io
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +64,13 @@ def read_yaml(path: str) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "version"}
 
 
-def to_yaml(config: Config) -> str:
-    """The options that differ from their defaults, as text for `read_yaml`; those in `OF_ONE_START` are left out."""
-    return plain_yaml.dump({name: value for name, value in config.changed().items() if name not in OF_ONE_START})
+def to_yaml(config: Config, given: Collection[str] = ()) -> str:
+    """The options that differ from their defaults or are named in `given`, as text for `read_yaml`.
+
+    Those in `OF_ONE_START` are left out.
+    """
+    names = {*config.changed(), *given} - {*OF_ONE_START}
+    return plain_yaml.dump({name: value for name, value in config.flat().items() if name in names})
 
 
 def run_at(path: str) -> str:

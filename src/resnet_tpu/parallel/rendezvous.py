@@ -51,15 +51,20 @@ def _check(given: Mapping[str, Any]) -> None:
 def is_in_cluster(run: RunConfig) -> bool:
     """Whether JAX should look for other processes: by the environment alone, as JAX's own search may wait."""
     env = os.environ
-    if _count("SLURM_NTASKS") > 1 and "SLURM_STEP_NODELIST" in env:
-        return True
-    if _count("OMPI_COMM_WORLD_SIZE") > 1 or {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*env}:
+    if _are_several() or {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*env}:
         return True
     if not run.use_tpu or "tpu" not in env.get("JAX_PLATFORMS", "tpu"):
         return False
     hosts = env.get("TPU_PROCESS_ADDRESSES") or env.get("TPU_WORKER_HOSTNAMES") or ""
     # importing JAX notes this in the environment: there are TPU chips, and a metadata server that knows the slice
     return "," in hosts or ("TPU_ML_PLATFORM" in env and "TPU_SKIP_MDS_QUERY" not in env)
+
+
+def _are_several() -> bool:
+    """Whether Slurm or Open MPI has started several processes. An interactive shell is one, whatever its job has."""
+    env = os.environ
+    tasks = _count("SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
+    return (tasks > 1 and "SLURM_STEP_NODELIST" in env) or _count("OMPI_COMM_WORLD_SIZE") > 1
 
 
 def _count(name: str) -> int:
@@ -97,7 +102,7 @@ def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
             "all of them to start at about the same time",
             "Check the address and the firewall, and start all; or raise coordinator_timeout.",
         )  # fmt: skip
-    if outcome[0] is not None and (given or not isinstance(outcome[0], ValueError)):
+    if outcome[0] is not None and (given or _are_several() or not isinstance(outcome[0], ValueError)):
         raise UserError(
             "Several processes", first_line(outcome[0]), "a connection to the others",
             "Check coordinator_address; give it with num_processes and process_id where they are not found.",

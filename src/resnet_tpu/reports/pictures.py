@@ -26,7 +26,7 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Picture:
     """The counts `matrix` [true, predicted], coloured by the fraction of the true class; for any number of classes.
 
     Up to 25 classes with counts in the cells, up to 60 with names on the axes; beyond 25 the most frequent confusions
-    are listed beside it. From 300 on, neighbouring classes share a cell that shows the highest fraction among them.
+    are listed beside it. Beyond 300, neighbouring classes share a cell that shows the highest fraction among them.
     """
     classes = len(class_names)
     is_small = classes <= _MAX_CELLS_WITH_COUNTS

@@ -73,8 +73,8 @@ def add_title(figure: Figure, title: str) -> None:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` on one line, cut in the middle to `width` characters, with its dollar signs escaped."""
-    text = " ".join(text.split())
+    """`text` on one line, cut in the middle to `width` characters, with dollar signs and what is not UTF-8 escaped."""
+    text = " ".join(text.encode(errors="backslashreplace").decode().split())
     if len(text) > width:  # names of classes and files differ at both ends
         text = text[: width // 2] + "…" + text[len(text) - (width - width // 2 - 1) :]
     return text.replace("$", r"\$")

@@ -505,6 +505,15 @@ def test_a_table_has_the_classes_that_its_records_have(server: Any, tmp_path: Pa
     )
 
 
+def test_options_of_a_table_without_its_instance_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "raw").mkdir()
+    assert cli.main(["prepare", str(tmp_path / "raw"), str(tmp_path / "out"), "--bigtable_table=t"]) == 2
+    assert "bigtable_table: got t, expected nothing, as no table is written" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["short_side", "split", "beam"])
 def test_options_that_a_copy_of_records_would_ignore_are_refused(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import jax
 import numpy as np
 import pytest
 
@@ -119,6 +120,8 @@ def test_on_a_plain_machine_a_process_is_alone() -> None:
         ({"SLURM_NTASKS": "1", "SLURM_STEP_NODELIST": "a"}, False),
         ({"SLURM_NTASKS": "4"}, False),  # in the batch script itself, not under srun
         ({"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a[1-4]"}, True),
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a[1-4]", "SLURM_STEP_NUM_TASKS": "4"}, True),
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a", "SLURM_STEP_NUM_TASKS": "1"}, False),  # the shell of salloc
         ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
@@ -137,7 +140,17 @@ def test_a_cluster_is_known_by_the_environment(
     assert rendezvous.is_in_cluster(Config().run) == is_cluster
 
 
-@pytest.mark.parametrize("name", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"])
+def test_processes_that_cannot_find_each_other_do_not_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def initialize(**_: object) -> None:  # what it does under Open MPI 5, before JAX is in use
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"coordinator_address should be defined.*give it with num_processes"):
+        rendezvous.meet(Config().replace(use_tpu=False).run)
+
+
+@pytest.mark.parametrize("name", ["SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"])
 @pytest.mark.parametrize("value", ["", "four", "1" * 5_000], ids=["empty", "word", "digits"])
 def test_an_invalid_number_of_processes_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
