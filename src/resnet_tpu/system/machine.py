@@ -2,10 +2,13 @@
 
 import ctypes
 import functools
+import math
 import os
 import platform
 import sys
 from pathlib import Path
+
+from resnet_tpu.system import control_groups
 
 # Constants of glibc's mallopt and of Linux's madvise
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -14,7 +17,13 @@ _NEVER, _HUGE_PAGES, _HUGE_PAGE = -1, 14, 1 << 21
 
 def num_cores() -> int:
     """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, cores_of_container() or cores)
+
+
+def cores_of_container() -> int | None:
+    """Cores that the CPU time allowed to this process's container keeps busy, rounded up; None if it has no limit."""
+    return math.ceil(min(control_groups.cores_allowed(), default=0)) or None
 
 
 def installed_version(package: str) -> str | None:

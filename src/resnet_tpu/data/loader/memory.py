@@ -7,6 +7,8 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
+from resnet_tpu.system import control_groups
+
 PAGE = mmap.ALLOCATIONGRANULARITY
 """Mapped parts of shared memory begin at multiples of this, in bytes."""
 
@@ -52,45 +54,11 @@ def _anonymous_file() -> int:
 
 def free_memory() -> int:
     """Bytes of memory still available on this machine, or in the container that this program runs in."""
-    groups = _read(Path("/proc/self/cgroup"))
-    return max(0, min([_free_on_machine(), *free_in_groups(groups, Path("/sys/fs/cgroup"))]))
+    return max(0, min([_free_on_machine(), *control_groups.memory_left()]))
 
 
 def _free_on_machine() -> int:
-    for line in _read(Path("/proc/meminfo")).splitlines():
+    for line in control_groups.read(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # macOS does not say what is free
-
-
-def free_in_groups(memberships: str, root: Path) -> list[int]:
-    """Bytes that the limits of Linux control groups leave free: for each group of a process, and those above it.
-
-    memberships: the content of the process's /proc/PID/cgroup. root: where both versions of the groups are mounted.
-    """
-    free = []
-    for line in memberships.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
-        top = root / controllers
-        group = top / path.lstrip("/")
-        for folder in (group, *group.parents):
-            limit, usage = (_read(folder / name).strip() for name in names)
-            if folder.is_relative_to(top) and limit.isdecimal() and usage.isdecimal():  # "max": no limit
-                free.append(int(limit) - int(usage) + _given_up(_read(folder / "memory.stat")))
-    return free
-
-
-def _given_up(statistics: str) -> int:
-    """Bytes of cached files, which the kernel evicts first when memory runs short."""
-    values = dict(line.split() for line in statistics.splitlines())
-    return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -7,6 +7,7 @@ import numpy as np
 
 from resnet_tpu.errors import UserError, first_line, missing_extra
 from resnet_tpu.serving.export.bundle import Bundle, Classifier, Form, Output
+from resnet_tpu.system.machine import cores_of_container
 
 FILES: dict[Form, str] = {"onnx": "model.onnx", "int8": "model_int8.onnx"}
 """The file of each form that ONNX Runtime runs."""
@@ -17,14 +18,14 @@ def load_onnx(
 ) -> Classifier:
     """The network of a bundle through ONNX Runtime. Raises UserError when it is not installed, or the file damaged.
 
-    num_threads: default one per core.
+    num_threads: default one per core, of which a container may have fewer than the machine.
     """
     try:
         import onnxruntime
     except ImportError:
         raise missing_extra(f"Form {form}", "onnxruntime", "onnx") from None
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads or 0
+    options.intra_op_num_threads = num_threads or cores_of_container() or 0  # 0: one per core of the machine
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(bundle.read(FILES[form]), options, ["CPUExecutionProvider"])
