@@ -44,12 +44,16 @@ def test_rows_are_by_run_and_step_and_the_last_value_counts(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["run", "eval"])
-def test_folder_eval_and_single_file_stand_for_the_run(name: str, tmp_path: Path):
+def test_folder_eval_and_single_file_stand_for_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model_dir = _run(tmp_path / name, {5: 0.125})
     eval_dir = f"{model_dir}/eval"
     (file,) = Path(eval_dir).iterdir()
     for path in (model_dir, eval_dir, eval_dir + "/", str(file)):
         assert [row[1:] for row in results([path])] == [(5, 0.125)]
+    monkeypatch.chdir(eval_dir)
+    for path in (model_dir, eval_dir, eval_dir + "/", "."):
+        assert [row[1:] for row in results([path], "loss")] == [(5, 0.875)]
+        assert [row[1:] for row in results([path], "loss", split="train")] == [(0, 3.0)]
 
 
 def test_what_is_missing_is_named(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import posixpath
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,9 +32,9 @@ _SET = ("learning_rate", "current_epoch")  # set by the options: neither good no
 def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: MetricsSplit = "eval") -> list[Result]:
     """`metric` of each run, ours or the original's, by step; of several values at one step the last written.
 
-    split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. A folder named eval, or an event file, may be
-    given in place of a `model_dir`. An evaluation whose loss is not finite is left out, which a log line says, for its
-    accuracies mean nothing. Raises UserError when one does not exist, has no events, or lacks the metric.
+    split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. The folder `model_dir/eval`, or an event file, may
+    be given in place of a `model_dir`. An evaluation whose loss is not finite is left out, which a log line says, for
+    its accuracies mean nothing. Raises UserError when one does not exist, has no events, or lacks the metric.
     """
     return [row for model_dir in model_dirs for row in _results_of(model_dir, metric, split)]
 
@@ -79,9 +80,10 @@ def results_csv(rows: Sequence[Result], metric: str) -> str:
 def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result]:
     if not storage.exists(model_dir):
         raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
-    inner = storage.join(model_dir, "eval")
-    is_eval = model_dir.rstrip("/").rsplit("/", 1)[-1] == "eval" and not storage.exists(inner)  # a run may be called so
-    path = model_dir if is_eval or not storage.is_dir(model_dir) or split == "train" else inner
+    path = model_dir
+    if storage.is_dir(model_dir):
+        run = _run_of(model_dir)
+        path = run if split == "train" else storage.join(run, "eval")
     scalars = read_events(path) if storage.exists(path) else []
     if not scalars:
         do = f"Evaluate the run first: resnet-tpu eval {model_dir}." if split == "eval" else "Check the path."
@@ -98,3 +100,11 @@ def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result
         do = f"Evaluate an earlier checkpoint: resnet-tpu eval {model_dir}/checkpoints/STEP."
         raise UserError(f"Results of {model_dir}", "no evaluation whose loss is finite", "at least one", do)
     return rows
+
+
+def _run_of(folder: str) -> str:
+    """The `model_dir` whose evaluations the folder has, if it is named eval; else itself."""
+    path = storage.absolute(folder)
+    is_run = storage.exists(storage.join(path, "eval"))  # which may itself be called eval
+    is_eval = posixpath.basename(path) == "eval" and not is_run
+    return storage.parent_of(path) if is_eval else folder
