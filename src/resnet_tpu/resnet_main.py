@@ -153,7 +153,10 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
         for layer in layers
     ]
     mode, model_dir = (_convert(name, *last[name]) if name in last else "" for name in ("mode", "model_dir"))
-    return merge(_base(mode, model_dir), acting)
+    base = _base(mode, model_dir)
+    if "data_dir" in last:  # replaces the table that the run read
+        base = base.replace(bigtable_instance="")
+    return merge(base, acting)
 
 
 def _base(mode: str, model_dir: str) -> Config:

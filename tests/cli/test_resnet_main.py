@@ -138,6 +138,18 @@ def test_repeats_and_joined_lists(name: str) -> None:
     assert options(f"--{name}=train_steps=1,seed=2", f"--{name}", "train_steps=3") == {"train_steps": 3, "seed": 2}
 
 
+def test_a_folder_replaces_the_table_that_the_run_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"bigtable_instance": "photos", "image_size": 64}')
+    own = ["--mode=eval", f"--model_dir={tmp_path}"]
+    for given, location in (
+        ((), "bigtable://photos/imagenet"),
+        (("--data_dir=b",), "b"),
+        (("--data_dir=b", "--bigtable_instance=c"), "bigtable://c/imagenet"),
+    ):
+        config, _ = parse([*own, *given])
+        assert (config.data.location, config.data.image_size) == (location, 64)
+
+
 @pytest.mark.parametrize("name", ["config_file", "hparams_file", "param_file", "default_hparams_file"])
 def test_yaml_flags(name: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("base_learning_rate: 1e-4\nlabel_smoothing: 0.1\nmoving_average_decay: 0\n")
