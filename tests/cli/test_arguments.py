@@ -117,7 +117,8 @@ def test_other_names_mean_the_option_and_are_in_the_help() -> None:
     assert command.parse(["--start=1"]).values == command.parse(["--seed=1"]).values == {"seed": "1"}
     assert command.parse(["--seed=1", "--start", "2", "--nowith_tpu"]).values == {"seed": "2", "use_tpu": "false"}
     assert command.parse(["--epochs", "0.5"]).values == {"train_steps": "0.5epochs"}
-    assert command.parse(["--epochs=90epochs"]).values == {"train_steps": "90epochs"}
+    for given in ("90epochs", "90ep", "many"):  # the unit is added to numbers alone
+        assert command.parse([f"--epochs={given}"]).values == {"train_steps": given}
     with pytest.raises(UserError, match=r"Did you mean --start[?,]"):
         command.parse(["--strat=1"])
     with pytest.raises(UserError, match="got --absent"):

@@ -146,7 +146,7 @@ def test_options_left_out_of_verbs_are_options() -> None:
         (["train", "--data_dir=gs://bucket/data"], "model_dir: got nothing, expected a folder"),
         (["train"], "data_dir: got nothing, expected TFRecords or a folder of images per class."),
         (["train", "d", "--data_dir=e"], "got d and --data_dir=e, expected one folder of images. Leave one out."),
-        (["train", "--epochs=many", "--data_dir=d"], "train_steps (command line): got 'manyepochs', expected steps"),
+        (["train", "--epochs=many", "--data_dir=d"], "train_steps (command line): got 'many', expected steps"),
         (
             ["train", "--data_dir=synthetic", "--model_dir=m", "--recipe=digits", "--mode=eval"],
             "mode: got eval, expected train or train_and_eval.",
@@ -287,6 +287,8 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     assert "An evaluation on 4 images every 2 steps\nCheckpoints every 2 steps in runs/my photos\n" in would
     would = prints(capsys, *command, "--train_batch_size=12", "--dry_run")
     assert "steps 0 to 2 (0.8 epochs, in whole batches)" in would
+    assert cli.main([*command, "--export_dir=exported", "--export_forms=onix", "--dry_run"]) == 2
+    assert "Did you mean onnx?" in capsys.readouterr().err
     printed = prints(capsys, *command, "--resnet_depth=50", "--print_config")
     assert "\nresnet_depth: 50\n" in printed  # a default, but given: initial weights must not tell another
     printed = prints(capsys, *command, "--print_config")

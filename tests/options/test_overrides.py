@@ -61,7 +61,7 @@ def test_override_may_be_the_path_of_a_yaml_file(tmp_path: Path) -> None:
 def test_text_that_is_no_override_is_refused(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_overrides(text)
-    expected = "a=1,b=2, a YAML mapping or a YAML file. Quote values with commas."
+    expected = "a=1,b=2, a YAML mapping or a YAML file. Quote values with commas or brackets."
     assert str(caught.value) == f"Override: got {text!r}, expected {expected}"
 
 

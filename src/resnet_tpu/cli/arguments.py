@@ -176,8 +176,8 @@ class Command:
                 others.append(text)
             else:
                 option = self.options[name]
-                unit = units.get(name, "")
-                value = option.convert(text) if option.is_path else text.removesuffix(unit) + unit
+                whole = text if text[-1:].isalpha() else text + units.get(name, "")
+                value = option.convert(text) if option.is_path else whole
                 values[option.name] = [*values.get(option.name, ()), value] if option.is_repeatable else value
         return Given(words, self._place(others) | values, rest)
 

@@ -70,8 +70,11 @@ def train(given: Given) -> None:
         return
     check_data(config, without="to measure speed without images")
     if only.dry_run:
+        from resnet_tpu.serving.export.export import check_export
         from resnet_tpu.training.rehearsal import rehearse
 
+        if config.eval.export_dir:
+            check_export(config.eval)
         print(rehearse(config))
         return
     train_and_export(config)

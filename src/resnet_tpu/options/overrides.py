@@ -119,7 +119,8 @@ def parse_overrides(text: str) -> dict[str, Any]:
         return values
     if storage.exists(expand_home(text)) or _can_only_be_path(text):
         return read_yaml(text)
-    raise UserError("Override", repr(text), "a=1,b=2, a YAML mapping or a YAML file", "Quote values with commas.")
+    expected = "a=1,b=2, a YAML mapping or a YAML file"
+    raise UserError("Override", repr(text), expected, "Quote values with commas or brackets.")
 
 
 def names_file(text: str) -> bool:

@@ -68,7 +68,8 @@ def lengths_of(config: Config) -> Lengths:
         number = steps_of(config, name, length)
         if number < 1:
             size = f"{config.data.num_train_images or 1} images at train_batch_size {train.train_batch_size}"
-            raise UserError(name, f"{length} = 0 steps of {size}", "at least one step", "Lower train_batch_size.")
+            do = f"Raise {name}, or lower train_batch_size."
+            raise UserError(name, f"{length} = 0 steps of {size}", "at least one step", do)
         return number
 
     per_loop = count("iterations_per_loop", train.iterations_per_loop)
