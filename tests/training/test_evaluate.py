@@ -285,9 +285,12 @@ def test_watching_from_before_the_beginning_evaluates_as_the_run_does(
     assert rows and all(round(7 * row["top_1_accuracy"], 4).is_integer() for row in rows)
 
 
-def test_train_steps_without_watching_are_refused(trained_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["eval", str(trained_dir), "--train_steps=9"]) == 2
-    assert "train_steps: got 9, expected it only with --watch." in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["train_steps", "eval_timeout"])
+def test_options_of_watching_alone_are_refused(
+    name: str, trained_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["eval", str(trained_dir), f"--{name}=0"]) == 2
+    assert f"{name}: got 0, expected it only with --watch." in capsys.readouterr().err
 
 
 def test_data_of_other_classes_is_refused(trained_dir: Path, coloured_photos: Path, tmp_path: Path) -> None:

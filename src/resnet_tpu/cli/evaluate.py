@@ -15,7 +15,9 @@ from resnet_tpu.options.overrides import read_run
 class EvalOptions:
     """What `eval` does beside the options of a run."""
 
-    watch: bool = option(False, "Follow a training: evaluate every new checkpoint, up to the last or eval_timeout.")
+    watch: bool = option(
+        False, "Follow a training: evaluate its newest checkpoint each time, up to the last or eval_timeout."
+    )
 
 
 _IN_PREDICTION = frozenset({"num_train_images", "num_test_images", "predict_batch_size", "export_moving_average"})
@@ -48,9 +50,10 @@ _TRAIN_STEPS = dataclasses.replace(
 def evaluate(given: Given) -> None:
     """Evaluate a checkpoint, or the newest of a run, on the validation images."""
     watch = given.fill(EvalOptions).watch
+    for name in ("train_steps", "eval_timeout"):
+        if not watch and (value := given.values.get(name)) is not None:
+            raise UserError(name, value, "it only with --watch", "Add --watch, or leave it out.")
     own, last = read_run(given.values["model_dir"]), given.values.get("train_steps")
-    if last is not None and not watch:
-        raise UserError("train_steps", last, "it only with --watch", "Add --watch, or leave it out.")
     config = configure({**given.values, "mode": "eval"}, own)
 
     from resnet_tpu.training.evaluate import await_options, evaluate_run
