@@ -97,7 +97,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> None:
     part = make(kind, groups=groups, dtype=jnp.float64)
@@ -209,7 +209,9 @@ def test_a_whole_network_gives_the_same(
     assert np.median(differences) < 3 * np.median(noise) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["stem", "first block", "halving block"])
+@pytest.mark.parametrize(
+    "kind", ["halving block", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("stem", "first block"))]
+)
 def test_on_three_devices_they_are_those_on_one(kind: str) -> None:
     part, x = make(kind, groups=3), images(kind)
     everywhere = jax.device_put(x, distributed.split_batch(distributed.mesh_of(jax.devices()[:3])))

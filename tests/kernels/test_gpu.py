@@ -59,7 +59,7 @@ def test_the_gradient_of_a_normalised_input_has_no_mean() -> None:
 
 
 @pytest.mark.parametrize("padding", ["same", "symmetric"])
-@pytest.mark.parametrize("side", [8, 9])
+@pytest.mark.parametrize("side", [pytest.param(8, marks=pytest.mark.long), 9])
 def test_the_pool_and_its_gradient_are_the_plain_ones_where_values_are_equal_too(
     padding: PoolPadding, side: int
 ) -> None:

@@ -69,7 +69,11 @@ def test_without_the_first_projection_the_rest_stays(depth: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ("rs", "v2") else name for name in VARIANTS],
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("rs", "v2")),
+        pytest.param("evonorm_b0", marks=pytest.mark.long),
+        "evonorm_s0",
+    ],
 )
 def test_training_moves_the_statistics_and_evaluation_needs_no_key(name: str) -> None:
     network = make_network(**VARIANTS[name], groups=2)
@@ -159,7 +163,11 @@ def test_frozen_norms_train_as_they_evaluate(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "convolutions"),
-    [pytest.param("rs", 53 + 3 + 2 * 16, marks=pytest.mark.long), ("v2", 53), ("evonorm_s0", 21)],
+    [
+        pytest.param("rs", 53 + 3 + 2 * 16, marks=pytest.mark.long),
+        pytest.param("v2", 53, marks=pytest.mark.long),
+        ("evonorm_s0", 21),
+    ],
 )
 def test_bfloat16_variants_convolve_in_half_precision_on_float32_parameters(name: str, convolutions: int) -> None:
     # with the small stem no map is a single pixel, whose deviation would be pure rounding

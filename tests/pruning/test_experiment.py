@@ -348,6 +348,7 @@ def test_a_training_without_evaluation_is_evaluated_first(config: Callable[..., 
     assert unpruned.step == LAST and 0 <= unpruned.top_1_accuracy <= 1
 
 
+@pytest.mark.long
 def test_an_unfinished_training_is_finished_first_and_its_end_is_that_of_all(dense: Path, tmp_path: Path) -> None:
     shutil.copytree(dense, tmp_path / "run")
     for step in range(4, LAST + 1):  # as if it had been stopped after 3

@@ -84,6 +84,7 @@ def test_a_signal_after_the_last_step_ends_all_processes(
         stop.leave()
 
 
+@pytest.mark.long
 def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path) -> None:
     process = start(tmp_path, 1_000_000)
     while not steps_in(tmp_path):  # metrics are written in the background; the steps take hardly any time here

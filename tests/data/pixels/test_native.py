@@ -294,6 +294,7 @@ print(done)
 """
 
 
+@pytest.mark.long
 def test_no_input_makes_a_memory_error(library: native.Library, tmp_path: Path) -> None:
     try:
         built = build(

@@ -182,7 +182,8 @@ def test_waiting_for_a_process_that_never_comes_is_limited(
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("by_slurm", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("by_slurm", [False, True])
 def test_processes_with_other_options_or_data_are_all_refused(started: Started, tmp_path: Path, by_slurm: bool) -> None:
     first, second = words(tmp_path / "run", seed=1), words(tmp_path / "other", seed=2, num_train_images=48)
     with started(tmp_path, {0: first, 1: second}, by_slurm=by_slurm) as processes:

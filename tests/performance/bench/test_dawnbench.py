@@ -103,6 +103,7 @@ def test_evaluation_may_follow_the_training_on_its_own(job: Path, tmp_path: Path
     assert (alone / "results.tsv").read_bytes() == (job / "results.tsv").read_bytes()
 
 
+@pytest.mark.long
 def test_evaluation_gives_up_after_its_timeout(job: Path, tmp_path: Path) -> None:
     waiting = tmp_path / "run"
     shutil.copytree(job, waiting, ignore=shutil.ignore_patterns("6"))  # lacks the last checkpoint
@@ -266,6 +267,7 @@ def test_missing_images_are_named_before_training(photos: Path, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_the_job_remembers_its_options(job: Path) -> None:
     layer = read_job(str(job))
     assert layer is not None

@@ -88,6 +88,7 @@ def test_bare_onnx_runtime_computes_what_the_bundle_computes(bundle: str) -> Non
     np.testing.assert_array_equal(bare, load_classifier(opened, "onnx")(images))
 
 
+@pytest.mark.long
 def test_peers_run_only_what_is_the_same_network(bundle: str, tmp_path: Path) -> None:
     chosen, notes = runtimes.choose(open_bundle(bundle), runtimes.RUNTIMES)
     assert chosen == ["onnx", "stablehlo", "onnxruntime"]

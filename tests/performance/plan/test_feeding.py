@@ -11,6 +11,7 @@ def epoch(host: Host, *, hosts: int = 1, steps: int = 600, **changes):
     return simulate(host, hosts=hosts, batch_size=hosts * PER_HOST, step_seconds=STEP, steps=steps, **changes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hosts", [1, 8])
 @pytest.mark.parametrize(
     "host",

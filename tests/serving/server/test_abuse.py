@@ -188,7 +188,9 @@ def test_each_strange_upload_is_refused(server: "Server", steady: None, name: st
         assert (answer.status_code, list(answer.json())) == (400, ["error"])
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
+@pytest.mark.parametrize(
+    "coding", ["gzip", *(pytest.param(coding, marks=pytest.mark.long) for coding in ("deflate", "br"))]
+)
 def test_bodies_are_not_unpacked(server: "Server", steady: None, coding: str) -> None:
     packed = gzip.compress(b'{"instances": []}' + bytes(100 * MB), 1)
     for path in (PREDICT, CLASSIFY):
@@ -256,6 +258,7 @@ def check_fuzz(server: "Server", count: int) -> None:
     assert min(statuses[200], statuses[400]) > count / 20  # neither too mild nor too wild to test anything
 
 
+@pytest.mark.long
 def test_100_mutated_images(server: "Server", steady: None) -> None:
     check_fuzz(server, 100)
 

@@ -146,7 +146,11 @@ def test_stopped_under_load_every_request_is_answered(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "numbers"), [(0.1, [signal.SIGTERM]), (60, [signal.SIGTERM, signal.SIGINT])], ids=["late", "hurried"]
+    ("seconds", "numbers"),
+    [
+        pytest.param(0.1, [signal.SIGTERM], marks=pytest.mark.long, id="late"),
+        pytest.param(60, [signal.SIGTERM, signal.SIGINT], id="hurried"),
+    ],
 )
 def test_a_request_for_which_there_is_no_time_is_told_so(
     export_dir: Path, start_server: "StartServer", seconds: float, numbers: list[signal.Signals]

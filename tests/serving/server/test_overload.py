@@ -81,6 +81,7 @@ def check_overload(
         assert server.stop() == 0
 
 
+@pytest.mark.long
 def test_200_clients_where_20_are_allowed(
     export_dir: Path, start_server: "StartServer", images: list[bytes], expected: np.ndarray
 ) -> None:
