@@ -259,6 +259,21 @@ def test_a_classifier_takes_any_number_of_images(form: Form | None, exported: Bu
     np.testing.assert_allclose(classify(images[:1]), probabilities[:1], rtol=0, atol=1e-6)
 
 
+def test_onnx_runtime_keeps_no_identifier_of_the_user(exported: Bundle, tmp_path: Path) -> None:
+    code = (
+        "import numpy as np\n"
+        "from resnet_tpu.serving.export.bundle import load_classifier, open_bundle\n"
+        f"classify = load_classifier(open_bundle({exported.path!r}), 'onnx')\n"
+        "print(classify(np.zeros((1, 16, 16, 3), np.uint8)).shape)\n"
+    )
+    unset = {"CI", "GITHUB_ACTIONS", "ORT_DISABLE_TELEMETRY"}  # each of them turns its reports off
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "(1, 4)\n"), done.stderr
+    assert not list(tmp_path.rglob("*"))
+
+
 def test_the_python_of_the_page_runs(exported: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "exported").symlink_to(exported.path)
