@@ -3,6 +3,7 @@
 import base64
 import concurrent.futures
 import dataclasses
+import errno
 import json
 import re
 import shutil
@@ -268,6 +269,24 @@ def test_what_cannot_be_served_is_told_before_it_starts(
         assert f"Address: got 127.0.0.1:{port} (Address already in use)" in fails(capsys, export_dir, f"--port={port}")
     for host in ("127.0.0.1:80", "192.0.2.1"):  # the last is nobody's address
         assert "Give --host an address of this machine" in fails(capsys, export_dir, f"--host={host}", "--port=0")
+
+
+@pytest.mark.parametrize(
+    ("number", "failing", "do"),
+    [
+        (errno.EAFNOSUPPORT, "socket", "Give --host an address of this machine"),
+        (errno.EACCES, "bind", "Choose a port of at least 1024 with --port"),
+    ],
+)
+def test_an_address_that_the_system_refuses(
+    number: int, failing: str, do: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without IPv6 there is no socket for `::`; a port below 1024 may be for root alone."""
+    opened = Mock()
+    (opened if failing == "socket" else opened.return_value.bind).side_effect = OSError(number, "refused")
+    monkeypatch.setattr(socket, "socket", opened)
+    with pytest.raises(UserError, match=rf"Address: got :::80 \(refused\), expected .*\. {do}"):
+        serve(["nowhere"], ServeOptions(host="::", port=80))
 
 
 def test_an_empty_host_is_not_every_address() -> None:

@@ -68,21 +68,28 @@ def _allow_connections(count: int) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's algorithm off only where the protocol is named
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # asyncio switches Nagle's algorithm off only where the protocol is named
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    except OSError as error:  # a system without IPv6
+        raise _unusable(host, port, error) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        do = "Stop the program that listens there, or choose another port with --port; 0 takes a free one."
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            do = "Give --host an address of this machine, without a port; 0.0.0.0 means all of them."
-        raise UserError(
-            "Address", f"{host}:{port} ({error.strerror})", "one that is free on this machine", do
-        ) from None
+        raise _unusable(host, port, error) from None
     return listener
+
+
+def _unusable(host: str, port: int, error: OSError) -> UserError:
+    do = "Stop the program that listens there, or choose another port with --port; 0 takes a free one."
+    if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        do = "Give --host an address of this machine, without a port; 0.0.0.0 means all of them."
+    elif error.errno == errno.EACCES:
+        do = "Choose a port of at least 1024 with --port: lower ones need more rights."
+    return UserError("Address", f"{host}:{port} ({error.strerror})", "one that is free on this machine", do)
 
 
 class _Server(uvicorn.Server):
