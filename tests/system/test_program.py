@@ -63,6 +63,40 @@ def test_a_current_folder_that_was_deleted(
     assert capsys.readouterr().err.startswith("Current folder: got none: it was deleted, expected ")
 
 
+WITHOUT_TEMPORARY_FOLDER = """
+import sys, tempfile
+from resnet_tpu.reports.run_curves import draw_curves
+from resnet_tpu.system.program import exit_code
+
+def draw(_):
+    import matplotlib
+
+tempfile._candidate_tempdir_list = list
+work = {"make": lambda _: tempfile.mkdtemp(), "draw": draw, "end a training": lambda _: draw_curves("run")}
+sys.exit(exit_code(work[sys.argv[1]], []))
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "code", "said"),
+    [
+        ("make", 2, "Temporary files: got no folder that can be written to, expected one"),
+        ("draw", 2, "Set TMPDIR to a folder that can be written to."),
+        ("end a training", 0, "run/report/curves.png is not drawn: Matplotlib requires access to a writable cache"),
+    ],
+)
+def test_nowhere_for_temporary_files(work: str, code: int, said: str) -> None:
+    """As in a container whose files are read-only and whose user has no home folder."""
+    own = {name: value for name, value in os.environ.items() if name not in ("MPLCONFIGDIR", "XDG_CONFIG_HOME")}
+    command = [sys.executable, "-c", WITHOUT_TEMPORARY_FOLDER, work]
+    done = subprocess.run(
+        command, env=own | {"HOME": "/dev/null/none"}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nmore")) == 2
     said = "Memory of the device: got RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes, expected room for a step. "

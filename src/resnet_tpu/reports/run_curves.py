@@ -1,12 +1,24 @@
 """The picture of a run's curves, which is drawn at its end."""
 
+import logging
+
 from resnet_tpu import storage
+from resnet_tpu.errors import first_line
 from resnet_tpu.reports.metrics import read_metrics
+
+log = logging.getLogger(__name__)
 
 
 def draw_curves(model_dir: str) -> None:
-    """Draws the curves of a run, if it has measured anything: a run that began at its last step has not."""
-    from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
+    """Draws the curves of a run, if it has measured anything: a run that began at its last step has not.
+
+    Only logs it where Matplotlib finds no folder for its cache, as in a container that is read-only: the run is done.
+    """
+    try:
+        from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
+    except OSError as error:
+        log.warning("%s is not drawn: %s.", curves_path(model_dir), first_line(error))
+        return
 
     if rows := read_metrics(model_dir):
         storage.make_dir(storage.join(model_dir, "report"))

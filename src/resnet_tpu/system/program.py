@@ -89,7 +89,11 @@ def _explain(error: BaseException) -> int | None:
         return _EXIT_BROKEN_PIPE
     # A bucket's client raises OSErrors too. All these errors come from far below the code that knows what was asked.
     if isinstance(error, Exception) and (
-        named := buckets.named(error) or _of_files(error) or _out_of_memory(error) or _no_device(error)
+        named := buckets.named(error)
+        or _of_files(error)
+        or _no_temporary_folder(error)
+        or _out_of_memory(error)
+        or _no_device(error)
     ):
         _say(named)
         _drop_output()
@@ -127,6 +131,14 @@ def _is_nowhere() -> bool:
     except FileNotFoundError:
         return True
     return False
+
+
+def _no_temporary_folder(error: Exception) -> UserError | None:
+    """The error where nowhere may temporary files be written, as in a container that is read-only; None for others."""
+    if "No usable temporary directory" not in f"{error.__cause__ or error}":  # Matplotlib raises an error of its own
+        return None
+    do = "Set TMPDIR to a folder that can be written to."
+    return UserError("Temporary files", "no folder that can be written to", "one, as /tmp is as a rule", do)
 
 
 def _out_of_memory(error: Exception) -> UserError | None:
