@@ -9,10 +9,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.data.loader.ahead import distant
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
-from resnet_tpu.data.sources.source import Source, sample_of
+from resnet_tpu.data.sources.source import Source, distant, sample_of
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig

@@ -7,12 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from resnet_tpu.data.loader.cache import ImageCache
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import DistantSource, Sample, Source
+from resnet_tpu.data.sources.source import DistantSource, Sample
 
 THREADS = 16  # requests under way at a time
 CHUNKS_PER_REQUEST = 4  # a request costs about as much as a few images
@@ -140,8 +140,3 @@ class ReadAhead:
             self._num_requests += 1
             self._num_bytes += sum(len(one.encoded) for one in found.values() if isinstance(one, Sample))
         return {position: found[number] for position, number in records.items() if number in found}
-
-
-def distant(source: Source) -> DistantSource | None:
-    """`source` if it is remote, and so can fetch many examples at once; else None."""
-    return cast("DistantSource", source) if hasattr(source, "fetch") else None

@@ -16,7 +16,7 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_runs, distant
+from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_runs
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
@@ -24,7 +24,7 @@ from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
 from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.image_files import FolderSource
-from resnet_tpu.data.sources.source import Source
+from resnet_tpu.data.sources.source import Source, distant
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig

@@ -1,7 +1,7 @@
 """Sources of examples by number: the records of a split, image files, or synthetic pixels."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -61,3 +61,8 @@ class DistantSource(Source, Protocol):
         Thread-safe. Raises UserError as `source[i]` does.
         """
         ...
+
+
+def distant(source: Source) -> DistantSource | None:
+    """`source` if it is remote, and so can fetch many examples at once; else None."""
+    return cast("DistantSource", source) if hasattr(source, "fetch") else None

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import cast
 
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import DistantSource, Sample, Source
+from resnet_tpu.data.sources.source import DistantSource, Sample, Source, distant
 
 
 def spread(source: Source, count: int) -> Source:
     """`count` examples of `source`; itself if it has no more."""
     if count >= len(source):
         return source
-    return _DistantSpread(source, count) if hasattr(source, "fetch") else _Spread(source, count)
+    return _DistantSpread(source, count) if distant(source) else _Spread(source, count)
 
 
 class _Spread:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from resnet_tpu.data.images import Limits, shrink
-from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS, distant
+from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS
 from resnet_tpu.data.loader.batches import CHUNKS
 from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.order_choice import choose_order
@@ -21,7 +21,7 @@ from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.crop import train_window
 from resnet_tpu.data.pixels.decode import DecodeError, decode, train_image
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import DistantSource, Sample, Source, sample_of
+from resnet_tpu.data.sources.source import DistantSource, Sample, Source, distant, sample_of
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed
