@@ -29,7 +29,8 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
         own = [row for row in rows if row.retrain == retrain]
         densities = [row.density for row in own]
         axes.plot(densities, [row.median - unpruned.median for row in own], "o-", color=colour, label=retrain)
-        lowest, highest = ([value - unpruned.median for value in values] for values in zip(*_bounds(own), strict=True))
+        lowest = [row.lowest - unpruned.median for row in own]
+        highest = [row.highest - unpruned.median for row in own]
         axes.fill_between(densities, lowest, highest, color=colour, alpha=0.15, linewidth=0)
         if network:
             _draw_paper(axes, network, pruning, retrain, colour)
@@ -69,10 +70,6 @@ def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequ
     panels[-1].set_xticks(range(0, len(layers), every), layers[::every], rotation=90, fontsize=8)
     add_title(figure, "What is left of each layer, level by level")
     return figure
-
-
-def _bounds(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    return [(row.lowest, row.highest) for row in rows]
 
 
 def _draw_paper(axes: Axes, network: str, pruning: str, retrain: str, colour: str) -> None:
