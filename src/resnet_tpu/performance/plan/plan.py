@@ -135,7 +135,7 @@ def plan(
     is_enough = topology.chips > small.chips and small.devices % config.model.batch_norm_group_size == 0
     compiled_for = small if fast and is_enough else topology
     planner = _Planner(config, topology, compiled_for, notice)
-    per_eval = lengths_of(config).per_eval
+    lengths = lengths_of(config)
     train = planner.train() if mode in ("train", "train_and_eval") else None
     return Plan(
         topology=topology,
@@ -144,8 +144,8 @@ def plan(
         eval=planner.eval() if mode != "train" else None,
         train_images=config.data.num_train_images or 0,
         eval_images=config.data.num_eval_images or 0,
-        train_steps=lengths_of(config).total,
-        evaluations=math.ceil(lengths_of(config).total / per_eval) if mode == "train_and_eval" else 0,
+        train_steps=lengths.total,
+        evaluations=math.ceil(lengths.total / lengths.per_eval) if mode == "train_and_eval" else 0,
         price_per_chip_hour=price_per_chip_hour,
         host=host,
         host_mb=host and _memory_of(host, topology, train, config.data.image_size),
@@ -159,10 +159,9 @@ def _memory_of(host: Host, topology: Topology, step: Step | None, image_size: in
     """MB of image files and batches that a host holds, at most; None where nothing is known of the step's time."""
     if not (step and step.time):
         return None
-    batch_size, hosts = step.batch_size, topology.hosts
     return simulate(
-        host, hosts=1, batch_size=batch_size // hosts, step_seconds=step.time.total, steps=_SIMULATED_STEPS,
-        image_size=image_size,
+        host, hosts=1, batch_size=step.batch_size // topology.hosts, step_seconds=step.time.total,
+        steps=_SIMULATED_STEPS, image_size=image_size,
     ).host_mb  # fmt: skip
 
 
