@@ -44,18 +44,19 @@ def open_source(data: DataConfig, split: Split) -> Source:
     if not storage.exists(data.data_dir):
         do = "Check the path; 'synthetic' needs no data."
         raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
-    states = storage.states_in(data.data_dir) if storage.is_remote(data.data_dir) else {}
-    names = sorted(states) or storage.list_dir(data.data_dir)
+    is_remote = storage.is_remote(data.data_dir)
+    states = storage.states_in(data.data_dir) if is_remote else {}
+    names = sorted(states) if is_remote else storage.list_dir(data.data_dir)
     shards = shards_in(names)
     first = next((files[0] for files in shards.values() if files), None)
-    if first is None and storage.is_remote(data.data_dir):
+    if first is None and is_remote:
         got = ", ".join(names[:5]) or "no folder"
         do = "Write them with `resnet-tpu prepare`."
         raise UserError(f"data_dir {data.data_dir}", got, "TFRecords named train-*, validation-* or test-*", do)
-    if first is None or not (storage.is_remote(data.data_dir) or _holds_records(data.data_dir, names, shards)):
+    if first is None or not (is_remote or _holds_records(data.data_dir, names, shards)):
         return FolderSource(data, split)
     check_shards(data.data_dir, split, names)
-    kind = DistantRecordSource if storage.is_remote(data.data_dir) else RecordSource
+    kind = DistantRecordSource if is_remote else RecordSource
     paths = {
         name: {storage.join(data.data_dir, file): states.get(file) for file in files} for name, files in shards.items()
     }
