@@ -1,6 +1,5 @@
 """`resnet-tpu models`."""
 
-import csv
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from resnet_tpu.cli.arguments import Command, Given, Group
 from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
+from resnet_tpu.reports.csv_text import to_csv
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +40,7 @@ def models(given: Given) -> None:
     """List trained weights that --init_from and convert take by name: size, accuracy, licence."""
     rows = _rows()
     if given.fill(ModelsOptions).format == "csv":
-        csv.writer(sys.stdout, lineterminator="\n").writerows([_COLUMNS, *rows])
+        sys.stdout.write(to_csv(_COLUMNS, rows))
     else:
         make_console().print(_table(rows))
 
