@@ -83,9 +83,7 @@ class ServeOptions:
     def batch_sizes(self) -> list[int]:
         """The batch sizes to compile where XLA runs, ascending; the last is max_batch_size. Raises UserError."""
         if not self.inference_batch_sizes:
-            return [2**power for power in range(self.max_batch_size.bit_length()) if 2**power < self.max_batch_size] + [
-                self.max_batch_size
-            ]
+            return [*(2**power for power in range((self.max_batch_size - 1).bit_length())), self.max_batch_size]
         sizes = sorted(numbers_in(self.inference_batch_sizes, int) or [0])
         if sizes[0] < 1 or sizes[-1] != self.max_batch_size:
             expected = f"positive whole numbers, with max_batch_size, {self.max_batch_size}, as the largest"
