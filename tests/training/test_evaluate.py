@@ -214,7 +214,7 @@ def test_several_processes_may_see_a_training_add_a_checkpoint_meanwhile(
     source = open_source(config.data, "validation")
     agreed: list[set[str]] = []
     monkeypatch.setattr("resnet_tpu.training.agreement.hosts.process_group", lambda: True)
-    monkeypatch.setattr("resnet_tpu.training.agreement.hosts.agree", lambda what, values, do: agreed.append({*values}))
+    monkeypatch.setattr("resnet_tpu.training.agreement.hosts.agree", lambda values, do: agreed.append({*values}))
     for trains in (False, True):
         agree_on(config.replace(model_dir=str(tmp_path)), trains=trains, writes=False, validation=source)
     assert agreed[1] - agreed[0] == {"newest checkpoint"}

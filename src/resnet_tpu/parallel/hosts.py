@@ -195,7 +195,7 @@ def connected(run: RunConfig) -> Iterator[None]:
         raise ended from error
 
 
-def agree(what: str, values: Mapping[str, Any], do: str) -> None:
+def agree(values: Mapping[str, Any], do: str) -> None:
     """Raises UserError in every process, naming values and processes, unless all processes give the same values."""
     together = process_group()
     if together is None:
@@ -211,7 +211,7 @@ def agree(what: str, values: Mapping[str, Any], do: str) -> None:
             f"{name} " + ", ".join(f"{value} in {_processes(where)}" for value, where in by_value.items())
             for name, by_value in differing.items()
         )
-        raise UserError(what, got, f"the same in all {together.count} processes", do)
+        raise UserError("Processes", got, f"the same in all {together.count} processes", do)
 
 
 def exchange(text: str) -> list[str]:

@@ -35,7 +35,7 @@ def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **spl
     try:
         if mark and not _sees(mark, config.run.model_dir):
             values["model_dir"] = f"{config.run.model_dir} that process 0 does not write to"
-        hosts.agree("Processes", values, "Start all with the same options and data, and a model_dir that all share.")
+        hosts.agree(values, "Start all with the same options and data, and a model_dir that all share.")
     finally:
         if mark and hosts.is_first():
             storage.remove(mark)

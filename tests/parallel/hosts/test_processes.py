@@ -110,7 +110,7 @@ def test_on_a_plain_machine_a_process_is_alone() -> None:
         assert hosts.process_group() is None
         assert hosts.is_first()
         assert hosts.exchange("text") == ["text"]
-        hosts.agree("Processes", {"seed": 1}, "")
+        hosts.agree({"seed": 1}, "")
 
 
 @pytest.mark.parametrize(
