@@ -72,7 +72,7 @@ class _Ops:
         return jax.nn.relu(x) if relu else x
 
     def scale_shift(self, x: jax.Array, name: str) -> jax.Array:
-        return jax.nn.relu(x * self.weights[f"{name}/scale"] + self.weights[f"{name}/bias"])
+        return jax.nn.relu(self._affine(x, name))
 
     def evonorm_b0(self, x: jax.Array, name: str) -> jax.Array:
         own = self.weights[f"{name}/v"] * x + jnp.sqrt(x.var((1, 2), keepdims=True) + EPSILON)
