@@ -96,7 +96,6 @@ def find_start(
 
     Raises UserError when a checkpoint is of another network or other classes.
     """
-    new_state = functools.partial(create_state, network, config.optimizer, config.train.seed)
     shapes = _shapes(config, network, checkpoints)
     checkpoint = checkpoints.restore(distributed.placed(shapes.to_arrays(), distributed.replicated(mesh)))
     if checkpoint is not None:
@@ -115,7 +114,7 @@ def find_start(
         log.info("%s", report)
         state = start_state(config.optimizer, params, batch_stats)
     else:
-        state = new_state()
+        state = create_state(network, config.optimizer, config.train.seed)
     step = int(state.step)
     return Start(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
 
