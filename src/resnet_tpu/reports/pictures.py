@@ -18,6 +18,7 @@ _WRONG = "#b3261e"
 _MAX_CELLS_WITH_COUNTS = 25
 _MAX_NAMED_CLASSES = 60
 _MAX_DRAWN_CLASSES = 300
+_MAX_CONFUSIONS = 16
 _TILE_PX = 224
 
 
@@ -127,9 +128,9 @@ def _write_counts(axes: Axes, matrix: np.ndarray, fractions: np.ndarray) -> None
         axes.text(predicted, true, text, ha="center", va="center", color=colour, fontsize=size)
 
 
-def _list_confusions(axes: Axes, matrix: np.ndarray, class_names: Sequence[str], count: int = 16) -> None:
+def _list_confusions(axes: Axes, matrix: np.ndarray, class_names: Sequence[str]) -> None:
     errors = matrix - np.diag(np.diagonal(matrix))
-    order = np.argsort(-errors, axis=None, kind="stable")[:count]
+    order = np.argsort(-errors, axis=None, kind="stable")[:_MAX_CONFUSIONS]
     pairs = [divmod(int(cell), len(matrix)) for cell in order if errors.flat[cell]]
     axes.set_axis_off()
     axes.set_title("Most frequent confusions" if pairs else "No confusions")
@@ -140,7 +141,7 @@ def _list_confusions(axes: Axes, matrix: np.ndarray, class_names: Sequence[str],
         axes.text(0, row - 0.22, text, fontsize=8.5, va="bottom")
         of_class = f"  {number:,} of {int(matrix[true].sum()):,}"
         axes.text(number, row, of_class, fontsize=8.5, va="center", color=GREY)
-    axes.set(ylim=(count - 0.4, -0.8), xlim=(0, 1.35 * max(counts, default=1)))
+    axes.set(ylim=(_MAX_CONFUSIONS - 0.4, -0.8), xlim=(0, 1.35 * max(counts, default=1)))
 
 
 def _tile(image: bytes | np.ndarray, honour_exif: bool) -> np.ndarray:

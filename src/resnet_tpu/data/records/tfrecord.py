@@ -22,6 +22,7 @@ from resnet_tpu.data.records.index import CHECKSUM, HEADER, read_index, save_ind
 from resnet_tpu.errors import UserError
 
 _OVERHEAD = HEADER.size + CHECKSUM.size
+_SEARCHED_BYTES = 1 << 20  # at a time, for the next header
 _DO = "Write the file again, or pass --skip_bad_records to count damaged records and go on."
 
 
@@ -262,14 +263,14 @@ def _header_length(header: bytes) -> int | None:
     return length if masked_crc(header[:8]) == checksum else None
 
 
-def _find_header(file: IO[bytes], position: int, size: int, chunk: int = 1 << 20) -> int:
+def _find_header(file: IO[bytes], position: int, size: int) -> int:
     """The offset of the first whole record at or after `position`, or `size`."""
     while position < size:
         file.seek(position)
-        for offset, length in _headers(file.read(chunk + HEADER.size - 1)):
+        for offset, length in _headers(file.read(_SEARCHED_BYTES + HEADER.size - 1)):
             if position + offset + length + _OVERHEAD <= size:
                 return position + offset
-        position += chunk
+        position += _SEARCHED_BYTES
     return size
 
 
