@@ -1,7 +1,6 @@
 """TFRecords in the original's format as a source, on this machine or in a bucket."""
 
 import bisect
-import functools
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
@@ -41,8 +40,8 @@ class RecordSource:
         self._labels = make_labels(data, names, counted=number, allow_unknown=split == "test")
         self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
         with ThreadPoolExecutor(_OPEN_FILES_AT_ONCE) as pool:
-            open_file = functools.partial(RecordFile, skip_bad=data.skip_bad_records)
-            self._files = list(pool.map(lambda path: open_file(path, state=paths[path]), paths))
+            opened = pool.map(lambda path: RecordFile(path, skip_bad=data.skip_bad_records, state=paths[path]), paths)
+            self._files = list(opened)
         self._ends = list(itertools.accumulate(len(file) for file in self._files))
         short = cut_between_records(data.data_dir, split, self._files)
         if short and not data.skip_bad_records:
@@ -120,9 +119,7 @@ class DistantRecordSource(RecordSource):
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
         """The examples with these numbers, read together; an error in the place of each damaged one."""
-        wanted = []
-        for file, record in map(self._locate, records):
-            wanted.append(Stretch(file, *file.span(record)))
+        wanted = [Stretch(file, *file.span(record)) for file, record in map(self._locate, records)]
         return [self._example(*found) for found in zip(records, wanted, self._reader.read(wanted), strict=True)]
 
     def _example(self, i: int, stretch: Stretch, data: bytes) -> Sample | RecordError:
