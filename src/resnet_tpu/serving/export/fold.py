@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from resnet_tpu.checkpoints.meta import completed
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import require_finite
 from resnet_tpu.training.trained import Trained
@@ -44,11 +45,10 @@ def fold(trained: Trained) -> Folded:
         np.asarray([255 * value for value in colours], np.float32)
         for colours in (config.model.mean_rgb, config.model.stddev_rgb)
     )
-    num_classes = weights["dense/bias"].size
     return Folded(
         trained.network.architecture,
         config.data.image_size,
-        [*trained.class_names, *map(str, range(len(trained.class_names), num_classes))],
+        completed(trained.class_names, weights["dense/bias"].size),
         mean,
         std,
         weights,
