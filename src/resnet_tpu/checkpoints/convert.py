@@ -134,8 +134,8 @@ def check_target(target: str, to: Form) -> None:
 
 def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str, Any]) -> Config:
     """The options of the run that the weights come from, as far as recorded or given; else the defaults."""
+    do = "Start a training from it: resnet-tpu train --init_from=FILE."
     if weights.options.get("num_label_classes") == 1:
-        do = "Start a training from it: resnet-tpu train --init_from=FILE."
         raise UserError(f"Weights {weights.source}", "a classifier with one output", "an output for each class", do)
     config = Config().replace(**weights.options)
     if weights.kind != "ours":
@@ -146,7 +146,6 @@ def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str,
         config = config.replace(image_size=image_size)
     config = config.replace(**overrides)
     if config.data.num_label_classes is None:
-        do = "Start a training from it: resnet-tpu train --init_from=FILE."
         raise UserError(f"Weights {weights.source}", "no classifier", "a whole network", do)
     check(config)
     return config
