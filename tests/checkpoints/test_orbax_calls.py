@@ -1,8 +1,10 @@
 """The guards around a call to Orbax."""
 
 import asyncio
+import logging
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +43,27 @@ def test_an_array_that_ends_after_the_loop_of_its_read_prints_no_trace(said: lis
 
     Broken()
     assert said == ["Event loop is closed"]
+
+
+def test_loggers_speak_again_after_the_last_of_overlapping_calls() -> None:
+    """As when two threads load models: the one that began first ends first."""
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    before = [logger.level for logger in loggers]
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with orbax_calls.calling():
+            has_begun.set()
+            may_end.wait(60)
+
+    other = threading.Thread(target=call)
+    with orbax_calls.calling():
+        other.start()
+        assert has_begun.wait(60)
+    silenced = [logger.level for logger in loggers]
+    may_end.set()
+    other.join()
+    assert (silenced, [logger.level for logger in loggers]) == ([logging.CRITICAL] * 2, before)
 
 
 def test_a_signal_waits_for_the_end_whatever_comes_of_it() -> None:

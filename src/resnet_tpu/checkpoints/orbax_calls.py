@@ -19,15 +19,36 @@ def calling() -> Iterator[None]:
     """
     if not isinstance(sys.unraisablehook, _WithoutLateArrays):
         sys.unraisablehook = _WithoutLateArrays(sys.unraisablehook)
-    levels = {name: logging.getLogger(name).level for name in ("absl", "asyncio")}
-    for name in levels:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        with _signals_held():
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+    with _SILENCE, _signals_held():
+        yield
+
+
+class _Silence:
+    """A context manager that silences loggers while any thread is within it."""
+
+    def __init__(self, *names: str) -> None:
+        self._loggers = [logging.getLogger(name) for name in names]
+        self._levels: list[int] = []
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._count:
+                self._levels = [logger.level for logger in self._loggers]
+                for logger in self._loggers:
+                    logger.setLevel(logging.CRITICAL)
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                for logger, level in zip(self._loggers, self._levels, strict=True):
+                    logger.setLevel(level)
+
+
+_SILENCE = _Silence("absl", "asyncio")
 
 
 @contextlib.contextmanager
