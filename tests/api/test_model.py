@@ -54,6 +54,15 @@ def test_importing_is_light_and_the_names_are_those_of_the_api() -> None:
         _ = rt.load_modle  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_the_program_configures_its_own_log(run: tuple[rt.Config, list]) -> None:
+    code = (
+        "import logging, sys, resnet_tpu\nresnet_tpu.load_model(sys.argv[1])\nassert not logging.root.handlers\n"
+        "logging.basicConfig(format='own: %(message)s')\nlogging.warning('said')"
+    )
+    command = [sys.executable, "-c", code, run[0].run.model_dir]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stderr == "own: said\n"
+
+
 def test_one_prediction_whatever_the_image_comes_in(photos: Path, run: tuple[rt.Config, list], tmp_path: Path) -> None:
     model = rt.load_model(run[0].run.model_dir)
     path = photos / "dark" / "0.png"

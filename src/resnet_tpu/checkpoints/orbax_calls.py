@@ -6,9 +6,29 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import Any, cast
+
+import absl.logging
 
 from resnet_tpu.system import signals
+
+
+def _leave_root_logger_alone() -> None:
+    """Keeps absl, by which Orbax logs even as it is imported, from giving the root logger a handler.
+
+    With one, the `logging.basicConfig` of the program that imports this package would do nothing.
+    """
+    own = ModuleType("logging")
+    own.__dict__.update(vars(logging), basicConfig=lambda: None)
+    cast("Any", absl.logging).logging = own
+
+
+_leave_root_logger_alone()
+
+from orbax.checkpoint import v1 as ocp  # noqa: E402
+
+__all__ = ["calling", "ocp"]
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from orbax.checkpoint import v1 as ocp
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import checksums, orbax_calls, sparse
@@ -34,6 +33,7 @@ from resnet_tpu.checkpoints.folders import (
     steps_in,
 )
 from resnet_tpu.checkpoints.missing import no_checkpoint
+from resnet_tpu.checkpoints.orbax_calls import ocp
 from resnet_tpu.errors import UserError, describe
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.parallel import distributed, hosts
