@@ -176,8 +176,10 @@ def test_paths_may_be_objects_and_splits_have_names(photos: Path, run: tuple[rt.
     for wrong in (lambda: rt.open_dataset(photos, split), lambda: rt.predict(config, split=split)):
         with pytest.raises(rt.UserError, match="split: got 'val', expected one of train, validation, test"):
             wrong()
-    with pytest.raises(rt.UserError, match="top_k: got 0, expected at least 1"):
-        rt.predict(config, image, top_k=0)
+    top_k: Any
+    for top_k, expected in ((0, "0, expected at least 1"), (1.5, "1.5, expected a whole"), (None, "None, expected a")):
+        with pytest.raises(rt.UserError, match=f"top_k: got {expected}"):
+            rt.predict(config, image, top_k=top_k)
     output_format: Any = "xml"
     with pytest.raises(rt.UserError, match="output_format: got 'xml', expected one of table, csv, json"):
         rt.predict(config, image, output_format=output_format)

@@ -15,7 +15,7 @@ from resnet_tpu.data.sources.source import Source, distant, sample_of
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.options.fields import GivenPath, expand_home
+from resnet_tpu.options.fields import GivenPath, Option, expand_home
 from resnet_tpu.options.overrides import run_at
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports import prediction_report as report
@@ -36,6 +36,8 @@ MOST_ROWS = 40
 log = logging.getLogger(__name__)
 
 _NAMES_AT_ONCE = 64
+
+_TOP_K = Option("top_k", "", (int,), (), 5, "", at_least=1)
 
 Format = Literal["table", "csv", "json"]
 
@@ -58,8 +60,7 @@ def predict(
     """
     if output_format not in (known := get_args(Format)):
         raise UserError("output_format", repr(output_format), f"one of {', '.join(known)}", "Change the value.")
-    if top_k < 1:
-        raise UserError("top_k", top_k, "at least 1", "Change the value.")
+    top_k = _TOP_K.convert(top_k)
     config = config.replace(model_dir=run_at(config.run.model_dir))
     images = [images] if isinstance(images, str | os.PathLike) else images
     images, output_dir = [expand_home(path) for path in images], expand_home(output_dir)
