@@ -3,9 +3,11 @@
 import dataclasses
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -524,3 +526,17 @@ def test_closing_from_another_thread_ends_the_iteration() -> None:
     timer.start()
     assert len(list(batches)) <= 1
     timer.join()
+
+
+def test_threads_that_share_an_iterator_get_whole_batches(records: Path) -> None:
+    data = config(records)
+    source = open_source(data, "train")
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # as if there were many cores
+    try:
+        with train_batches(source, data, batch_size=40, seed=0) as batches, ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda _: next(batches)["image"].copy(), range(24)))
+    finally:
+        sys.setswitchinterval(before)
+    expected = take(train_batches(source, data, batch_size=40, seed=0), 24)
+    assert {image.tobytes() for image in found} == {batch["image"].tobytes() for batch in expected}

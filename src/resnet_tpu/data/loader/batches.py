@@ -108,6 +108,7 @@ class _Maker:
 class Batches(Iterator[Batch]):
     """An iterator over batches that can be closed; also a context manager.
 
+    Any number of threads may take batches from it: each batch goes to one of them.
     It closes itself when it ends, fails, is interrupted or is garbage-collected. Its threads then finish their current
     chunk; its processes end at once. The memory of a batch is reused when no array refers to it any more.
     """
@@ -117,6 +118,7 @@ class Batches(Iterator[Batch]):
         self.skipped: Counter[str] = Counter()
         """Damaged examples in the batches returned so far: how often each message occurred. `.total()` sums them."""
         self._is_closed = False
+        self._turn = threading.Lock()
         self._numbers = iter(range(chunking.num_batches))
         self._parts = chunking.parts
         self._cache_report = CacheReport(filling.cache)
@@ -148,6 +150,10 @@ class Batches(Iterator[Batch]):
         weakref.finalize(self, self._closing.close)
 
     def __next__(self) -> Batch:
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> Batch:
         if self._is_closed:
             raise StopIteration
         try:
