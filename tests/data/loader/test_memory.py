@@ -1,6 +1,8 @@
 """Free memory, and shared memory."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 
@@ -20,3 +22,14 @@ def test_shared_memory_takes_room_when_written_to() -> None:
     one[-1] = 7
     assert other[-1] == 7
     assert os.fstat(shared.fileno()).st_blocks * 512 <= 2 * PAGE
+
+
+def test_shared_memory_is_freed_with_its_last_holder_and_silent_at_the_end_of_a_program() -> None:
+    code = (
+        "import os, threading\nfrom resnet_tpu.data.loader import memory\n"
+        "shared = memory.SharedMemory()\ndescriptor = shared.fileno()\nos.fstat(descriptor)\ndel shared\n"
+        "try:\n    os.fstat(descriptor)\nexcept OSError:\n    print('freed')\n"
+        "threading.kept = memory, memory.SharedMemory()  # which outlive the names in the module `memory`"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("freed\n", "")

@@ -3,6 +3,7 @@
 import mmap
 import os
 import tempfile
+import weakref
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ class SharedMemory:
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = _anonymous_file() if descriptor is None else descriptor
+        # not `__del__`, which at the end of a program may find `os` gone
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
 
     def resize(self, size: int) -> None:
         """Makes it `size` bytes long; new bytes are 0."""
@@ -36,9 +39,6 @@ class SharedMemory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach, (DupFd(self._descriptor),)
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
 
 
 def _attach(descriptor: Any) -> SharedMemory:
