@@ -112,6 +112,13 @@ def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tup
     expected = r"Image .*cut.png: got .*, expected a whole picture"
     with Image.open(tmp_path / "cut.png") as cut, pytest.raises(rt.UserError, match=expected):
         model.predict(cut)
+    with Image.open(photos / "dark" / "0.png") as closed:
+        pass
+    with pytest.raises(rt.UserError, match=r"0\.png: got a picture whose file was closed .* Call its load\(\) before"):
+        model.predict(closed)
+    Image.new("F", (3, 3)).save(tmp_path / "floats.tiff")
+    with Image.open(tmp_path / "floats.tiff") as floats, pytest.raises(rt.UserError, match="pixels are floats"):
+        model.predict(floats)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,11 @@ class ImageSource:
         try:
             encoded = _encode(origin)
         except Exception as error:  # noqa: BLE001  # Pillow reads a picture only now, and raises whatever damage makes it
-            do = "Leave it out, or load it again."
-            raise UserError(f"Image {name}", describe(error), "a whole picture", do) from None
+            got, do = describe(error), "Leave it out, or load it again."
+            if isinstance(error, AssertionError | AttributeError) and getattr(origin, "fp", origin) is None:
+                # Pillow asserts that the file is open, without a word; with `python -O` it fails a little later
+                got, do = "a picture whose file was closed before it was read", "Call its load() before that."
+            raise UserError(f"Image {name}", got, "a whole picture", do) from None
         return Sample(encoded, UNKNOWN_LABEL, name)
 
     def name(self, i: int) -> str:
