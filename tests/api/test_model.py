@@ -50,6 +50,9 @@ def test_importing_is_light_and_the_names_are_those_of_the_api() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     assert all(callable(getattr(rt, name)) for name in api.__all__)
     assert set(api.__all__) <= set(dir(rt))
+    names: dict[str, object] = {}
+    exec("from resnet_tpu import *", names)
+    assert {name: names.get(name) for name in api.__all__} == {name: getattr(api, name) for name in api.__all__}
     with pytest.raises(AttributeError, match="no attribute 'load_modle'"):
         _ = rt.load_modle  # pyright: ignore[reportAttributeAccessIssue]
 
