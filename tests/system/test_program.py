@@ -101,6 +101,14 @@ def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]
     assert fail(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nmore")) == 2
     said = "Memory of the device: got RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes, expected room for a step. "
     assert capsys.readouterr().err.startswith(said)
+    for error, got in (
+        (MemoryError(), "none left"),
+        (MemoryError("Unable to allocate 8 GiB"), "Unable to allocate 8 GiB"),
+    ):
+        assert fail(error) == 2
+        assert capsys.readouterr().err.startswith(
+            f"Memory: got {got}, expected room for the work. Lower train_batch_size"
+        )
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,12 @@ def _no_temporary_folder(error: Exception) -> UserError | None:
 
 
 def _out_of_memory(error: Exception) -> UserError | None:
-    """The error for a device that has less memory than JAX asked it for; None for others."""
+    """The error for a device or a machine that has less memory than was asked of it; None for others."""
+    do = "Lower train_batch_size or eval_batch_size (max_batch_size of a server), or raise gradient_accumulation_steps."
+    if isinstance(error, MemoryError):
+        return UserError("Memory", first_line(error) if str(error) else "none left", "room for the work", do)
     if type(error).__name__ != "JaxRuntimeError" or "RESOURCE_EXHAUSTED" not in str(error):  # JAX takes long to import
         return None
-    do = "Lower train_batch_size or eval_batch_size (max_batch_size of a server), or raise gradient_accumulation_steps."
     return UserError("Memory of the device", first_line(error), "room for a step", do)
 
 
