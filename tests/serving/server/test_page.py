@@ -164,6 +164,21 @@ def test_what_is_no_photo_is_said_in_plain_words(visit: Callable[..., Visit], ph
     assert len(shown(seen.answer(photo.name))) == len(CLASSES)
 
 
+def test_a_folder_is_not_called_an_empty_file(visit: Callable[..., Visit]) -> None:
+    seen = visit()
+    seen.page.evaluate(
+        """() => {
+            const folder = new File([], "holidays"); // as Firefox gives one that was dropped
+            folder.arrayBuffer = () => Promise.reject(new DOMException("The operation was aborted.", "AbortError"));
+            const event = new DragEvent("drop", { bubbles: true });
+            Object.defineProperty(event, "dataTransfer", { value: { files: [folder] } });
+            document.body.dispatchEvent(event);
+        }"""
+    )
+    error = seen.answer("holidays").locator(".error")
+    expect(error).to_have_text(re.compile("This cannot be read from your disk. *Choose single photos, not folders."))
+
+
 def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Visit], photos: dict[Path, Classes]) -> None:
     seen, (photo, other, *_) = visit(), photos
     page = seen.page

@@ -53,17 +53,25 @@ async function post(model, file, signal) {
     return await fetch(`v1/models/${encodeURIComponent(model)}:classify`, { method: "POST", body, signal });
   } catch (error) {
     if (signal.aborted) throw error;
-    await file.slice(0, 1).arrayBuffer().catch(() => { // a folder, or moved since it was chosen
-      throw new Trouble("This cannot be read from your disk.", "Choose single photos, not folders.");
-    });
+    await tryToRead(file.slice(0, 1));
     // A server that refuses a large file may hang up before all of it is sent, and then there is no answer to read.
     throw new Trouble("The server cannot be reached.", "Is it still running?", true);
   }
 }
 
+/** Throws Trouble for a folder, or what was moved since it was chosen. */
+async function tryToRead(file) {
+  await file.arrayBuffer().catch(() => {
+    throw new Trouble("This cannot be read from your disk.", "Choose single photos, not folders.");
+  });
+}
+
 /** The classes of a photo, and how long the server took; throws Trouble. */
 async function classify(model, file, signal) {
-  if (file.size === 0) throw new Trouble("This file is empty.");
+  if (file.size === 0) {
+    await tryToRead(file); // Firefox gives a folder the size 0
+    throw new Trouble("This file is empty.");
+  }
   if (file.size > bodyLimit) throw tooLarge(file);
   let response = await post(model, file, signal);
   if (response.status === 503) {
