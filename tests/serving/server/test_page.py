@@ -240,6 +240,16 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Callable[..., Visit]
         assert min(box["width"], box["height"]) >= 44  # the size of a thumb
 
 
+def test_on_a_phone_the_interface_is_not_wider_than_the_screen(visit: Callable[..., Visit]) -> None:
+    seen = visit(phone=True)
+    seen.page.get_by_role("link", name="How programs ask it").tap()
+    expect(seen.page.get_by_role("heading", level=1)).to_have_text(re.compile("resnet_tpu"))
+    for block in seen.page.locator("summary").all():
+        block.tap()
+    expect(seen.page.locator("pre").last).to_be_visible()
+    assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
+
+
 def test_a_busy_server_is_asked_again_once(
     visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
 ) -> None:

@@ -163,7 +163,9 @@ def docs_page(schema: Mapping[str, Any]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{html.escape(info["title"])}: interface</title><link rel="stylesheet" href="page/page.css"></head>'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{html.escape(info['title'])}: interface</title>"
+        '<link rel="icon" href="page/icon.svg" type="image/svg+xml"><link rel="stylesheet" href="page/page.css"></head>'
         f"<body><main><h1>{html.escape(info['title'])} {html.escape(info['version'])}</h1>"
         f'<p>{html.escape(info.get("description", ""))} As a schema: <a href="openapi.json">openapi.json</a>.</p>'
         f"{''.join(parts)}</main></body></html>\n"
