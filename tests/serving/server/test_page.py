@@ -250,6 +250,17 @@ def test_on_a_phone_the_interface_is_not_wider_than_the_screen(visit: Callable[.
     assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
 
 
+def test_the_button_and_the_bars_are_seen_with_high_contrast(visit: Callable[..., Visit], photo: Path) -> None:
+    seen = visit()
+    seen.page.emulate_media(forced_colors="active", reduced_motion="reduce")
+    seen.add(photo)
+    shown(seen.answer(photo.name))
+    expect(seen.page.locator("#drop .call")).not_to_have_css("border-top-width", "0px")
+    ground = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    for bar in seen.page.locator(".fill").all():
+        expect(bar).not_to_have_css("background-color", ground)
+
+
 def test_a_busy_server_is_asked_again_once(
     visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
 ) -> None:
