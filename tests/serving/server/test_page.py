@@ -164,19 +164,22 @@ def test_what_is_no_photo_is_said_in_plain_words(visit: Callable[..., Visit], ph
     assert len(shown(seen.answer(photo.name))) == len(CLASSES)
 
 
-def test_a_folder_is_not_called_an_empty_file(visit: Callable[..., Visit]) -> None:
+def test_a_folder_and_a_photo_that_was_moved_are_not_sent(visit: Callable[..., Visit]) -> None:
     seen = visit()
     seen.page.evaluate(
         """() => {
-            const folder = new File([], "holidays"); // as Firefox gives one that was dropped
-            folder.arrayBuffer = () => Promise.reject(new DOMException("The operation was aborted.", "AbortError"));
-            const event = new DragEvent("drop", { bubbles: true });
-            Object.defineProperty(event, "dataTransfer", { value: { files: [folder] } });
-            document.body.dispatchEvent(event);
+            Blob.prototype.arrayBuffer = () => Promise.reject(new DOMException("It was aborted.", "AbortError"));
+            const data = new DataTransfer();
+            data.items.add(new File([], "holidays")); // as Firefox gives a folder
+            data.items.add(new File(["photo"], "moved.jpg"));
+            document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
         }"""
     )
-    error = seen.answer("holidays").locator(".error")
-    expect(error).to_have_text(re.compile("This cannot be read from your disk. *Choose single photos, not folders."))
+    for name in ("holidays", "moved.jpg"):
+        expect(seen.answer(name).locator(".error")).to_have_text(
+            re.compile("This cannot be read from your disk. *Choose single photos, not folders.")
+        )
+    assert [url for method, url in seen.requests if method == "POST"] == []
 
 
 def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Visit], photos: dict[Path, Classes]) -> None:

@@ -45,33 +45,31 @@ async function getJson(url) {
   return reply;
 }
 
+/** Throws Trouble for a folder, an empty file, and what was moved since it was chosen. */
+async function tryToRead(file) {
+  const part = file.size === 0 ? file : file.slice(0, 1); // Firefox gives a folder the size 0
+  await part.arrayBuffer().catch(() => {
+    throw new Trouble("This cannot be read from your disk.", "Choose single photos, not folders.");
+  });
+  if (file.size === 0) throw new Trouble("This file is empty.");
+}
+
 /** One request; the reply of a server that was busy is a response like any other. */
 async function post(model, file, signal) {
+  await tryToRead(file); // first, as Firefox never ends a request for which it cannot read the file
   const body = new FormData();
   body.append("images", file, file.name);
   try {
     return await fetch(`v1/models/${encodeURIComponent(model)}:classify`, { method: "POST", body, signal });
   } catch (error) {
     if (signal.aborted) throw error;
-    await tryToRead(file.slice(0, 1));
     // A server that refuses a large file may hang up before all of it is sent, and then there is no answer to read.
     throw new Trouble("The server cannot be reached.", "Is it still running?", true);
   }
 }
 
-/** Throws Trouble for a folder, or what was moved since it was chosen. */
-async function tryToRead(file) {
-  await file.arrayBuffer().catch(() => {
-    throw new Trouble("This cannot be read from your disk.", "Choose single photos, not folders.");
-  });
-}
-
 /** The classes of a photo, and how long the server took; throws Trouble. */
 async function classify(model, file, signal) {
-  if (file.size === 0) {
-    await tryToRead(file); // Firefox gives a folder the size 0
-    throw new Trouble("This file is empty.");
-  }
   if (file.size > bodyLimit) throw tooLarge(file);
   let response = await post(model, file, signal);
   if (response.status === 503) {
