@@ -29,6 +29,7 @@ def meet(run: RunConfig) -> None:
         if given["num_processes"] > 1:
             _initialize(run, given)
     elif is_in_cluster(run):
+        _choose_port()
         _initialize(run, {})
 
 
@@ -65,6 +66,17 @@ def _are_several() -> bool:
     env = os.environ
     tasks = _count("SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
     return (tasks > 1 and "SLURM_STEP_NODELIST" in env) or _count("OMPI_COMM_WORLD_SIZE") > 1
+
+
+def _choose_port() -> None:
+    """Gives each step of a Slurm job a port of its own; JAX's depends on the job alone, so steps would meet there.
+
+    Not under mpirun, which JAX asks first: its processes on other nodes belong to another step, but need the same port.
+    """
+    env = os.environ
+    if _are_several() and "SLURM_STEP_ID" in env and "OMPI_COMM_WORLD_SIZE" not in env:
+        number = _count("SLURM_JOB_ID") + 613 * _count("SLURM_STEP_ID")  # far from the jobs that follow this one
+        env.setdefault("JAX_COORDINATOR_PORT", str(61440 + number % 4096))  # the range that JAX uses
 
 
 def _count(name: str) -> int:

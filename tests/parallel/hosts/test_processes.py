@@ -1,6 +1,7 @@
 """Several processes: what they refuse, how they find each other, agree and stop, and what happens if one is lost."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -148,6 +149,32 @@ def test_processes_that_cannot_find_each_other_do_not_train_alone(monkeypatch: p
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(UserError, match=r"coordinator_address should be defined.*give it with num_processes"):
         rendezvous.meet(Config().replace(use_tpu=False).run)
+
+
+def slurm_port(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str | None:
+    """The port at which JAX is told to meet in a step of two tasks."""
+    found: list[str | None] = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **_: found.append(os.environ.get("JAX_COORDINATOR_PORT")))
+    slurm = {"SLURM_JOB_ID": "4200", "SLURM_STEP_NODELIST": "a", "SLURM_STEP_NUM_TASKS": "2"}
+    with monkeypatch.context() as patch:
+        for name in ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID", "JAX_COORDINATOR_PORT"):
+            patch.setenv(name, "")  # so that what is set meanwhile is undone
+            patch.delenv(name)
+        for name, value in (slurm | environment).items():
+            patch.setenv(name, value)
+        rendezvous.meet(Config().replace(use_tpu=False).run)
+    return found[0]
+
+
+def test_steps_of_a_slurm_job_do_not_meet_at_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = [slurm_port(monkeypatch, SLURM_STEP_ID=str(step)) for step in range(20)]
+    assert ports[0] == str(61440 + 4200 % 4096)  # JAX's own
+    assert len({*ports}) == 20
+    assert all(port is not None and 61440 <= int(port) <= 65535 for port in ports)
+    assert slurm_port(monkeypatch, SLURM_STEP_ID="0", SLURM_JOB_ID="4201") not in ports
+    assert slurm_port(monkeypatch, SLURM_STEP_ID="1", JAX_COORDINATOR_PORT="5000") == "5000"
+    # the processes of one mpirun may belong to different steps
+    assert slurm_port(monkeypatch, SLURM_STEP_ID="1", OMPI_COMM_WORLD_SIZE="2") is None
 
 
 @pytest.mark.parametrize("name", ["SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"])
