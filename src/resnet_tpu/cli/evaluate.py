@@ -16,7 +16,8 @@ class EvalOptions:
     """What `eval` does beside the options of a run."""
 
     watch: bool = option(
-        False, "Follow a training: evaluate its newest checkpoint each time, up to the last or eval_timeout."
+        False,
+        "Follow a training: evaluate the newest checkpoint whenever there is one, up to the last or eval_timeout.",
     )
 
 

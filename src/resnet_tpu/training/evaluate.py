@@ -104,7 +104,7 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     `model_dir` may also be given by its folder of checkpoints. If it is itself a checkpoint, the result is not
     recorded. With `watch`, evaluates the newest checkpoint again and again, until that of the last step, or until no
     new one has appeared for `eval_timeout` seconds. Returns the last result.
-    config: the options of the training, as `load_model(model_dir).config` has them: its crops are the images' too.
+    config: the options of the training, as in `load_model(model_dir).config`, for the images are cropped as it says.
     train_steps: the last step to watch for, or a length in epochs; None: that of the training itself. Raises UserError
     when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
     """

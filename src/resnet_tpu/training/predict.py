@@ -53,8 +53,8 @@ def predict(
 ) -> Predictions:
     """Predicts image files and folders, or a split of the data, and prints the result to stdout.
 
-    config: the options of the training, as `load_model(model_dir).config` has them: its crops are the images' too. The
-    network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
+    config: the options of the training, as in `load_model(model_dir).config`, for the images are cropped as it says.
+    The network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
     and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`.
     Raises UserError.
     """
