@@ -237,11 +237,12 @@ def test_another_training_is_not_taken_for_that_of_a_further_seed(dense: Path, t
 def test_it_may_be_computed_in_another_way_than_the_training(dense: Path, tmp_path: Path) -> None:
     once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
     of_unpruned = arrays(dense, LAST)
-    computing = {"precision": "bfloat16", "kernels": "plain"}
+    computing = {"precision": "bfloat16", "kernels": "plain", "data_dir": "null"}
     outcomes = prune_run(str(dense), str(tmp_path), experiment(levels=2), computing=computing)
     assert outcomes[:2] == once
-    models = [config_at(outcome.model_dir).model for outcome in outcomes]
-    assert [(model.precision, model.kernels) for model in models] == [("float32", "auto")] * 2 + [("bfloat16", "plain")]
+    configs = [config_at(outcome.model_dir) for outcome in outcomes]
+    found = [(config.data.data_dir, config.model.precision, config.model.kernels) for config in configs]
+    assert found == [("synthetic", "float32", "auto")] * 2 + [("null", "bfloat16", "plain")]
     assert_starts_from(arrays(Path(outcomes[2].model_dir), EARLY), arrays(dense, EARLY))
     for name, array in arrays(dense, LAST).items():
         np.testing.assert_array_equal(array, of_unpruned[name])
@@ -299,9 +300,18 @@ def test_bad_input(changes: dict[str, Any], message: str, dense: Path, tmp_path:
     assert not (tmp_path / "out").exists()
 
 
+def test_images_that_have_moved_are_found_where_they_are_now(dense: Path, tmp_path: Path) -> None:
+    now = tmp_path / "now"
+    with pytest.raises(UserError, match=f"^data_dir: got '{now}', expected an existing folder"):
+        prune_run(str(dense), str(tmp_path / "out"), experiment(), computing={"data_dir": str(now)})
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_trained_is_not_changed_by_how_it_is_computed(dense: Path, tmp_path: Path) -> None:
     for name, value in {"train_steps": LAST + 1, "model_dir": str(tmp_path / "other"), "seed": 3}.items():
-        with pytest.raises(UserError, match=rf"^computing: got {name}, expected .*precision, kernels, num_cores"):
+        with pytest.raises(
+            UserError, match=rf"^computing: got {name}, expected .*data_dir, precision, kernels, num_cores"
+        ):
             prune_run(str(dense), str(tmp_path / "out"), experiment(), computing={name: value})
     assert not list(tmp_path.iterdir())
     assert store.steps_in(str(dense / store.FOLDER))[-1] == LAST

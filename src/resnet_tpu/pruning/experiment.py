@@ -39,9 +39,10 @@ def prune_run(
 
     The phases are in `output_dir/seed_<n>/<retrain>/<level>/`. For a seed other than that of `model_dir`, the unpruned
     network is trained first, in `output_dir/seed_<n>/unpruned/`. computing: overrides of the training's options that
-    change how it is computed, not what: `precision`, `kernels`, `num_cores`, and those for several processes, all of
-    which must make the same call. Returns the outcome of every phase. Raises UserError for options that do not fit,
-    also to what is in `output_dir` already, and when the rewind step has no checkpoint.
+    change where and how it is computed, not what: `data_dir` for images that have moved, `precision`, `kernels`,
+    `num_cores`, and those for several processes, all of which must make the same call. Returns the outcome of every
+    phase. Raises UserError for options that do not fit, also to what is in `output_dir` already, and when the rewind
+    step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     retrains, seeds = asked.retrains(), asked.seed_numbers()
@@ -50,7 +51,8 @@ def prune_run(
         raise UserError("computing", unfit[0], f"one of {', '.join(COMPUTING)}", "Leave it out: the training sets it.")
     folders.check_model_dir(model_dir)
     written = read_run(model_dir)  # not from its checkpoints: to read these, JAX must have been started
-    changed = Layer("computing", computing or {})
+    from_table = {"bigtable_instance": ""} if computing and "data_dir" in computing else {}
+    changed = Layer("computing", {**from_table, **(computing or {})})
     where = merge(Config(), [*([written] if written else []), changed])[0].run
     outcomes: list[Outcome] = []
     with hosts.connected(where):
@@ -125,7 +127,7 @@ def _check_alike(model_dir: str, config: Config) -> None:
     """Raises UserError when the training of a further seed was begun with other options than it is to have."""
     if not hosts.from_first(lambda: folders.steps_of_run(model_dir)):
         return
-    aside = {*COMPUTING, "data_dir", "lottery_checkpoint_iters"}
+    aside = {*COMPUTING, "lottery_checkpoint_iters"}
     if changed := [text for text in changed_options(config_at(model_dir), config) if text.split()[0] not in aside]:
         got = f"one begun with other options: {', '.join(changed)}"
         raise UserError(f"Training {model_dir}", got, "the options of the training to be pruned", _ELSEWHERE)

@@ -1,6 +1,6 @@
 """What can be asked of an experiment: the options of `resnet-tpu prune`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
@@ -9,11 +9,14 @@ from resnet_tpu.options.fields import Length, convert_fields, numbers_in, option
 from resnet_tpu.pruning.retrain import RETRAININGS
 
 COMPUTING = {
+    "data_dir": replace(OPTIONS["data_dir"], help="Where the images of the training are now, if they have moved.")
+} | {
     name: found
     for name, found in OPTIONS.items()
     if name in ("precision", "kernels") or (found.group == "run" and name not in ("model_dir", "mode"))
 }
-"""Options that say how a training is computed, not what: a re-training may use other values than the training did."""
+"""Options that say where the images are and how a training is computed, not what is trained: a re-training may use
+other values than the training did."""
 
 
 @dataclass(frozen=True)
