@@ -36,7 +36,7 @@ def _check_png(figure: Figure, path: Path) -> None:
 
 def test_training_curves_hold_every_measurement(tmp_path: Path):
     rows = _rows(100, 25)
-    figure = draw_training(rows, title="runs/$a$")
+    figure = draw_training(rows)
     accuracy, loss, rate = figure.axes
     assert [axes.get_ylabel() for axes in figure.axes] == ["accuracy", "loss", "learning rate"]
     assert rate.get_xlabel() == "step"

@@ -17,7 +17,7 @@ _MAX_POINTS = 1500  # of a curve; more are averaged, as they would be less than 
 
 
 @mpl.rc_context(STYLE)
-def draw_training(rows: Sequence[dict[str, Any]], *, title: str = "Training") -> Picture:
+def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
     """Accuracy, loss and learning rate by step, from the rows of `read_metrics`; what they lack is left out.
 
     Raises UserError when they hold none of these.
@@ -36,7 +36,7 @@ def draw_training(rows: Sequence[dict[str, Any]], *, title: str = "Training") ->
     count_axis(grid[-1].xaxis)
     grid[-1].set_xlabel("step")
     _add_epochs(grid[0], rows)
-    add_title(figure, title)
+    add_title(figure, "Training")
     return figure
 
 

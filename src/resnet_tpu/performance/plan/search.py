@@ -3,6 +3,9 @@
 import math
 from collections.abc import Callable
 
+MOST = 4096
+"""Images per device that are tried at most."""
+
 GRAIN = 8
 """Images by which the batch of a device changes: the TPU's tiles have 8 rows."""
 
@@ -13,16 +16,16 @@ AIM = 0.96
 """Fraction of the available memory that a guess aims at: what fits only by recomputing values is slow."""
 
 
-def find_largest(needed: Callable[[int], float], available: float, start: int, *, most: int = 4096) -> int | None:
+def find_largest(needed: Callable[[int], float], available: float, start: int) -> int | None:
     """The largest batch per device for which `needed(batch)` bytes are at most `available`, or one that takes `ENOUGH`.
 
     Begins at `start` and extrapolates linearly from what it has seen: usually two or three calls, each of which
     compiles. Also ends when a batch larger by a 16th is known to fail. `needed` gives infinity for too much of unknown
-    size. At most `most`; None when not even one image fits.
+    size. At most `MOST`; None when not even one image fits.
     """
     seen: dict[int, float] = {}
-    fits, fails = 0, most + 1
-    batch = min(max(1, start), most)
+    fits, fails = 0, MOST + 1
+    batch = min(max(1, start), MOST)
     while fails - fits > _tolerance(fits) and seen.get(fits, 0) < ENOUGH * available:
         seen[batch] = needed(batch)
         if seen[batch] <= available:

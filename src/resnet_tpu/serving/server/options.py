@@ -6,7 +6,7 @@ from typing import Literal
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import convert_fields, numbers_in, option
 
-MEGABYTE = 1_000_000
+_MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,17 @@ class ServeOptions:
     @property
     def max_body(self) -> int:
         """Bytes of the largest request."""
-        return round(self.max_body_mb * MEGABYTE)
+        return round(self.max_body_mb * _MILLION)
+
+    @property
+    def max_pending(self) -> int:
+        """Bytes of all requests in progress together."""
+        return round(self.max_pending_mb * _MILLION)
 
     @property
     def max_pixels(self) -> int:
         """Pixels of the largest image."""
-        return round(self.max_image_megapixels * MEGABYTE)
+        return round(self.max_image_megapixels * _MILLION)
 
     def batch_sizes(self) -> list[int]:
         """The batch sizes to compile where XLA runs, ascending; the last is max_batch_size. Raises UserError."""

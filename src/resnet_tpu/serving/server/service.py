@@ -30,7 +30,7 @@ class Service:
 
     def __init__(self, models: Mapping[str, Model], options: ServeOptions) -> None:
         self.models, self.options = models, options
-        self._pending = Pending(round(options.max_pending_mb * 1_000_000))
+        self._pending = Pending(options.max_pending)
 
     def find(self, name: str, version: int | None) -> tuple[Model, Version]:
         """The model and its version; the one that is served when `version` is None. Raises Refusal (404)."""
