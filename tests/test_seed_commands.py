@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
@@ -115,11 +115,11 @@ def rewinding_sections() -> list[str]:
 
 def left_by(model_dir: Path) -> dict[str, Any]:
     """What a training leaves, except times and paths: checkpoints bit for bit, measurements, density, names."""
-    folder = str(model_dir / store.FOLDER)
+    folder = str(model_dir / folders.FOLDER)
     return {
         "arrays": {
             f"{step}/{name}": (array.dtype.str, array.shape, array.tobytes())
-            for step in store.steps_in(folder)
+            for step in folders.steps_in(folder)
             for name, array in store.load_named(f"{folder}/{step}").items()
         },
         "rows": [{name: row[name] for name in MEASURED & row.keys()} for row in read_metrics(str(model_dir))],
@@ -149,5 +149,5 @@ def test_the_rewinding_procedures_one_after_the_other(tmp_path: Path) -> None:
         (reused / "former.1", [2, 3, 6], [3, 6]),
         (alone, [6, 9, 10], [6, 9, 10]),
     ):
-        assert store.steps_in(str(run / store.FOLDER)) == steps
+        assert folders.steps_in(str(run / folders.FOLDER)) == steps
         assert [row["step"] for row in read_metrics(str(run)) if row["split"] == "eval"] == evaluated

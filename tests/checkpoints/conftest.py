@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints import folders, tf1
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
@@ -55,17 +55,17 @@ def three_kinds(tmp_path_factory: pytest.TempPathFactory) -> ThreeKinds:
     arrays = {"step": jnp.int32(7), **drawn}
     names = ["daisy", "rose", "tulip"]
     kinds: tuple[Kind, ...] = ("ours", "tf1", "torch")
-    folders: dict[Kind, Path] = {kind: tmp_path_factory.mktemp(kind) for kind in kinds}
-    with CheckpointStore(str(folders["ours"] / store.FOLDER), keep=1) as checkpoints:
+    paths: dict[Kind, Path] = {kind: tmp_path_factory.mktemp(kind) for kind in kinds}
+    with CheckpointStore(str(paths["ours"] / folders.FOLDER), keep=1) as checkpoints:
         checkpoints.save(7, arrays, make_meta(config, names, position=0))
-    tf1.write_checkpoint(str(folders["tf1"]), network, arrays)
+    tf1.write_checkpoint(str(paths["tf1"]), network, arrays)
     named = {
         name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(arrays, place))))
         for name, place in torch_names(network).items()
     }
     named["bn1.num_batches_tracked"] = np.array(7)
-    safetensors.numpy.save_file(named, folders["torch"] / "model.safetensors")
-    return ThreeKinds(folders, network, arrays, names)
+    safetensors.numpy.save_file(named, paths["torch"] / "model.safetensors")
+    return ThreeKinds(paths, network, arrays, names)
 
 
 @pytest.fixture

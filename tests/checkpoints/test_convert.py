@@ -21,7 +21,7 @@ import safetensors.numpy
 import yaml
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import store, tf1
+from resnet_tpu.checkpoints import folders, store, tf1
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
@@ -58,7 +58,7 @@ def _made(config: Config, average: bool) -> tuple[Path, Arrays]:
     arrays["step"] = jnp.int32(7)
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
-    with CheckpointStore(str(folder / store.FOLDER), keep=1) as checkpoints:
+    with CheckpointStore(str(folder / folders.FOLDER), keep=1) as checkpoints:
         checkpoints.save(7, arrays, make_meta(config, CLASSES, position=0))
     write_description(str(folder), config, CLASSES)
     return folder, arrays

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.options.config import Config
@@ -177,7 +177,7 @@ def test_training_on_from_such_statistics(model_dir: Callable[..., Path], refuse
     run = model_dir(with_unknown_statistics)
     message = refused("train", f"--model_dir={run}", *like(run, train_steps=STEP + 1))
     assert f"Sum of the squared weights at step {STEP}: got nan, expected a finite number" in message
-    assert store.steps_in(str(run / store.FOLDER)) == [STEP]
+    assert folders.steps_in(str(run / folders.FOLDER)) == [STEP]
     assert read_metrics(str(run)) == []
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import _rewind_step, prune_run
@@ -59,14 +59,14 @@ def dense(config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_checkpoint_is_no_training_to_prune(dense: Path, tmp_path: Path) -> None:
-    for place in (dense / store.FOLDER, dense / store.FOLDER / f"{LAST}"):
+    for place in (dense / folders.FOLDER, dense / folders.FOLDER / f"{LAST}"):
         with pytest.raises(UserError, match=r"^model_dir: got .* checkpoints?, expected the folder of a run"):
             prune_run(place, tmp_path / "out", experiment())
     assert not (tmp_path / "out").exists()
 
 
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return store.load_named(str(model_dir / store.FOLDER / str(step)))
+    return store.load_named(str(model_dir / folders.FOLDER / str(step)))
 
 
 def masks_in(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -130,17 +130,17 @@ def test_learning_rate_rewinding_and_fine_tuning(dense: Path, tmp_path: Path) ->
             str(dense), str(tmp_path), experiment(retrain=",".join(methods), levels=None, density="50")
         )
     }
-    folders = {name: Path(outcome.model_dir) for name, outcome in found.items()}
+    own = {name: Path(outcome.model_dir) for name, outcome in found.items()}
     trained = arrays(dense, LAST)
-    assert_starts_from(arrays(folders["lr_rewinding"], EARLY), trained)
-    assert_starts_from(arrays(folders["fine_tuning"], LAST), trained)
-    assert_starts_from(arrays(folders["low_lr_rewinding"], EARLY), arrays(dense, EARLY))
-    fresh = arrays(folders["reinit"], 0)
+    assert_starts_from(arrays(own["lr_rewinding"], EARLY), trained)
+    assert_starts_from(arrays(own["fine_tuning"], LAST), trained)
+    assert_starts_from(arrays(own["low_lr_rewinding"], EARLY), arrays(dense, EARLY))
+    fresh = arrays(own["reinit"], 0)
     assert not any(np.array_equal(fresh[f"params/{name}"], trained[f"params/{name}"]) for name in masks_in(fresh))
     assert {name: outcome.step for name, outcome in found.items()} == {
         "none": LAST, "lr_rewinding": LAST, "fine_tuning": 2 * LAST - EARLY, "low_lr_rewinding": LAST, "reinit": LAST,
     }  # fmt: skip
-    rates = {name: learning_rates(folder) for name, folder in folders.items()}
+    rates = {name: learning_rates(folder) for name, folder in own.items()}
     assert rates["lr_rewinding"] == rates["none"][EARLY:]
     assert rates["reinit"] == rates["none"]
     assert rates["fine_tuning"] == rates["low_lr_rewinding"] == [rates["none"][-1]] * (LAST - EARLY)
@@ -158,7 +158,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path
     shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
     first = tmp_path / "stopped" / "seed_0" / "lr_rewinding" / "level_01"
     for step in (LAST, LAST - 1):
-        shutil.rmtree(first / store.FOLDER / str(step))
+        shutil.rmtree(first / folders.FOLDER / str(step))
     shutil.rmtree(first.parent / "level_02")
     again = prune_run(str(dense), str(tmp_path / "stopped"), experiment(retrain="lr_rewinding"))
     assert [(o.level, o.density, o.step, o.top_1_accuracy) for o in again] == [
@@ -314,22 +314,22 @@ def test_what_is_trained_is_not_changed_by_how_it_is_computed(dense: Path, tmp_p
         ):
             prune_run(str(dense), str(tmp_path / "out"), experiment(), computing={name: value})
     assert not list(tmp_path.iterdir())
-    assert store.steps_in(str(dense / store.FOLDER))[-1] == LAST
+    assert folders.steps_in(str(dense / folders.FOLDER))[-1] == LAST
 
 
 def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(dense, kept)
-    shutil.rmtree(kept / store.FOLDER / str(EARLY))
+    shutil.rmtree(kept / folders.FOLDER / str(EARLY))
     message = r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3, 4, 5, 6\. .*lottery_checkpoint_iters=2"
     with pytest.raises(UserError, match=message):
         prune_run(str(kept), str(tmp_path / "out"), experiment())
     shutil.copytree(kept, tmp_path / "stopped")
     for step in range(4, LAST + 1):
-        shutil.rmtree(tmp_path / "stopped" / store.FOLDER / str(step))
+        shutil.rmtree(tmp_path / "stopped" / folders.FOLDER / str(step))
     with pytest.raises(UserError, match=r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3\."):
         prune_run(str(tmp_path / "stopped"), str(tmp_path / "out"), experiment())
-    assert store.steps_in(str(tmp_path / "stopped" / store.FOLDER)) == [1, 3]  # nothing was trained for it
+    assert folders.steps_in(str(tmp_path / "stopped" / folders.FOLDER)) == [1, 3]  # nothing was trained for it
     prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which does not need it
 
 
@@ -338,7 +338,7 @@ def test_an_unfinished_training_keeps_what_will_be_rewound_to(
 ) -> None:
     shutil.copytree(dense, tmp_path / "run")
     for step in range(4, LAST + 1):
-        shutil.rmtree(tmp_path / "run" / store.FOLDER / str(step))
+        shutil.rmtree(tmp_path / "run" / folders.FOLDER / str(step))
     kept = []
 
     def stop(config: Config) -> None:
@@ -362,7 +362,7 @@ def test_a_training_without_evaluation_is_evaluated_first(config: Callable[..., 
 def test_an_unfinished_training_is_finished_first_and_its_end_is_that_of_all(dense: Path, tmp_path: Path) -> None:
     shutil.copytree(dense, tmp_path / "run")
     for step in range(4, LAST + 1):  # as if it had been stopped after 3
-        shutil.rmtree(tmp_path / "run" / store.FOLDER / str(step))
+        shutil.rmtree(tmp_path / "run" / folders.FOLDER / str(step))
     once = prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1))
     assert [outcome.step for outcome in once] == [LAST, LAST]
     assert prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1)) == once
@@ -418,7 +418,7 @@ def test_a_pruned_network_has_seen_the_photos_of_the_unpruned_one(dense: Path, t
 def test_what_is_combined_is_what_was_pruned(dense: Path, tmp_path: Path) -> None:
     shutil.copytree(dense, tmp_path / "run")
     report_experiment(prune_run(tmp_path / "run", tmp_path / "out", experiment(levels=1)), str(tmp_path / "out"))
-    steps = tmp_path / "run" / store.FOLDER
+    steps = tmp_path / "run" / folders.FOLDER
     shutil.copytree(steps / f"{LAST}", steps / f"{LAST + 1}")  # as if it had been trained on
     with pytest.raises(UserError, match=rf"got step {LAST + 1}, expected step {LAST}, as in"):
         read_outcomes([str(tmp_path / "out")])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -41,7 +41,7 @@ def averaged(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    path = str(model_dir / store.FOLDER / str(step))
+    path = str(model_dir / folders.FOLDER / str(step))
     return store.load_named(path, ("params", "batch_stats", "momentum", "ema"))
 
 
@@ -71,7 +71,7 @@ def test_a_run_resumed_is_the_run_that_never_stopped(
 ) -> None:
     shutil.copytree(averaged, tmp_path, dirs_exist_ok=True)
     for step in range(stopped_at + 1, 8):
-        shutil.rmtree(tmp_path / store.FOLDER / str(step))
+        shutil.rmtree(tmp_path / folders.FOLDER / str(step))
     train(tiny(tmp_path, **OPTIONS))
     expected, found = arrays_of(averaged, 7), arrays_of(tmp_path, 7)
     assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
@@ -115,5 +115,5 @@ def test_an_average_that_is_no_longer_wanted_is_left(
     with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
         train(tiny(tmp_path, **(OPTIONS | {"moving_average_decay": 0.0}), train_steps=8))
     assert "moving_average_decay 0.6 -> 0.0" in caplog.text
-    names = store.load_named(str(tmp_path / store.FOLDER / "8"), ("params", "momentum"))
+    names = store.load_named(str(tmp_path / folders.FOLDER / "8"), ("params", "momentum"))
     assert len(names) == 2 * len(jax.tree.leaves(load_trained(str(tmp_path), distributed.make_mesh(1)).params))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli, resnet_main
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
@@ -130,12 +130,12 @@ def test_a_run_given_by_its_folder_of_checkpoints_is_treated_as_the_run(trained_
     model_dir = tmp_path / "run"
     shutil.copytree(trained_dir, model_dir)
     (model_dir / "metrics.jsonl").unlink()
-    assert cli.main(["eval", f"{model_dir / store.FOLDER}/", "--num_cores=1"]) == 0
+    assert cli.main(["eval", f"{model_dir / folders.FOLDER}/", "--num_cores=1"]) == 0
     assert [row["split"] for row in read_metrics(str(model_dir))] == ["eval"]
-    assert read_run(str(model_dir / store.FOLDER)) == read_run(str(model_dir))
-    assert cli.main(["predict", str(model_dir / store.FOLDER), "--split=validation", "--num_cores=1"]) == 0
+    assert read_run(str(model_dir / folders.FOLDER)) == read_run(str(model_dir))
+    assert cli.main(["predict", str(model_dir / folders.FOLDER), "--split=validation", "--num_cores=1"]) == 0
     assert (model_dir / "report" / "validation").is_dir()
-    assert all(path.name.isdecimal() for path in (model_dir / store.FOLDER).iterdir())
+    assert all(path.name.isdecimal() for path in (model_dir / folders.FOLDER).iterdir())
 
 
 def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(
@@ -171,14 +171,14 @@ def test_several_processes_leave_no_mark_in_a_checkpoint_named_itself(
 def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
     trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = sorted((trained_dir / store.FOLDER).iterdir(), key=lambda path: int(path.name))
+    checkpoints = sorted((trained_dir / folders.FOLDER).iterdir(), key=lambda path: int(path.name))
     first, last = checkpoints[0], checkpoints[-1]
-    (tmp_path / store.FOLDER).mkdir()
-    shutil.copytree(first, tmp_path / store.FOLDER / first.name)
+    (tmp_path / folders.FOLDER).mkdir()
+    shutil.copytree(first, tmp_path / folders.FOLDER / first.name)
 
     def appear(*_: object) -> None:
         shutil.copytree(last, tmp_path / "aside")
-        (tmp_path / "aside").rename(tmp_path / store.FOLDER / last.name)
+        (tmp_path / "aside").rename(tmp_path / folders.FOLDER / last.name)
 
     monkeypatch.setattr(Patience, "wait", appear)
     evaluate_run(Config().replace(model_dir=str(tmp_path), num_cores=1, eval_batch_size=9), watch=True)
@@ -188,8 +188,8 @@ def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
 def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_newest(
     trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(trained_dir / store.FOLDER, tmp_path / store.FOLDER)
-    first, *_, last = sorted((tmp_path / store.FOLDER).iterdir(), key=lambda path: int(path.name))
+    shutil.copytree(trained_dir / folders.FOLDER, tmp_path / folders.FOLDER)
+    first, *_, last = sorted((tmp_path / folders.FOLDER).iterdir(), key=lambda path: int(path.name))
     load = store.load
 
     def load_late(path: str, shapes: Arrays) -> store.Checkpoint:
@@ -269,7 +269,7 @@ def test_watching_from_before_the_beginning_evaluates_as_the_run_does(
     watch: Callable[..., int], trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = json.loads((trained_dir / "config.json").read_text())
-    shutil.copytree(trained_dir / store.FOLDER, tmp_path / "aside" / store.FOLDER)
+    shutil.copytree(trained_dir / folders.FOLDER, tmp_path / "aside" / folders.FOLDER)
     (tmp_path / "aside" / "config.json").write_text(json.dumps(own | {"num_eval_images": 7}))
     model_dir = tmp_path / "run"
     awaited: list[str] = []

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.parallel import hosts
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.interrupt import Interruption
@@ -40,7 +40,7 @@ def wait_for(process: "subprocess.Popen[str]", text: str) -> None:
 
 
 def steps_in(model_dir: Path) -> list[int]:
-    folder = model_dir / store.FOLDER
+    folder = model_dir / folders.FOLDER
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
 
 
@@ -92,7 +92,7 @@ def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path)
     second = start(tmp_path, 1_000_000)
     _, said = second.communicate(timeout=120)
     assert second.returncode == 2
-    assert f"{tmp_path / store.FOLDER}: got another process that writes there, expected one at a time" in said
+    assert f"{tmp_path / folders.FOLDER}: got another process that writes there, expected one at a time" in said
     time.sleep(0.2)  # in the middle of whatever it is doing by then
     process.kill()
     process.communicate(timeout=60)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import store, tf1, tf1_bundle, torch
+from resnet_tpu.checkpoints import folders, store, tf1, tf1_bundle, torch
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.errors import UserError
@@ -32,7 +32,7 @@ def network_of(config: Config, num_classes: int = 4) -> Network:
 
 def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.ndarray]:
     named = ("params", "batch_stats", "momentum", *collections)
-    return store.load_named(str(model_dir / store.FOLDER / str(step)), named)
+    return store.load_named(str(model_dir / folders.FOLDER / str(step)), named)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_source_and_licence_stay_with_weights_from_run_to_run(
     train(config.replace(train_steps=2))  # the same command again
     train(tiny(tmp_path / "two", train_steps=1, resnet_checkpoint=str(tmp_path / "one"), **options))
     for name, step in (("one", 1), ("one", 2), ("two", 1)):
-        meta = store.read_meta(str(tmp_path / name / store.FOLDER / str(step)))
+        meta = store.read_meta(str(tmp_path / name / folders.FOLDER / str(step)))
         assert origin.items() <= meta["config"].items(), (name, step)
         run = read_run(str(tmp_path / name))
         assert run and origin.items() <= run.values.items()
@@ -134,7 +134,7 @@ def test_source_and_licence_stay_with_weights_from_run_to_run(
 
 def test_a_run_that_is_there_keeps_its_weights(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    shutil.rmtree(tmp_path / store.FOLDER / "7")
+    shutil.rmtree(tmp_path / folders.FOLDER / "7")
     train(tiny(tmp_path, **AVERAGED, resnet_checkpoint=str(tmp_path / "not there")))
     expected, found = all_arrays(whole, 7), all_arrays(tmp_path, 7)
     assert all(np.array_equal(expected[name], found[name]) for name in expected)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import pretrained, store, tf1, tf1_bundle, tf1_describe, torch
+from resnet_tpu.checkpoints import folders, pretrained, store, tf1, tf1_bundle, tf1_describe, torch
 from resnet_tpu.checkpoints.foreign import stand_in
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.missing import TF1_FILE
@@ -134,7 +134,7 @@ def locate(path: str) -> Found:
     if fetched := pretrained.fetch(path):  # though the model_dir of a new training may have this name
         path, told = fetched
         return replace(locate(path), told=told)
-    versions = (storage.join(path, str(version)) for version in store.steps_in(path))
+    versions = (storage.join(path, str(version)) for version in folders.steps_in(path))
     raise _no_weights(next(filter(_other_folder, versions), path))
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,6 @@ def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
     folder = next(folder for folder in places if not folders.steps_of_run(folder))
     storage.make_dir(folder)
     written = {name for name in storage.list_dir(model_dir) if name in {*_WRITTEN, *also} or name.startswith(_EVENTS)}
-    for name in [*sorted(written), store.FOLDER]:  # checkpoints last: while they are here, the move is incomplete
+    for name in [*sorted(written), folders.FOLDER]:  # checkpoints last: while they are here, the move is incomplete
         storage.move(storage.join(model_dir, name), storage.join(folder, name))
     log.warning("The training that was in %s was moved to %s.", model_dir, folder)

@@ -95,11 +95,11 @@ def find_named(path: str) -> str:
     """The checkpoint that a name such as `DIR/checkpoint_iter_11259` means. Raises UserError when there is none."""
     folder, _, name = path.rstrip("/").rpartition("/")
     if name.startswith(_NAME):
-        if storage.exists(path) and not storage.is_dir(path) and store.is_checkpoint(kept := storage.read_text(path)):
+        if storage.exists(path) and not storage.is_dir(path) and folders.is_checkpoint(kept := storage.read_text(path)):
             return kept
         step = name.removeprefix(_NAME)
-        own = storage.join(folder, store.FOLDER, step)
-        if store.is_checkpoint(own):
+        own = storage.join(folder, folders.FOLDER, step)
+        if folders.is_checkpoint(own):
             return own
         if step == _FINAL and folders.steps_of_run(folder):
             return store.find(folder)
@@ -164,7 +164,7 @@ def _begin(config: Config, named: str | None) -> None:
             begin_photos(model_dir, asked["lottery_reset_to"])
         hosts.wait_for_all()
         meta = make_meta(config, source.class_names, start.step * config.train.train_batch_size)
-        with CheckpointStore(storage.join(model_dir, store.FOLDER), keep=1) as checkpoints:
+        with CheckpointStore(storage.join(model_dir, folders.FOLDER), keep=1) as checkpoints:
             checkpoints.save(start.step, arrays, meta)
     if hosts.is_first():
         if named:  # used only once: TensorFlow would now write into this file how far the training is
@@ -198,7 +198,7 @@ def _reset(config: Config, network: Network) -> _Origin:
 def _description(config: Config) -> dict[str, Any]:
     """What defines the training that the flags ask for. Raises UserError for a checkpoint that would be set aside."""
     flags = config.lottery
-    own = storage.absolute(storage.join(config.run.model_dir, store.FOLDER)) + "/"
+    own = storage.absolute(storage.join(config.run.model_dir, folders.FOLDER)) + "/"
     description: dict[str, Any] = {
         "lottery_pruning_method": flags.lottery_pruning_method,
         "lottery_force_learning_rate": config.optimizer.lottery_force_learning_rate,
@@ -238,7 +238,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         arrays = fresh_arrays(network, config)
         return _Origin(arrays, all_kept(kernels_of(arrays["params"], layers)), 0)
     found = find_named(path)
-    if store.is_checkpoint(found):
+    if folders.is_checkpoint(found):
         checkpoint = store.load_all(found)
         store.check_shapes(found, checkpoint.arrays, network.shape_trees())
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
@@ -262,7 +262,7 @@ def _equal(found: Masks, masks: Masks) -> bool:
 
 def _forget_names(results_dir: str, model_dir: str) -> None:
     """Deletes the names of checkpoints that were in `model_dir`: they would now refer to those of the new training."""
-    own = storage.absolute(storage.join(model_dir, store.FOLDER)) + "/"
+    own = storage.absolute(storage.join(model_dir, folders.FOLDER)) + "/"
     for name in storage.list_dir(results_dir) if results_dir else []:
         path = storage.join(results_dir, name)
         is_name = name.startswith(_NAME) and "." not in name  # files of the fork's own checkpoints go on after a dot
@@ -272,8 +272,8 @@ def _forget_names(results_dir: str, model_dir: str) -> None:
 
 def _name_checkpoints(config: Config) -> None:
     results_dir = config.lottery.lottery_results_dir
-    folder = storage.absolute(storage.join(config.run.model_dir, store.FOLDER))
-    saved = store.steps_in(folder)
+    folder = storage.absolute(storage.join(config.run.model_dir, folders.FOLDER))
+    saved = folders.steps_in(folder)
     asked = kept_steps(config.train.lottery_checkpoint_iters)
     kept = {str(step): step for step in asked if step in saved} | {_FINAL: saved[-1]}
     storage.make_dir(results_dir)

@@ -18,7 +18,7 @@ import jax
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.meta import make_meta, write_description
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.folders import check_outside
@@ -95,7 +95,7 @@ def train(
         with contextlib.ExitStack() as stack:
             checkpoints = stack.enter_context(
                 CheckpointStore(
-                    storage.join(config.run.model_dir, store.FOLDER),
+                    storage.join(config.run.model_dir, folders.FOLDER),
                     keep=config.train.keep_checkpoint_max,
                     always=lengths_of(config).kept,
                 )

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders
 
 pytestmark = [
     pytest.mark.slow,
@@ -159,7 +159,7 @@ def test_a_lost_link_or_host_ends_all_and_the_training_goes_on(fault: str, tmp_p
             for process in left:
                 processes.check_that_a_lost_process_was_said(*process.end())
             assert time.monotonic() - begin < BOUND_SECS
-        kept = store.steps_in(str(model_dir / "checkpoints"))[-1]
+        kept = folders.steps_in(str(model_dir / "checkpoints"))[-1]
         assert kept >= 10
     shutil.copytree(model_dir, tmp_path / "alone")
     with network(2) as hosts:

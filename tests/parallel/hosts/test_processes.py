@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts, rendezvous
@@ -280,7 +280,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_r
         processes[1].popen.send_signal(signal.SIGHUP)  # not the process that writes
         results = [process.end() for process in processes]
     assert [code for code, _ in results] == [129, 129], results
-    stopped_at = store.steps_in(str(model_dir / "checkpoints"))[-1]
+    stopped_at = folders.steps_in(str(model_dir / "checkpoints"))[-1]
     assert stopped_at == max(rows_of(model_dir, "train")) + 1  # no work was lost
 
     listening = [*endless, "--heartbeat_timeout=10"]  # so that a loss is noticed sooner
@@ -291,7 +291,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_r
         code, text = processes[0].end()
     assert time.monotonic() - begin < 60
     check_that_a_lost_process_was_said(code, text)
-    kept = store.steps_in(str(model_dir / "checkpoints"))[-1]
+    kept = folders.steps_in(str(model_dir / "checkpoints"))[-1]
     assert kept > stopped_at
 
     # one process continues from there, with the same images as two would

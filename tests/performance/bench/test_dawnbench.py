@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -89,10 +89,10 @@ def test_hours_are_those_of_the_checkpoint_since_the_start(job: Path) -> None:
 def test_run_again_it_changes_nothing(job: Path) -> None:
     names = ("results.tsv", "START", "dawnbench.json", "labels.txt")
     before = [(job / name).read_bytes() for name in names]
-    steps = store.steps_in(str(job / "checkpoints"))
+    steps = folders.steps_in(str(job / "checkpoints"))
     assert cli.main(["bench", "dawnbench", f"--model_dir={job}"]) == 0  # omitted options are as before
     assert [(job / name).read_bytes() for name in names] == before
-    assert store.steps_in(str(job / "checkpoints")) == steps
+    assert folders.steps_in(str(job / "checkpoints")) == steps
 
 
 @pytest.mark.long
@@ -134,7 +134,7 @@ def test_killed_it_leaves_no_process_and_goes_on_as_if_nothing_had_been(
 ) -> None:
     words = command(photos, tmp_path)
     first = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
-    wait_until(lambda: 2 in store.steps_in(str(tmp_path / "checkpoints")), "the first checkpoint")
+    wait_until(lambda: 2 in folders.steps_in(str(tmp_path / "checkpoints")), "the first checkpoint")
     first.kill()
     first.wait()
     wait_until(lambda: not is_alive(first.pid), "the end of the evaluation without its training")
@@ -151,7 +151,7 @@ def test_killed_it_leaves_no_process_and_goes_on_as_if_nothing_had_been(
 def test_interrupted_it_ends_both_processes(photos: Path, tmp_path: Path) -> None:
     words = command(photos, tmp_path, "--train_steps=100000")
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
-    wait_until(lambda: 2 in store.steps_in(str(tmp_path / "checkpoints")), "the first checkpoint")
+    wait_until(lambda: 2 in folders.steps_in(str(tmp_path / "checkpoints")), "the first checkpoint")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
     wait_until(lambda: not is_alive(process.pid), "the end of the evaluation")

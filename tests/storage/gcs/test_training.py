@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.manifest import read_manifest
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
@@ -128,11 +128,11 @@ def test_a_bucket_that_vanishes_is_named_and_the_run_goes_on_when_it_is_back(
     with pytest.raises(UserError, match="no bucket bucket, expected an existing bucket"):
         train(config)
     bucket.faults(deny="bucket")  # a permission that the roles for files lack
-    assert store.steps_in(f"{far}/run/checkpoints")[-1] == 4
+    assert folders.steps_in(f"{far}/run/checkpoints")[-1] == 4
     assert store.read_meta(store.find(f"{far}/run"))["position"] == 4 * 8
     assert train(config).step == 6
     assert_same_runs(near, far)
-    assert store.steps_in(f"{far}/run/checkpoints") == store.steps_in(f"{near}/run/checkpoints")
+    assert folders.steps_in(f"{far}/run/checkpoints") == folders.steps_in(f"{near}/run/checkpoints")
 
 
 @pytest.mark.long
@@ -169,17 +169,17 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(bucket: Bucket, nea
     with CheckpointStore(folder, keep=2) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(step, checkpoint.arrays, checkpoint.meta)
-    assert store.steps_in(folder) == [2, 3]
+    assert folders.steps_in(folder) == [2, 3]
     names = [name.removeprefix("gs://bucket/") for name in bucket.names() if "/checkpoints/" in name]
     assert not any("/checkpoints/1/" in name for name in names if far.removeprefix("gs://bucket/") in name)
     storage.remove(f"{folder}/3/commit_success.txt")
     assert store.find(far).endswith("/2")
-    assert not store.is_checkpoint(f"{folder}/3")
+    assert not folders.is_checkpoint(f"{folder}/3")
     with CheckpointStore(folder, keep=2) as checkpoints:
         assert checkpoints.steps() == [2]
         assert storage.list_dir(folder) == ["2"]
         checkpoints.save(3, checkpoint.arrays, checkpoint.meta)
-    assert store.steps_in(folder) == [2, 3]
+    assert folders.steps_in(folder) == [2, 3]
 
 
 # from TensorStore, whose other reads end after Orbax's event loop
@@ -235,7 +235,7 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
         assert found.step == 1
     assert "is skipped" in caplog.text
     assert sorted(storage.list_dir(folder)) == ["1", "2.damaged"]
-    assert store.steps_in(folder) == [1]
+    assert folders.steps_in(folder) == [1]
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
@@ -45,13 +45,13 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
     Returns the rows of `results.tsv`. Raises DamagedCheckpointError.
     """
     mesh = distributed.make_mesh(config.run.num_cores)
-    folder = storage.join(config.run.model_dir, store.FOLDER)
+    folder = storage.join(config.run.model_dir, folders.FOLDER)
     rows = _known_rows(config, folder)
     patience = Patience(config.eval.eval_timeout)
     while True:
         # every process acts on what the first one sees
         waiting, is_late, is_done = hosts.from_first(
-            lambda: ([step for step in store.steps_in(folder) if step not in rows][:1], patience.is_over,
+            lambda: ([step for step in folders.steps_in(folder) if step not in rows][:1], patience.is_over,
                      last_step in rows or not is_wanted())
         )  # fmt: skip
         is_late = is_late and not waiting
@@ -72,7 +72,7 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
 
 def _known_rows(config: Config, folder: str) -> dict[int, Row]:
     """The rows of the checkpoints that have been evaluated, by step."""
-    there = set(store.steps_in(folder))
+    there = set(folders.steps_in(folder))
     return {
         metrics["step"]: _row(config, storage.join(folder, str(metrics["step"])), metrics)
         for metrics in read_metrics(config.run.model_dir)

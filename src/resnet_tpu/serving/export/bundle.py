@@ -127,7 +127,7 @@ def _search(folder: str) -> str | None:
 
 def _no_bundle(path: str) -> UserError:
     """The error for a path that is no bundle: with the commands that make one, where there are weights."""
-    from resnet_tpu.checkpoints import missing, store  # JAX, which a server with ONNX Runtime does without
+    from resnet_tpu.checkpoints import folders, missing, store  # JAX, which a server with ONNX Runtime does without
 
     expected = f"a folder with {DESCRIPTION}, or a folder of such folders"
     source, commands, got = shlex.quote(path), [], "a trained network that has not been exported yet"
@@ -139,7 +139,7 @@ def _no_bundle(path: str) -> UserError:
             store.find(path)
         except UserError:
             return UserError("Bundle", path, expected, "Check the path.")
-    target = "exported" if store.is_checkpoint(path) else f"{source}/exported"
+    target = "exported" if folders.is_checkpoint(path) else f"{source}/exported"
     commands.append(f"resnet-tpu export {source} {target}")
     return UserError(
         "Bundle", f"{path}, {got}", expected, f"Run export first: {' && '.join(commands)}; this makes {target}."
