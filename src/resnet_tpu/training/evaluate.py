@@ -11,8 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
-from resnet_tpu.checkpoints.folders import is_checkpoint
+from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
@@ -109,7 +108,7 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
     """
     config = config.replace(model_dir=run_at(config.run.model_dir))
-    is_alone = is_checkpoint(config.run.model_dir)
+    is_alone = folders.is_checkpoint(config.run.model_dir)
     if not (is_alone or watch):
         store.find(config.run.model_dir)  # raises an error that says what is there instead
     if not is_alone:
@@ -190,7 +189,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     data = as_trained(config.data, trained.config.data)
     source = open_source(data, "validation")
     check_classes(data.location, source.class_names, trained.class_names)
-    warn_of_seen(config.run.model_dir, source, "validation")
+    warn_of_seen(folders.run_of(trained.path), source, "validation")
     agree_on(config, writes=trained.belongs_to(config.run.model_dir), validation=source)
     own = dataclasses.replace(trained.config, data=data).replace(eval_batch_size=config.eval.eval_batch_size)
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])

@@ -41,8 +41,10 @@ def begin_photos(model_dir: str, checkpoint: str) -> None:
 
 
 def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
-    """Warns of photos of a split other than `train` that the run in `model_dir` was trained on."""
-    if split == "train" or not (isinstance(source, FolderSource) and source.is_shared_out and hosts.is_first()):
+    """Warns of photos of a split other than `train` that the run in `model_dir` was trained on; empty: of no run."""
+    if split == "train" or not model_dir or not hosts.is_first():
+        return
+    if not (isinstance(source, FolderSource) and source.is_shared_out):
         return
     seen = {*_photos_seen(model_dir).get(storage.absolute(source.location), ())}
     if number := sum(name in seen for name in source.names):

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from resnet_tpu import storage
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.source import Source, distant, sample_of
@@ -76,7 +77,7 @@ def _predict(
     trained = trained_of(config)
     data = as_trained(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
-    warn_of_seen(config.run.model_dir, source, split)
+    warn_of_seen(folders.run_of(trained.path), source, split)
     if not images and trained.belongs_to(config.run.model_dir):
         output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
