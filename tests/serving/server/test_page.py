@@ -208,6 +208,14 @@ def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Visit], p
     expect(focused).to_have_id("files")
 
 
+def test_the_keyboard_can_scroll_the_list_of_classes(visit: Callable[..., Visit]) -> None:
+    page = visit().page
+    page.locator("#classes summary").press("Enter")
+    expect(page.locator("#classes li")).to_have_count(len(CLASSES))
+    page.keyboard.press("Tab")  # the list is short here, and in Safari only what is focusable can be scrolled
+    expect(page.locator(":focus")).to_have_accessible_name("Classes")
+
+
 def test_another_model_is_asked_about_the_same_photos(
     visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path, export_dir: Path
 ) -> None:
