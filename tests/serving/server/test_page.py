@@ -216,6 +216,14 @@ def test_the_keyboard_can_scroll_the_list_of_classes(visit: Callable[..., Visit]
     expect(page.locator(":focus")).to_have_accessible_name("Classes")
 
 
+def test_lists_without_bullets_say_that_they_are_lists(visit: Callable[..., Visit], photo: Path) -> None:
+    seen = visit()
+    seen.add(photo)
+    shown(seen.answer(photo.name))
+    expect(seen.page.locator("ul[role=list]")).to_have_count(3)
+    expect(seen.page.locator("ul:not([role=list])")).to_have_count(0)
+
+
 def test_another_model_is_asked_about_the_same_photos(
     visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path, export_dir: Path
 ) -> None:

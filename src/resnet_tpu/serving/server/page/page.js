@@ -193,7 +193,8 @@ function showClasses(photo, model, classes, ms, total) {
   const which = byId("model").options.length > 1 ? `${model} · ` : "";
   const time = `${which}${milliseconds(ms)} on the server, ${milliseconds(total)} in all`;
   photo.answer.className = "state tops";
-  photo.answer.replaceChildren(make("ul", {}, ...rows), make("p", { className: "small", textContent: time }));
+  const list = make("ul", { role: "list" }, ...rows);
+  photo.answer.replaceChildren(list, make("p", { className: "small", textContent: time }));
   say(`${photo.file.name}: ${classes[0].class}, ${percent(classes[0].probability)}`);
 }
 
