@@ -259,6 +259,12 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Callable[..., Visit]
         assert min(box["width"], box["height"]) >= 44  # the size of a thumb
 
 
+def test_on_a_phone_no_field_makes_the_page_grow(visit: Callable[..., Visit]) -> None:
+    page = visit(phone=True).page
+    for field in ("#model", "#filter input"):  # an iPhone magnifies the page for a field of less than 16 px
+        expect(page.locator(field)).to_have_css("font-size", "16px")
+
+
 def test_on_a_phone_the_interface_is_not_wider_than_the_screen(visit: Callable[..., Visit]) -> None:
     seen = visit(phone=True)
     seen.page.get_by_role("link", name="How programs ask it").tap()
