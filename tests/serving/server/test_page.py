@@ -149,6 +149,19 @@ def test_dropped_and_pasted_photos(
     assert shown(seen.answer("given.jpg")) == photos[photo]
 
 
+def test_a_drag_is_shown_until_it_leaves_the_page(visit: Callable[..., Visit]) -> None:
+    page = visit().page
+
+    def drag(kind: str, where: str) -> None:
+        page.locator(where).evaluate("(node, kind) => node.dispatchEvent(new DragEvent(kind, { bubbles: true }))", kind)
+
+    for kind, where in (("dragenter", "main"), ("dragover", "main"), ("dragenter", "#drop"), ("dragleave", "main")):
+        drag(kind, where)
+    expect(page.locator("body")).to_have_class("dragging")
+    drag("dragleave", "#drop")
+    expect(page.locator("body")).not_to_have_class("dragging")
+
+
 def test_what_is_no_photo_is_said_in_plain_words(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
     text, empty, cut = tmp_path / "text.jpg", tmp_path / "empty.png", tmp_path / "cut.jpg"
     text.write_text("Dear diary")

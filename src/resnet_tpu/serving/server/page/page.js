@@ -313,11 +313,13 @@ function takeFrom(input) {
 
 function takeDrops() {
   const dragging = (is) => document.body.classList.toggle("dragging", is);
+  let over; // the element entered last: WebKit does not say to where a drag leaves
+  addEventListener("dragenter", (event) => { over = event.target; });
   addEventListener("dragover", (event) => {
     event.preventDefault();
     dragging(true);
   });
-  addEventListener("dragleave", (event) => dragging(event.relatedTarget !== null));
+  addEventListener("dragleave", (event) => event.target === over && dragging(false));
   addEventListener("drop", (event) => {
     event.preventDefault();
     dragging(false);
