@@ -149,6 +149,23 @@ def test_dropped_and_pasted_photos(
     assert shown(seen.answer("given.jpg")) == photos[photo]
 
 
+@pytest.mark.parametrize(
+    "event",
+    ["DragEvent('drop', { dataTransfer", "ClipboardEvent('paste', { clipboardData"],
+    ids=["drop", "paste"],
+)
+def test_a_drop_that_brings_no_file_is_answered(visit: Callable[..., Visit], event: str) -> None:
+    seen = visit()
+    hint = seen.page.locator("#hint")
+    expect(hint).to_contain_text("or drop them anywhere")
+    give = f"node => node.dispatchEvent(new {event}: new DataTransfer(), bubbles: true }}))"
+    seen.page.locator("#filter input").evaluate(give)  # text that is pasted there
+    expect(hint).to_contain_text("or drop them anywhere")
+    seen.page.locator("body").evaluate(give)
+    expect(hint).to_have_text("Your browser passed on no file. Choose photos with the button.")
+    expect(seen.page.locator("#said p")).to_have_text("Your browser passed on no file. Choose photos with the button.")
+
+
 def test_a_drag_is_shown_until_it_leaves_the_page(visit: Callable[..., Visit]) -> None:
     page = visit().page
 

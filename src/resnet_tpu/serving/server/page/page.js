@@ -102,7 +102,10 @@ const photos = new Set(); // {file, node, answer, stop: AbortController of the n
 const queue = [];
 let underWay = 0;
 
+const HINT = byId("hint").textContent;
+
 function addPhotos(files) {
+  byId("hint").textContent = HINT;
   const added = [...files].map((file) => showPhoto(file));
   byId("photos").prepend(...added.map((photo) => photo.node));
   byId("results").hidden = photos.size === 0;
@@ -311,6 +314,14 @@ function takeFrom(input) {
   });
 }
 
+/** Takes what was dropped or pasted, and says so if it has no file: WebKitGTK, as in GNOME Web, passes none on. */
+function takeGiven(event, { files }) {
+  addPhotos(files);
+  if (files.length > 0 || byId("filter").contains(event.target)) return; // where text may be pasted
+  byId("hint").textContent = "Your browser passed on no file. Choose photos with the button.";
+  say(byId("hint").textContent);
+}
+
 function takeDrops() {
   const dragging = (is) => document.body.classList.toggle("dragging", is);
   let over; // the element entered last: WebKit does not say to where a drag leaves
@@ -323,9 +334,9 @@ function takeDrops() {
   addEventListener("drop", (event) => {
     event.preventDefault();
     dragging(false);
-    addPhotos(event.dataTransfer.files);
+    takeGiven(event, event.dataTransfer);
   });
-  addEventListener("paste", (event) => addPhotos(event.clipboardData.files));
+  addEventListener("paste", (event) => takeGiven(event, event.clipboardData));
 }
 
 function start() {
