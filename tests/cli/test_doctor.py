@@ -10,9 +10,11 @@ from typing import Any
 
 import jax
 import pytest
+from packaging.requirements import Requirement
 
 from resnet_tpu.cli import findings
 from resnet_tpu.errors import UserError
+from resnet_tpu.kernels import native
 from resnet_tpu.parallel import distributed
 
 
@@ -30,11 +32,38 @@ def test_every_extra_has_a_purpose() -> None:
     assert [extra for extra in findings.EXTRAS if f"`{extra}`" not in page] == []
 
 
+@pytest.mark.parametrize(
+    ("processor", "name"), [("x86_64", "tensorflow-cpu"), ("AMD64", "tensorflow-cpu"), ("aarch64", "tensorflow")]
+)
+def test_tensorflow_is_named_as_pip_has_it_for_the_processor(processor: str, name: str) -> None:
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    wanted = [Requirement(each) for each in project["optional-dependencies"]["tf"]]
+    here = {"platform_machine": processor}
+    assert [each.name for each in wanted if each.marker is None or each.marker.evaluate(here)] == [name]
+
+
 def test_it_finds_what_is_here() -> None:
     found = examine(JAX_NUM_CPU_DEVICES="3")
     assert found["cpu devices"]["found"] == "3 x cpu"
     assert found["jax"]["found"] == jax.__version__
     assert {finding["state"] for finding in found.values() if finding["topic"] == "versions"} == {"ok"}
+
+
+def test_what_is_made_for_other_systems_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    requires = [
+        "onednn-cpu-gomp>=2023.2; sys_platform == 'linux' and platform_machine == 'x86_64'",
+        "jax[tpu]>=0.10.2; (sys_platform == 'linux' and platform_machine == 'abacus') and extra == 'plan'",
+        "none-there>=2.20; (platform_machine == 'abacus') and extra == 'tf'",
+        "none-here>=2.20; (platform_machine != 'abacus') and extra == 'tf'",
+    ]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: requires)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")  # not for markers: packaging may remember the real one
+    monkeypatch.setattr(native, "load", frozenset)
+    found = {finding.name: finding for finding in findings.examine(use_tpu=False)}
+    assert found["layers in C with oneDNN"].do == found["plan"].do == ""
+    assert "on x86-64 alone" in found["layers in C with oneDNN"].found
+    assert found["plan"].found == "the TPU compiler, for `plan`: there is none for this system"
+    assert found["tf"].found == "no none-here"
 
 
 def test_a_home_that_may_not_be_entered_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ EXTRAS = {
 """The purpose of each extra of the package."""
 
 _BASE = ("resnet-tpu", "jax", "jaxlib", "optax", "orbax-checkpoint", "numpy", "opencv-python-headless")
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"]([\w-]+)['\"]")
 _PLUGINS = {"plan": "libtpu", "tpu": "libtpu", "cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 """The packages that JAX's own extras add; JAX itself is installed without them."""
 
@@ -102,14 +100,16 @@ def _layers() -> Iterator[Finding]:
     if able:
         yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
         return
-    do = (
-        "Install oneDNN, or what it needs: on Debian libdnnl3, libgomp1."
-        if LIBRARY.exists()
-        else "Install a C compiler, then reinstall the package."
-    )
-    off = c_libraries.are_off()
-    found = f"turned off by {c_libraries.SWITCH}=0" if off else ""
-    yield Finding("training on a CPU", "layers in C with oneDNN", "missing", found, "" if off else do)
+    found = do = ""
+    if c_libraries.are_off():
+        found = f"turned off by {c_libraries.SWITCH}=0"
+    elif not machine.is_linux_x86_64():
+        found = "oneDNN comes with the package on Linux on x86-64 alone; XLA computes the training here"
+    elif LIBRARY.exists():
+        do = "Install what oneDNN needs: on Debian libgomp1."
+    else:
+        do = "Install a C compiler, then reinstall the package."
+    yield Finding("training on a CPU", "layers in C with oneDNN", "missing", found, do)
 
 
 def _kernels() -> Iterator[Finding]:
@@ -135,15 +135,18 @@ def _decoders() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    """The extras: packages with their versions, or those that are missing."""
-    packages: dict[str, list[str]] = {}
-    for requirement in importlib.metadata.requires("resnet-tpu") or ():
-        if match := _REQUIREMENT.fullmatch(requirement):
-            packages.setdefault(match[2], []).append(match[1])
-    for extra, names in packages.items():
+    """The extras: packages with their versions, or those that are missing. Some packages are for some systems only."""
+    from packaging.requirements import Requirement
+
+    requirements = [Requirement(each) for each in importlib.metadata.requires("resnet-tpu") or ()]
+    marked = [(each.name, each.marker) for each in requirements if each.marker and "extra ==" in str(each.marker)]
+    for extra in EXTRAS:
+        names = [name for name, marker in marked if marker.evaluate({"extra": extra})]
         wanted = [_PLUGINS[extra] if name == "jax" else name for name in names]
         missing = [name for name in wanted if not machine.installed_version(name)]
-        if missing:
+        if not names:
+            yield Finding("extras", extra, "missing", f"{EXTRAS[extra]}: there is none for this system")
+        elif missing:
             do = f"pip install 'resnet-tpu[{extra}]', for {EXTRAS[extra]}"
             yield Finding("extras", extra, "missing", f"no {', '.join(missing)}", do)
         else:

@@ -49,7 +49,7 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
         return f"kernels {name} are for one device, and there are {mesh.devices.size}"
     types = native.load()
     if not types:
-        return "the library in C is not available; resnet-tpu doctor says what to install"
+        return "the library in C is not available; resnet-tpu doctor says why"
     if jnp.dtype(precision).name not in types:
         return f"the library in C lacks {precision} on this processor; --precision={min(types)} is faster here"
     return ""

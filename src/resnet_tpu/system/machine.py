@@ -26,6 +26,11 @@ def cores_of_container() -> int | None:
     return math.ceil(min(control_groups.cores_allowed(), default=0)) or None
 
 
+def is_linux_x86_64() -> bool:
+    """Whether oneDNN and libtpu can be had from pip: they are made for this system alone."""
+    return (platform.system(), platform.machine()) == ("Linux", "x86_64")
+
+
 def installed_version(package: str) -> str | None:
     """The version of a package, by its name for pip; None where it is not installed."""
     import importlib.metadata  # most programs ask for none
