@@ -1,9 +1,12 @@
 import importlib.metadata
+import importlib.util
 import logging
 
 import pytest
 
+from resnet_tpu.errors import UserError
 from resnet_tpu.performance.plan import compiler
+from resnet_tpu.performance.plan.topology import find_topology
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,11 @@ def test_plan_warns_where_training_would_be_compiled_by_another(
     caplog.clear()
     compiler.warn_of_another()  # JAX names none: nothing to compare with
     assert not caplog.records
+
+
+def test_where_there_is_no_compiler_for_the_system_none_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(UserError, match=r"aarch64.*Linux on x86-64.*Run it there") as raised:
+        compiler.compiler_of(find_topology("v5e:2x2"))
+    assert "pip install" not in str(raised.value)

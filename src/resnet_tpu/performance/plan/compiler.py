@@ -8,6 +8,7 @@ import importlib.util
 import json
 import logging
 import os
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from resnet_tpu.performance.plan.memory import Memory, count_memory
 from resnet_tpu.performance.plan.operations import Operation, list_operations
 from resnet_tpu.performance.plan.topology import Topology
 from resnet_tpu.storage import checked_json
-from resnet_tpu.system.machine import installed_version
+from resnet_tpu.system.machine import installed_version, is_linux_x86_64
 from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, uncached
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,11 @@ def compiler_of(topology: Topology) -> str:
     """
     if not topology.is_gpu:
         if importlib.util.find_spec("libtpu") is None:
+            if not is_linux_x86_64():
+                here = f"{platform.system()} on {platform.machine()}"
+                raise UserError(
+                    "plan", here, "Linux on x86-64, as the TPU compiler is made for nothing else", "Run it there."
+                )
             raise missing_extra("plan", "libtpu", "plan")
         return f"libtpu {libtpu_version()}"
     for name in CUDA_PLUGINS:
