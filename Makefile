@@ -59,10 +59,10 @@ check-gpu: $(VENV)/installed $(CUDA)/installed  ## compile the real ResNet-50 fo
 	PYTHONPATH=$(CURDIR)/$(CUDA) $(BIN)/python -m pytest -m gpu --durations=10
 
 # jaxlib, which is required anyway, needs the same glibc. auditwheel rejects a wheel that needs a newer one.
-wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it a wheel for Linux on x86-64 that holds the libraries in C and libjpeg-turbo
+wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it a wheel for this processor's Linux that holds the libraries in C and libjpeg-turbo
 	rm -rf '$(DIST)'
 	$(BIN)/python -m build --outdir '$(DIST)/local' .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_27_x86_64 --only-plat --wheel-dir '$(DIST)' '$(DIST)'/local/*.whl
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_27_$$(uname -m) --only-plat --wheel-dir '$(DIST)' '$(DIST)'/local/*.whl
 	mv '$(DIST)'/local/*.tar.gz '$(DIST)'
 	rm -r '$(DIST)/local'
 

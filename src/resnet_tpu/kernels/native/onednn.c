@@ -6,9 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__) /* the names in every glibc, or what is linked with 2.34 needs 2.34 */
+/* The names in every glibc, or what is linked with 2.34 needs 2.34. */
+#if defined(__x86_64__) && defined(__GLIBC__)
 __asm__(".symver dlopen, dlopen@GLIBC_2.2.5");
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
+#elif defined(__aarch64__) && defined(__GLIBC__)
+__asm__(".symver dlopen, dlopen@GLIBC_2.17");
+__asm__(".symver dlsym, dlsym@GLIBC_2.17");
 #endif
 
 enum { CPU = 1, IN_ORDER = 1, BFLOAT16 = 2, FLOAT32 = 3, ANY = 1, NHWC = 22, HWIO = 28, TRAINING = 64, DIRECT = 1 };
