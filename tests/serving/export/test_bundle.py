@@ -105,6 +105,15 @@ def test_two_exports_within_a_second_are_two_bundles_and_the_newest_counts(tmp_p
     assert newest_bundle(str(tmp_path)) == str(max(paths, key=lambda path: int(path.name)))
 
 
+def test_the_last_export_is_the_newest_though_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = write(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    after = write(tmp_path)
+    assert newest_bundle(str(tmp_path)) == str(after) != str(before)
+
+
 def test_versions_may_begin_with_zeros(tmp_path: Path) -> None:
     for version, name in ((1, "001"), (2, "2"), (10, "00010")):
         write(tmp_path / "aside").rename(tmp_path / name)

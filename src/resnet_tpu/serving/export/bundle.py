@@ -240,10 +240,9 @@ def _write_files(
 
 
 def _free_path(export_dir: str) -> str:
-    seconds = int(time.time())
-    while storage.exists(path := storage.join(export_dir, str(seconds))):
-        seconds += 1
-    return path
+    """Named by the time, or above all that are there: the highest is served, and the clock may have been set back."""
+    versions = [int(name) for name in storage.list_dir(export_dir) if name.isdecimal()]
+    return storage.join(export_dir, str(max(int(time.time()), max(versions, default=0) + 1)))
 
 
 def _publish(folder: str, export_dir: str) -> str:
