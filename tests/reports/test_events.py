@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,17 @@ def test_restart_replaces_what_came_after_it(tmp_path: Path):
     _write(later, _restart(3), _event(3, simple_value=30))
     assert _values(tmp_path) == [(0, 0), (1, 1), (2, 2), (3, 30)]
     assert _values(later) == [(3, 30)]
+
+
+def test_what_was_written_after_the_clock_was_set_back_comes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for now, step in ((2e9, 3), (1e9, 6), (1.5e9, 9)):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        file = EventFile(str(tmp_path), purge_step=step - 2)
+        file.write({step: {"loss": 1.0}}, now=now)
+        file.close()
+    assert [scalar.step for scalar in read_events(str(tmp_path))] == [3, 6, 9]
 
 
 def test_other_files_are_left_alone(tmp_path: Path):

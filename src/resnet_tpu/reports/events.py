@@ -4,6 +4,7 @@ import io
 import itertools
 import math
 import os
+import re
 import struct
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ _types: Any = types_pb2
 
 _RECORD_OVERHEAD = 16  # length, its checksum, and the checksum of the payload
 _FILE_NUMBER = itertools.count()
+_DATED = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
 
 # How a TensorProto holds numbers: the type of its bytes, and the field for numbers written out one by one.
 _TENSOR_FORMS = {
@@ -65,7 +67,7 @@ class EventFile:
         if storage.is_remote(folder):
             register_writer_factory(folder.split("://")[0], _RemoteFiles())
         self._folder = folder
-        self._file = EventsWriter(storage.join(folder, "events"), f".{os.getpid()}.{next(_FILE_NUMBER):06d}")
+        self._file = EventsWriter(_prefix(folder), f".{os.getpid()}.{next(_FILE_NUMBER):06d}")
         if purge_step is not None:
             start = _events.SessionLog(status=_events.SessionLog.START)
             for _ in range(2):  # TensorBoard does not count the first start in a folder as a restart
@@ -83,6 +85,15 @@ class EventFile:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _prefix(folder: str) -> str:
+    """What the name of a new file begins with; EventsWriter adds the time.
+
+    Readers take the order of the names for that of writing, so where the clock was set back it begins with a later one.
+    """
+    newest = max((int(found[1]) for name in storage.list_dir(folder) if (found := _DATED.match(name))), default=0)
+    return storage.join(folder, "events" if newest <= time.time() else f"events.out.tfevents.{newest + 1}")
 
 
 class _RemoteFiles:
