@@ -1,6 +1,7 @@
 """Files on disk and in buckets, written completely or not at all."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -177,3 +178,12 @@ def test_a_folder_of_this_machine_may_have_colons_in_its_name(name: str, tmp_pat
     storage.write_text(storage.join(folder, "x"), "text")
     storage.move(folder, f"{folder}:moved")
     assert (tmp_path / f"{name}:moved" / "x").read_text() == "text"
+
+
+def test_a_disk_that_does_not_tell_its_size_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(UserError, match=r"got 0\.001 MB of free space, expected at least 0\.002 MB"):
+        storage.check_room(str(tmp_path), 2000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type(usage)(0, 0, 0))  # as of a file system in user space
+    storage.check_room(str(tmp_path), 2000)

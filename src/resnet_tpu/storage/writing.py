@@ -76,7 +76,10 @@ def check_file(path: str) -> None:
 
 def check_room(folder: str, num_bytes: int) -> None:
     """Raises UserError when the local disk of `folder`, which must exist, has less free space than `num_bytes`."""
-    if not is_remote(folder) and (free := shutil.disk_usage(folder).free) < num_bytes:
+    if is_remote(folder):
+        return
+    size, _, free = shutil.disk_usage(folder)
+    if size and free < num_bytes:  # some file systems in user space do not tell: all is 0
         raise UserError(
             f"Disk of {folder}", f"{free / 1e6:.3f} MB of free space", f"at least {num_bytes / 1e6:.3f} MB",
             "Make room, then run the same command again.",
