@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from resnet_tpu import storage
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import DataConfig
+from resnet_tpu.reports.results import results
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -187,3 +191,24 @@ def test_a_disk_that_does_not_tell_its_size_is_not_full(tmp_path: Path, monkeypa
         storage.check_room(str(tmp_path), 2000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type(usage)(0, 0, 0))  # as of a file system in user space
     storage.check_room(str(tmp_path), 2000)
+
+
+def test_a_folder_that_may_not_be_entered_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, stat_of = str(tmp_path / "closed" / "photos"), os.stat
+
+    def refuse(asked: object, **options: bool) -> os.stat_result:  # permissions do not bind root
+        if asked == path:
+            raise PermissionError
+        return stat_of(asked, **options)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(UserError, match="photos: got permission denied, expected a path that may be read"):
+        FileSource([path], [])
+    with pytest.raises(UserError, match="photos: got permission denied"):
+        open_source(DataConfig(data_dir=path), "train")
+    with pytest.raises(UserError, match="photos: got permission denied"):
+        results([path])
+    monkeypatch.undo()
+    storage.check_reachable(path)

@@ -79,6 +79,7 @@ def results_csv(rows: Sequence[Result], metric: str) -> str:
 
 def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result]:
     if not storage.exists(model_dir):
+        storage.check_reachable(model_dir)
         raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
     path = model_dir
     if storage.is_dir(model_dir):

@@ -32,6 +32,18 @@ def exists(path: str) -> bool:
     return _info(path) is not None
 
 
+def check_reachable(path: str) -> None:
+    """Raises UserError where a folder above a local `path` may not be entered, for which `exists` says no."""
+    try:
+        if not is_remote(path):
+            os.stat(path)  # noqa: PTH116
+    except PermissionError:
+        do = "Change the permissions of the folders above it, or ask their owner to."
+        raise UserError(f"Path {path}", "permission denied", "a path that may be read", do) from None
+    except (OSError, ValueError):
+        return  # nothing is there
+
+
 def is_dir(path: str) -> bool:
     """Whether `path` is a folder."""
     if not is_remote(path):

@@ -42,6 +42,7 @@ def open_source(data: DataConfig, split: Split) -> Source:
     if data.data_dir == "synthetic":
         return NoiseSource(data, split)
     if not storage.exists(data.data_dir):
+        storage.check_reachable(data.data_dir)
         do = "Check the path; 'synthetic' needs no data."
         raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
     is_remote = storage.is_remote(data.data_dir)

@@ -124,6 +124,7 @@ def _read(path: str) -> bytes:
 
 def _files_of(path: str) -> list[str]:
     if not storage.exists(path):
+        storage.check_reachable(path)
         raise UserError("Image", path, "an existing file or folder", "Check the path.")
     if not storage.is_dir(path):
         return [path]
