@@ -412,6 +412,7 @@ def test_folders_that_cannot_be_used(class_folders: Path, tmp_path: Path, draw: 
             open_source(config(data_dir, **options), split)
 
     refused(tmp_path / "nowhere", "train", r"data_dir: got '.*nowhere', expected an existing folder\. Check the path")
+    refused(Path("nowhere"), "train", rf"Check the path, here {Path.cwd()}/nowhere, or give another with --data_dir\.")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "train", r"empty: got no image in a class folder, expected one folder per class")
     draw(tmp_path / "flat" / "1.jpg")

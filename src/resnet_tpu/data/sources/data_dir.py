@@ -43,7 +43,11 @@ def open_source(data: DataConfig, split: Split) -> Source:
         return NoiseSource(data, split)
     if not storage.exists(data.data_dir):
         storage.check_reachable(data.data_dir)
-        do = "Check the path; 'synthetic' needs no data."
+        where = storage.absolute(
+            data.data_dir
+        )  # a run keeps the path as given, which has a meaning in its folder alone
+        here = "" if where == data.data_dir else f", here {where},"
+        do = f"Check the path{here} or give another with --data_dir."
         raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
     is_remote = storage.is_remote(data.data_dir)
     states = storage.states_in(data.data_dir) if is_remote else {}
