@@ -19,8 +19,10 @@ LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
 CUDA := $(VENV)/cuda
 # One process per core. Files keep their order: those with few tests take longest, and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
-# The tests mostly compile networks that run once. These are XLA options of the jaxlib in requirements.lock.
-QUICK := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
+# The tests mostly compile networks that run once. XLA ends the program at an option that it does not know, and the
+# second is gone from the jaxlib that requirements.lock has for Python 3.12 and newer. Not :=, as .venv comes first.
+QUICK = --xla_backend_optimization_level=0$(shell $(BIN)/python -c 'from importlib.metadata import version; \
+	print(" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "")')
 
 .PHONY: demo test test-all test-peers test-newest test-slow fuzz check-tpu check-gpu wheels release-check lint format docs pages bench lock clean
 
