@@ -19,9 +19,12 @@ LIBTPUS := $(addprefix $(VENV)/libtpus/,0.0.50.1 0.0.48.1 0.0.42.1)
 CUDA := $(VENV)/cuda
 # One process per core. Files keep their order: those with few tests take longest, and must not all come last.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
+IN_MINUTES := 'not long and not slow and not tpu and not gpu'
+# What newer compilers may break.
+COMPILED := $(addprefix tests/,models kernels training/test_golden_parity.py training/test_loop.py checkpoints serving)
 # The tests mostly compile networks that run once. XLA ends the program at an option that it does not know, and the
-# second is gone from the jaxlib that requirements.lock has for Python 3.12 and newer. Not :=, as .venv comes first.
-QUICK = --xla_backend_optimization_level=0$(shell $(BIN)/python -c 'from importlib.metadata import version; \
+# second is gone from the jaxlib that requirements.lock has for Python 3.12 and newer. Called when it is installed.
+QUICK = --xla_backend_optimization_level=0$(shell $(1)/python -c 'from importlib.metadata import version; \
 	print(" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "")')
 
 .PHONY: demo test test-all test-peers test-newest test-slow fuzz check-tpu check-gpu wheels release-check lint format docs pages bench lock clean
@@ -30,22 +33,23 @@ demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on
 	$(BIN)/resnet-tpu demo --output_dir='$(OUT)' $(if $(DATA),--data_dir='$(DATA)')
 
 test: $(VENV)/installed  ## all tests except the long and slow ones, in minutes; the long ones: make test ARGS=-mlong
-	XLA_FLAGS='$(QUICK)' $(BIN)/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
+	XLA_FLAGS='$(call QUICK,$(BIN))' $(BIN)/python -m pytest -m $(IN_MINUTES) $(PARALLEL) --durations=20 $(ARGS)
 
 test-all: $(VENV)/installed  ## all tests except the slow ones, with networks compiled as for users
 	$(BIN)/python -m pytest -m 'not slow and not tpu and not gpu' $(PARALLEL) --durations=20 $(ARGS)
 
-test-newest:  ## tests that newer releases may break, on Python 3.13 with the newest releases in the allowed ranges
+test-newest:  ## the same on Python 3.13 with the newest releases in the allowed ranges; what they may break, compiled as for users
 ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: no Python 3.13, neither on the PATH nor among pyenv's"
 else
 	$(MAKE) $(NEWEST)/installed
-	$(NEWEST)/bin/python -m pytest -m 'not long and not slow and not tpu and not gpu' $(PARALLEL) --durations=10 $(ARGS) \
-		$(addprefix tests/,models kernels training/test_golden_parity.py training/test_loop.py checkpoints serving)
+	$(NEWEST)/bin/python -m pytest -m $(IN_MINUTES) $(PARALLEL) --durations=10 $(ARGS) $(COMPILED)
+	XLA_FLAGS='$(call QUICK,$(NEWEST)/bin)' $(NEWEST)/bin/python -m pytest -m $(IN_MINUTES) $(PARALLEL) --durations=10 $(ARGS) \
+		$(addprefix --ignore=,$(COMPILED))
 endif
 
 test-peers: $(VENV)/peers/installed $(VENV)/beam/installed  ## what others made, read and written by ours: TensorFlow, emulators, types of services; and hosts on a network
-	XLA_FLAGS='$(QUICK)' PYTHONPATH=src $(VENV)/peers/bin/python -m pytest -m 'peer or network' $(PARALLEL) --durations=10 $(ARGS)
+	XLA_FLAGS='$(call QUICK,$(VENV)/peers/bin)' PYTHONPATH=src $(VENV)/peers/bin/python -m pytest -m 'peer or network' $(PARALLEL) --durations=10 $(ARGS)
 	PYTHONPATH=src $(VENV)/beam/bin/python -m pytest -m peer --durations=10 $(ARGS) tests/data/prepare/test_beam.py || [ $$? = 5 ]
 
 test-slow: $(VENV)/installed  ## the slow ones
