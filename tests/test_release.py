@@ -23,7 +23,7 @@ from resnet_tpu import __version__
 from resnet_tpu.system.machine import is_linux_x86_64
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 COMMANDS = (
     "doctor --format=json",
     "prepare photos data",

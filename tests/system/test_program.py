@@ -162,7 +162,9 @@ def test_the_rest_passes_through(error: BaseException) -> None:
 def test_a_signal_to_the_process(number: signal.Signals, code: int, said: bytes) -> None:
     program = (
         "import sys, time; from resnet_tpu.system.program import exit_code\n"
-        "def work(_): print('ready', flush=True); time.sleep(60)\n"
+        "def work(_):\n"
+        "    print('ready', flush=True)\n"
+        "    while True: time.sleep(0.1)\n"  # Python 3.14 may handle a signal within `print` only after the next call
         "sys.exit(exit_code(work, []))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -113,5 +113,5 @@ class _WithoutLateArrays:
 
     def __call__(self, found: "sys.UnraisableHookArgs") -> None:
         is_late = isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"
-        if found.object is not None or not is_late:  # errors from C++ name no object
+        if found.object is not None or found.err_msg or not is_late:  # errors from C++ name nothing
             self._otherwise(found)

@@ -86,4 +86,6 @@ def _download(address: str, path: str, expected: str) -> None:
         got = f"an answer that ended after {received:,} bytes ({type(error).__name__})"
         raise UserError(f"Weights {address}", got, "the whole file", do) from None
     except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         raise UserError(f"Weights {address}", first_line(error), "the file", do) from None

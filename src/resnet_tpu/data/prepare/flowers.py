@@ -4,6 +4,7 @@ import hashlib
 import shutil
 import tarfile
 import tempfile
+import urllib.error
 import urllib.request
 from pathlib import Path, PurePosixPath
 
@@ -52,6 +53,8 @@ def fetch_flower_photos(
             shutil.rmtree(folder, ignore_errors=True)
             unpacked.rename(folder)
     except (OSError, tarfile.TarError) as error:  # URLError and TimeoutError are OSErrors
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         raise UserError(f"Downloading {url}", error, "an archive of 229 MB", by_hand) from None
     return str(folder)
 
