@@ -43,9 +43,8 @@ def open_source(data: DataConfig, split: Split) -> Source:
         return NoiseSource(data, split)
     if not storage.exists(data.data_dir):
         storage.check_reachable(data.data_dir)
-        where = storage.absolute(
-            data.data_dir
-        )  # a run keeps the path as given, which has a meaning in its folder alone
+        # A run keeps the path as it was given; a relative one means another folder when it is used elsewhere.
+        where = storage.absolute(data.data_dir)
         here = "" if where == data.data_dir else f", here {where},"
         do = f"Check the path{here} or give another with --data_dir."
         raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
