@@ -240,6 +240,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Visit], p
 
 def test_the_keyboard_can_scroll_the_list_of_classes(visit: Callable[..., Visit]) -> None:
     page = visit().page
+    expect(page.locator("#card")).to_be_visible()
     page.locator("#classes summary").press("Enter")
     expect(page.locator("#classes li")).to_have_count(len(CLASSES))
     page.keyboard.press("Tab")  # the list is short here, and in Safari only what is focusable can be scrolled
