@@ -31,6 +31,12 @@ class NonFiniteError(UserError):
     """A computed value is not finite, so there is no valid result; nothing of it is written."""
 
 
+def check_kind(what: str, value: object, kind: type, do: str) -> None:
+    """Raises UserError for an argument of another kind, such as the path of what a function takes."""
+    if not isinstance(value, kind):
+        raise UserError(what, f"{value!r} of type {type(value).__name__}", f"type {kind.__name__}", do)
+
+
 def missing_extra(feature: str, package: str, extra: str) -> UserError:
     """The error for an optional package that is not installed, naming the extra that brings it."""
     return UserError(feature, f"no package {package!r}", "it to be installed", f"pip install 'resnet-tpu[{extra}]'.")

@@ -2,7 +2,10 @@
 
 import dataclasses
 import hashlib
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -119,3 +122,30 @@ def test_the_averages_of_a_run_are_used_where_it_says_so(wanted: bool, tmp_path:
 def test_a_source_that_does_not_exist_is_refused(source: str, message: str) -> None:
     with pytest.raises(rt.UserError, match=message):
         rt.load_model(source)
+
+
+CONFIG = "config: got 'model' of type str, expected type Config. Make one: find_recipe"
+PATH = "expected text or a pathlib.Path"
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (rt.train, ["model"], CONFIG),
+        (rt.evaluate, ["model"], CONFIG),
+        (rt.predict, ["model", "photo.jpg"], CONFIG),
+        (rt.export, ["model"], CONFIG),
+        (rt.follow_weights, ["model"], CONFIG),
+        (rt.plan, ["model", "v5e-8"], CONFIG),
+        (rt.plan, [rt.Config(), "v5e-8"], "topology: got 'v5e-8' of type str, expected type Topology. Find it"),
+        (rt.prune, ["model", "out", {"density": 20}], "of type dict, expected type Experiment. Make one"),
+        (rt.prepare, ["photos", "data", {"seed": 1}], "of type dict, expected type PrepareOptions. Make them"),
+        (rt.load_classifier, ["exported"], "bundle: got 'exported' of type str, expected type Bundle. Open it first"),
+        (rt.load_model, [None], f"Path: got None of type NoneType, {PATH}"),
+        (rt.open_bundle, [3], f"Path: got 3 of type int, {PATH}"),
+        (rt.open_dataset, [["a", "b"]], f"Path: got ['a', 'b'] of type list, {PATH}"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(function: Callable[..., Any], given: list[Any], message: str) -> None:
+    with pytest.raises(rt.UserError, match=re.escape(message)):
+        function(*given)

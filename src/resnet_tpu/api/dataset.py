@@ -13,6 +13,7 @@ from resnet_tpu.data.pixels.decode import decode
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.split import Split
 from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.fields import expand_home
 
 _BATCH_SIZE = dataclasses.replace(OPTIONS["train_batch_size"], name="batch_size")
 
@@ -87,5 +88,5 @@ def open_dataset(data: Config | str | os.PathLike[str], split: Split = "train") 
 
     data: its path, or the options of a training. Raises UserError when there is no such folder or split.
     """
-    config = data if isinstance(data, Config) else Config().replace(data_dir=os.fspath(data))
+    config = data if isinstance(data, Config) else Config().replace(data_dir=expand_home(data))
     return Dataset(config, split)

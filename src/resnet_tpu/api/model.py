@@ -116,7 +116,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
     precision: of the arithmetic; default: that of the training, or float32 for weights from elsewhere. Bundles ignore
     it. Nothing is printed. Raises UserError when there is no such network.
     """
-    path = expand_home(os.fspath(source))
+    path = expand_home(source)
     if bundle := find_bundle(path):
         return _load_bundle(bundle)
     distributed.start(use_tpu=True)

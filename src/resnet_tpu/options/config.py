@@ -12,7 +12,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.errors import UserError, check_kind, nearest
 from resnet_tpu.options.fields import FilePath, Length, Option, Rgb, numbers_in, option, options_of
 
 
@@ -497,6 +497,12 @@ class Config:
             group = groups.get(found.group, getattr(self, found.group))
             groups[found.group] = dataclasses.replace(group, **{name: found.convert(value)})
         return dataclasses.replace(self, **groups)
+
+
+def check_config(given: object) -> None:
+    """Raises UserError for anything but a `Config`, such as the path of a run."""
+    do = "Make one: find_recipe(NAME).replace(data_dir=..., model_dir=...); that of a run is load_model(PATH).config."
+    check_kind("config", given, Config, do)
 
 
 OPTIONS: dict[str, Option] = {

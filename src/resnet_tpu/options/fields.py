@@ -35,8 +35,11 @@ def expand_home(path: GivenPath) -> str:
     """The path with a leading `~` or `~user` replaced by the home folder, as in a shell, and `file:///a` by `/a`.
 
     A file whose own name begins with `~` is written `./~...`; that becomes absolute, so that nothing expands it later.
-    Raises UserError for `~` if the home folder is unknown, and for text that cannot be a path.
+    Raises UserError for `~` if the home folder is unknown, and for what cannot be a path.
     """
+    if not isinstance(path, str | os.PathLike):  # as programs may pass
+        got = f"{path!r} of type {type(path).__name__}"
+        raise UserError("Path", got, "text or a pathlib.Path", "Give one of these.")
     path = os.fspath(path).removeprefix("file://")  # not all that reads files takes such a URL
     try:
         _check_text(path)

@@ -12,7 +12,7 @@ from typing import Any
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.meta import changed_options
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, check_kind
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.options.overrides import Layer, merge, read_run
@@ -45,6 +45,7 @@ def prune_run(
     step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
+    check_kind("asked", asked, Experiment, "Make one: Experiment(density='20').")
     retrains, seeds = asked.retrains(), asked.seed_numbers()
     levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
     if unfit := [name for name in computing or {} if name not in COMPUTING]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from resnet_tpu.checkpoints.weights import told_options
-from resnet_tpu.options.config import OPTIONS, PREPROCESSING, VARIANT, Config
+from resnet_tpu.options.config import OPTIONS, PREPROCESSING, VARIANT, Config, check_config
 from resnet_tpu.recipes import find_recipe
 
 FEW_IMAGES = 100_000
@@ -60,4 +60,5 @@ def follow_weights(config: Config) -> Config:
     Options that differ from their defaults stay. Named weights are fetched once. Raises UserError when there are no
     weights.
     """
+    check_config(config)
     return config.replace(**follow(config, told_options(config.train.resnet_checkpoint), said=()))

@@ -18,7 +18,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.spread import spread
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.arrays import Arrays
-from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.options.config import Config, DataConfig, check_config
 from resnet_tpu.options.overrides import Layer, read_run, run_at
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
@@ -107,6 +107,7 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     train_steps: the last step to watch for, or a length in epochs; None: that of the training itself. Raises UserError
     when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
     """
+    check_config(config)
     config = config.replace(model_dir=run_at(config.run.model_dir))
     is_alone = folders.is_checkpoint(config.run.model_dir)
     if not (is_alone or watch):

@@ -31,7 +31,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import Config, check_config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
@@ -87,6 +87,7 @@ def train(
     every step, in order, once it has ended on the devices; what it raises ends the training.
     train_step, train_image: replacements for the network's step and the decoder, to measure what is around them.
     """
+    check_config(config)
     check_start(config)
     with hosts.connected(config.run):
         config, source, validation, mesh = open_run(config)

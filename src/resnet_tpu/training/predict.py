@@ -15,7 +15,7 @@ from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.source import Source, distant, sample_of
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config, DataConfig
+from resnet_tpu.options.config import Config, DataConfig, check_config
 from resnet_tpu.options.fields import GivenPath, Option, expand_home
 from resnet_tpu.options.overrides import run_at
 from resnet_tpu.parallel import distributed, hosts
@@ -59,6 +59,7 @@ def predict(
     and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`.
     Raises UserError.
     """
+    check_config(config)
     if output_format not in (known := get_args(Format)):
         raise UserError("output_format", repr(output_format), f"one of {', '.join(known)}", "Change the value.")
     top_k = _TOP_K.convert(top_k)

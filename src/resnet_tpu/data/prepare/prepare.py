@@ -25,7 +25,7 @@ from resnet_tpu.data.prepare.reservation import REPORT, reserve, sweep
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, StoredImage, finished_shard
 from resnet_tpu.data.prepare.workers import write_shards
 from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, SPLITS, Split, parse_ratios
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, check_kind
 from resnet_tpu.options.fields import FilePath, GivenPath, convert_fields, expand_home, option
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.system.terminal import OutputConsole
@@ -133,7 +133,8 @@ def prepare(
     the same bytes for any number of workers, with Beam and without.
     Raises UserError for photos, folders or options that cannot be used, and when too many images are bad.
     """
-    options = options or PrepareOptions()
+    options = PrepareOptions() if options is None else options
+    check_kind("options", options, PrepareOptions, "Make them: PrepareOptions(split='0.8,0.2').")
     console = console or OutputConsole(stderr=True)
     raw_dir, out_dir = expand_home(raw_dir), expand_home(out_dir)
     if raw_dir == FLOWER_PHOTOS and not Path(raw_dir).exists():

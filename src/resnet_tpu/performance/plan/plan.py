@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.data.sources.data_dir import open_source
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, check_kind
 from resnet_tpu.options.checks import check
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import Config, check_config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
@@ -129,6 +129,8 @@ def plan(
     Takes minutes: see `compile_step`. Raises UserError for options that do not fit together, a batch that does not
     divide, or when the compiler is not installed.
     """
+    check_config(config)
+    check_kind("topology", topology, Topology, "Find it by its name: find_topology('v5e-8').")
     check_plan(config, topology)
     mode, config = config.run.mode, resolve_counts(config)
     small = smallest_like(topology)

@@ -20,7 +20,7 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints.meta import config_of
-from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.errors import UserError, check_kind, first_line
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.storage import checked_json
@@ -267,6 +267,7 @@ def load_classifier(
     num_threads: for ONNX Runtime; default: all cores. XLA always takes all cores. Raises UserError for a form that the
     bundle does not have, whose package is missing, or whose file is damaged.
     """
+    check_kind("bundle", bundle, Bundle, "Open it first: open_bundle(PATH).")
     form = form or default_form(bundle)
     if form not in bundle.forms:
         do = f"Choose another, or export again with --forms={','.join([*bundle.forms, form])}."
