@@ -8,6 +8,7 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.cli.completion import options_of_verbs
+from resnet_tpu.data.prepare.digits import write_digits
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
@@ -95,6 +96,13 @@ def test_home_is_expanded_wherever_an_option_is_given(home: Path, monkeypatch: p
         original = [word.replace("--config_file", "--hparams_file") for word in arguments]
         assert parse(original)[0] == expected
     assert read_yaml("~/a.yaml") == parse_overrides("~/a.yaml")
+
+
+def test_the_digits_go_there(home: Path) -> None:
+    (home / "digits" / "photo").mkdir(parents=True)
+    for folder in ("~/digits", Path("~/digits")):
+        with pytest.raises(UserError, match=f"Folder {home}/digits: got photo in it"):
+            write_digits(folder)
 
 
 def test_the_options_of_a_run_there_are_found(home: Path) -> None:

@@ -7,17 +7,19 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, missing_extra
+from resnet_tpu.options.fields import GivenPath, expand_home
 
 DIGIT_PX = 32
 """The scans are 8 x 8 pixels; their JPEGs are this large."""
 
 
-def write_digits(folder: str) -> None:
+def write_digits(folder: GivenPath) -> None:
     """Writes the 1,797 scanned digits of scikit-learn as JPEG files, `folder/<digit>/<number>.jpg`.
 
     Source: UCI, Optical Recognition of Handwritten Digits. Raises UserError without scikit-learn, and when `folder`
     holds anything else.
     """
+    folder = expand_home(folder)
     classes = [str(digit) for digit in range(10)]
     if strange := [name for name in storage.list_dir(folder) if name[0] != "." and name not in classes]:
         expected = "a new folder, or one that holds these digits"
