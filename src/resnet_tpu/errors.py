@@ -15,7 +15,7 @@ class UserError(Exception):
 
     def __init__(self, what: str, got: object, expected: str, do: str) -> None:
         self.what, self.got, self.expected, self.do = what, got, expected, do
-        super().__init__(f"{what}: got {_shorten(str(got))}, expected {expected}. {do}")
+        super().__init__(f"{what}: got {_shorten(str(got)) or 'nothing'}, expected {expected}. {do}")
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that pickle can rebuild it on the other side of a process pool
         return type(self), (self.what, self.got, self.expected, self.do)

@@ -69,6 +69,12 @@ def test_text_that_cannot_be_a_path_is_refused(path: str) -> None:
             reads(path)
 
 
+@pytest.mark.usefixtures("home")
+def test_no_path_at_all_is_told_as_nothing() -> None:
+    with pytest.raises(UserError, match=r"^Bundle: got nothing, expected a folder"):
+        open_bundle("")
+
+
 def test_every_option_that_is_called_like_a_path_is_one() -> None:
     options = {(verb, name): found for verb, options in options_of_verbs().items() for name, found in options.items()}
     options |= {("", name): found for name, found in OPTIONS.items()}
