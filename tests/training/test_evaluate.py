@@ -157,6 +157,17 @@ def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(
     assert sorted(tmp_path.iterdir()) == [alone]
 
 
+def test_of_a_run_that_may_not_be_written_to_the_checkpoint_is_advised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "checkpoints" / "7"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / folders.MARK).touch()
+    monkeypatch.setattr("os.access", lambda *_, **__: False)  # whatever the permissions, root may write
+    with pytest.raises(UserError, match=rf"permission denied, .* or evaluate the checkpoint itself, {checkpoint}: "):
+        evaluate_run(Config().replace(model_dir=tmp_path))
+
+
 def test_several_processes_leave_no_mark_in_a_checkpoint_named_itself(
     trained_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

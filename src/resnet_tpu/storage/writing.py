@@ -33,10 +33,11 @@ def make_dir(path: str) -> None:
         raise
 
 
-def check_writable(path: str) -> None:
+def check_writable(path: str, instead: str = "choose another folder") -> None:
     """Raises UserError when the folder `path` cannot be written to or, if it does not exist, be made.
 
     The reason is a file at or above `path`, missing permission, or a bucket that does not exist.
+    instead: what to do about a missing permission other than giving it.
     """
     if not is_remote(path):
         absolute = Path(path).absolute()
@@ -49,7 +50,7 @@ def check_writable(path: str) -> None:
         except PermissionError:  # of a folder above it
             is_refused = True
         if is_refused:
-            do = "Change its permissions, or choose another folder."
+            do = f"Change its permissions, or {instead}."
             raise UserError(f"Writing to {path}", "permission denied", "a folder that may be written to", do)
         return
     if not buckets.is_bucket(path):

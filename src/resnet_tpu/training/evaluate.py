@@ -109,15 +109,17 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     """
     check_config(config)
     config = config.replace(model_dir=run_at(config.run.model_dir))
-    is_alone = folders.is_checkpoint(config.run.model_dir)
-    if not (is_alone or watch):
-        store.find(config.run.model_dir)  # raises an error that says what is there instead
-    if not is_alone:
-        storage.check_writable(config.run.model_dir)
+    model_dir = config.run.model_dir
+    is_alone = folders.is_checkpoint(model_dir)
+    if not is_alone and watch:
+        storage.check_writable(model_dir)
+    elif not is_alone:
+        newest = store.find(model_dir)  # raises an error that says what is there instead
+        storage.check_writable(model_dir, f"evaluate the checkpoint itself, {newest}: that records nothing")
     with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
         if is_alone or not watch:
-            return evaluate_checkpoint(load_trained(config.run.model_dir, mesh), config)
+            return evaluate_checkpoint(load_trained(model_dir, mesh), config)
         return _follow(config, mesh, train_steps)
 
 
