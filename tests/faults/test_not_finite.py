@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu import cli
+from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.meta import config_of
@@ -156,8 +156,9 @@ def test_convert(target: str, model_dir: Callable[..., Path], refused: Verb, tmp
 
 def test_training_from_such_weights(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) -> None:
     run = model_dir(with_nan)
-    message = refused("train", f"--model_dir={tmp_path / 'new'}", f"--resnet_checkpoint={run}", *like(run))
-    assert "got nan or inf in params/group1/block1/conv1/conv/kernel, expected finite numbers" in message
+    for also in (["--dry_run"], []):
+        message = refused("train", f"--model_dir={tmp_path / 'new'}", f"--resnet_checkpoint={run}", *like(run), *also)
+        assert "got nan or inf in params/group1/block1/conv1/conv/kernel, expected finite numbers" in message
     message = refused("train", f"--model_dir={run}", *like(run, train_steps=STEP + 1))
     assert f"Sum of the squared weights at step {STEP}: got nan, expected a finite number" in message
     assert "There is no good checkpoint yet. Delete the ones that exist. Lower base_learning_rate" in message
@@ -195,6 +196,16 @@ def test_prune(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) ->
     message = refused(*arguments)
     assert f"Weights of step {STEP} in {run}: got nan or inf in params/group1/block1/conv1/conv/kernel" in message
     assert list(output.rglob("*.csv")) == list(output.rglob("*.png")) == []
+
+
+def test_pruning_by_the_flags_of_the_original(
+    model_dir: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, new = model_dir(with_nan), tmp_path / "new"
+    flags = (f"--model_dir={new}", "--lottery_prune_at=reinitialize", f"--lottery_reset_to={run}")
+    assert resnet_main.main([*flags, *like(run)]) == 2
+    assert f"Weights of {run}: got nan or inf in params/group1/block1/conv1/conv/kernel" in capsys.readouterr().err
+    assert not new.exists()
 
 
 def test_compact(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) -> None:

@@ -179,7 +179,6 @@ def _prune(config: Config, network: Network) -> Masks:
     """The masks that the flags ask for."""
     flags = config.lottery
     pruned = _open(flags.lottery_prune_at, network, config)
-    require_finite(pruned.arrays, flags.lottery_prune_at, "Prune an earlier checkpoint.")
     kernels = kernels_of(pruned.arrays["params"], maskable(network))
     masks = find_method(flags.lottery_pruning_method)(kernels, pruned.masks)
     log.info("%s: %.2f %% of the weights kept", flags.lottery_pruning_method, 100 * density(masks.values()))
@@ -241,9 +240,11 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     if folders.is_checkpoint(found):
         checkpoint = store.load_all(found)
         store.check_shapes(found, checkpoint.arrays, network.shape_trees())
+        require_finite(checkpoint.arrays, path, "Take an earlier checkpoint.")
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
     variables = tf1.read_checkpoint(found)
     restored = tf1.from_tf1(network, variables)
+    require_finite(restored, path, "Take an earlier checkpoint.")
     # copied, because what was read may still be the pages of the file
     arrays = fresh_arrays(network, config) | jax.tree.map(np.array, restored)
     if config.optimizer.keeps_average and "ema" not in restored:

@@ -5,6 +5,7 @@ from resnet_tpu.checkpoints import folders, tf1
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle
 from resnet_tpu.checkpoints.tf1_describe import STEP
+from resnet_tpu.checkpoints.transfer import start_from
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
@@ -23,8 +24,10 @@ def rehearse(config: Config) -> str:
         done = checkpoints.steps()
         if not done and (prefix := tf1.find_checkpoint(config.run.model_dir)):
             done = [int(read_bundle(prefix, [STEP]).get(STEP, 0))]
-        config, _ = resolve_initial_weights(config, checkpoints)
+        config, weights = resolve_initial_weights(config, checkpoints)
         lengths, network = lengths_of(config), network_of(config, mesh)
+        if weights is not None:
+            start_from(network, weights, *network.shapes())  # for its errors
         train_step_of(network, config, mesh)
         check_newest(config, network, checkpoints, source.class_names)
         lines = [describe_run(config, mesh, done[-1] if done else 0, lengths.total)]
