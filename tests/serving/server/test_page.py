@@ -372,6 +372,12 @@ def test_a_server_that_is_gone_and_a_photo_that_is_too_large(
         expect(seen.answer(large.name).locator(".error")).to_have_text(
             re.compile("This file is too large. *It has 0.2 MB. The server takes up to 0.1 MB.")
         )
+        slightly = tmp_path / "slightly.jpg"
+        slightly.write_bytes(bytes(100_001))
+        seen.add(slightly)
+        expect(seen.answer(slightly.name).locator(".error")).to_contain_text(
+            "It has 0.1 MB, a little more than the server takes."
+        )
         assert [url for method, url in seen.requests if method == "POST"] == []
         assert own.stop() == 0
     seen.add(photo)

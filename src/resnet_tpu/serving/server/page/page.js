@@ -84,8 +84,11 @@ async function classify(model, file, signal) {
 }
 
 function tooLarge(file) {
-  const limit = bodyLimit < Infinity ? ` The server takes up to ${megabytes(bodyLimit)}.` : "";
-  return new Trouble("This file is too large.", `It has ${megabytes(file.size)}.${limit}`);
+  const [size, limit] = [megabytes(file.size), megabytes(bodyLimit)];
+  let detail = `It has ${size}.`;
+  if (size === limit) detail = `It has ${size}, a little more than the server takes.`; // with the request around it
+  else if (bodyLimit < Infinity) detail += ` The server takes up to ${limit}.`;
+  return new Trouble("This file is too large.", detail);
 }
 
 function refusal(status, error, file) {
