@@ -61,6 +61,9 @@ def test_what_is_missing_is_named(tmp_path: Path):
         results([str(tmp_path / "missing")])
     with pytest.raises(UserError, match=r"no event files with values in .*eval.*Evaluate the run"):
         results([str(tmp_path)])
+    (tmp_path / "my run").mkdir()
+    with pytest.raises(UserError, match=f"Evaluate the run first: resnet-tpu eval '{tmp_path}/my run'$"):
+        results([str(tmp_path / "my run")])
     model_dir = _run(tmp_path, {5: 0.125})
     with pytest.raises(UserError, match=r"expected one of loss, top_1_accuracy\. .*Did you mean top_1_accuracy\?"):
         results([model_dir], "top_1_acuracy")

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: st
     size = size_of(config_of(store.read_meta(path)), masks)
     accuracy = evaluation_at(model_dir, step).get("top_1_accuracy")
     if accuracy is None:
-        do = f"Evaluate it: resnet-tpu eval {model_dir}"
+        do = f"Evaluate it: resnet-tpu eval {shlex.quote(model_dir)}"
         raise UserError(f"Training {model_dir}", f"no evaluation at step {step}", "one in its metrics.jsonl", do)
     return Outcome(
         model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds,

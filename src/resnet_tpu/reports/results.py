@@ -3,6 +3,7 @@
 import logging
 import math
 import posixpath
+import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -87,7 +88,8 @@ def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result
         path = run if split == "train" else storage.join(run, "eval")
     scalars = read_events(path) if storage.exists(path) else []
     if not scalars:
-        do = f"Evaluate the run first: resnet-tpu eval {model_dir}." if split == "eval" else "Check the path."
+        command = f"resnet-tpu eval {shlex.quote(model_dir)}"
+        do = f"Evaluate the run first: {command}" if split == "eval" else "Check the path."
         raise UserError(f"Results of {model_dir}", f"no event files with values in {path}", "at least one", do)
     by_step = {scalar.step: scalar.value for scalar in scalars if scalar.tag == metric}
     if not by_step:
@@ -98,7 +100,7 @@ def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result
         log.warning("Left out of %s, as the loss is not finite there: step %s", path, ", ".join(map(str, unsound)))
     rows = [Result(model_dir, step, by_step[step]) for step in sorted(by_step) if step not in unsound]
     if not rows:
-        do = f"Evaluate an earlier checkpoint: resnet-tpu eval {model_dir}/checkpoints/STEP."
+        do = f"Evaluate an earlier checkpoint: resnet-tpu eval {shlex.quote(model_dir)}/checkpoints/STEP"
         raise UserError(f"Results of {model_dir}", "no evaluation whose loss is finite", "at least one", do)
     return rows
 
