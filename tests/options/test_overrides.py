@@ -156,6 +156,11 @@ def test_options_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read_run("") is None
 
 
+def test_a_config_of_another_program_is_not_that_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architecture": "resnet50", "num_classes": 1000}')  # as timm writes it
+    assert read_run(str(tmp_path)) is None
+
+
 def test_options_that_a_checkpoint_holds(tmp_path: Path) -> None:
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta" / "data.json").write_text(json.dumps({"config": {"train_steps": 3}, "labels": ["a"]}))

@@ -11,7 +11,7 @@ from typing import Any
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import plain_yaml
-from resnet_tpu.options.config import OF_ONE_START, Config
+from resnet_tpu.options.config import OF_ONE_START, OPTIONS, Config
 from resnet_tpu.options.fields import expand_home
 from resnet_tpu.storage import checked_json
 
@@ -94,6 +94,8 @@ def read_run(path: str) -> Layer | None:
     try:
         found = checked_json.parse(storage.read_text(file))
         values = found["config"] if file.endswith(_OF_CHECKPOINT) else found
+        if OPTIONS.keys().isdisjoint(values.keys()):  # of another program, such as those on Hugging Face's hub
+            return None
         return Layer(file, {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)})
     except (ValueError, AttributeError, KeyError, TypeError):
         do = "Choose another model_dir or checkpoint, or delete this file."
