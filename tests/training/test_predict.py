@@ -195,6 +195,21 @@ def test_what_is_not_there_is_named(asked: Config, tmp_path: Path, images: list[
         predict(asked, [image.format(empty=tmp_path) for image in images])
 
 
+def test_a_report_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = Mock(
+        path=f"{tmp_path}/checkpoints/7", class_names=["a", "b"], config=Config(), **{"belongs_to.return_value": True}
+    )
+    monkeypatch.setattr("resnet_tpu.training.predict.trained_of", lambda _: trained)
+    monkeypatch.setattr("resnet_tpu.training.predict.predict_source", lambda *_, **__: pytest.fail("it has predicted"))
+    monkeypatch.setattr("os.access", lambda *_, **__: False)  # whatever the permissions, root may write
+    with pytest.raises(
+        UserError, match=r"Writing to .*/report/test: got permission denied, .*another folder as output"
+    ):
+        predict(Config().replace(model_dir=tmp_path, data_dir="synthetic"))
+
+
 def test_a_model_dir_without_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a model_dir or a checkpoint in it"):
         predict(Config().replace(model_dir=str(tmp_path)))

@@ -79,8 +79,9 @@ def _predict(
     data = as_trained(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
     warn_of_seen(folders.run_of(trained.path), source, split)
-    if not images and trained.belongs_to(config.run.model_dir):
-        output_dir = output_dir or storage.join(config.run.model_dir, "report", split)
+    if not (images or output_dir) and trained.belongs_to(config.run.model_dir):
+        output_dir = storage.join(config.run.model_dir, "report", split)
+        storage.check_writable(output_dir, "name another folder as output_dir")  # now, not after the work
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
     agree_on(config, trains=False, writes=False, **{"image" if images else split: source})
     predictions, kept = predict_source(trained, source, data, num_images=num_images, batch_size=batch_size)
