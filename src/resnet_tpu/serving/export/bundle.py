@@ -236,7 +236,8 @@ def _write_files(
         "format": FORMAT, "written": int(time.time()), "description": dict(description), "forms": written,
         "files": files, "config": config.flat(),
     }  # fmt: skip
-    write(DESCRIPTION, checked_json.dumps(whole, indent=2, ensure_ascii=False).encode())
+    text = checked_json.dumps(whole, indent=2, ensure_ascii=False)
+    write(DESCRIPTION, text.encode(errors="backslashreplace"))  # JSON too: of paths that are not UTF-8
 
 
 def _free_path(export_dir: str) -> str:
