@@ -159,6 +159,9 @@ def test_options_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_config_of_another_program_is_not_that_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architecture": "resnet50", "num_classes": 1000}')  # as timm writes it
     assert read_run(str(tmp_path)) is None
+    (folder := tmp_path / "checkpoints" / "9" / "meta").mkdir(parents=True)
+    (folder / "data.json").write_text('{"config": {"train_steps": 9}}')
+    assert read_run(str(tmp_path)) == Layer(str(folder / "data.json"), {"train_steps": 9})
 
 
 def test_options_that_a_checkpoint_holds(tmp_path: Path) -> None:

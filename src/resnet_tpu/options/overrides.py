@@ -88,18 +88,17 @@ def read_run(path: str) -> Layer | None:
     They are those of its newest checkpoint if the run has lost its own file. Options in `OF_ONE_START` are left out.
     Raises UserError if the file does not hold a JSON object.
     """
-    file = next(filter(storage.exists, _files_of_options(run_at(path))), None) if path else None
-    if file is None:
-        return None
-    try:
-        found = checked_json.parse(storage.read_text(file))
-        values = found["config"] if file.endswith(_OF_CHECKPOINT) else found
-        if OPTIONS.keys().isdisjoint(values.keys()):  # of another program, such as those on Hugging Face's hub
-            return None
-        return Layer(file, {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)})
-    except (ValueError, AttributeError, KeyError, TypeError):
-        do = "Choose another model_dir or checkpoint, or delete this file."
-        raise UserError("Config of the run", file, "a JSON object", do) from None
+    for file in filter(storage.exists, _files_of_options(run_at(path)) if path else ()):
+        try:
+            found = checked_json.parse(storage.read_text(file))
+            values = found["config"] if file.endswith(_OF_CHECKPOINT) else found
+            kept = {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)}
+        except (ValueError, AttributeError, KeyError, TypeError):
+            do = "Choose another model_dir or checkpoint, or delete this file."
+            raise UserError("Config of the run", file, "a JSON object", do) from None
+        if not OPTIONS.keys().isdisjoint(kept):  # else of another program, such as those on Hugging Face's hub
+            return Layer(file, kept)
+    return None
 
 
 def _files_of_options(path: str) -> Iterator[str]:
