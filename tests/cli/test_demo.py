@@ -65,6 +65,15 @@ def test_digits_are_written_once(tmp_path: Path) -> None:
     assert [path.stat().st_mtime_ns for path in files] == times
 
 
+def test_digits_do_not_go_into_a_folder_called_gs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["demo", "--output_dir=gs://bucket/demo"]) == 2
+    assert "Folder of digits: got gs://bucket/demo/photos, expected a folder on this" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_digits_are_not_mixed_with_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = tmp_path / "photos"
     (photos / "mine").mkdir(parents=True)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group
 from resnet_tpu.options.fields import FilePath, option
 
@@ -52,9 +53,8 @@ def run(photos: str, output_dir: str) -> None:
     from resnet_tpu.training.loop import train
     from resnet_tpu.training.predict import predict
 
-    out = Path(output_dir)
-    raw, data, model = (str(out / name) for name in ("photos", "data", "model"))
-    pictures = Path(model) / "report"
+    raw, data, model = (storage.join(output_dir, name) for name in ("photos", "data", "model"))
+    pictures = storage.join(model, "report")
     if photos:
         raw, recipe = photos, "flowers_cpu"
     else:
@@ -82,9 +82,9 @@ def run(photos: str, output_dir: str) -> None:
         "test accuracy": f"{score.top_1:.2%}",
         "data": data,
         "checkpoints, metrics": model,
-        "curves": str(pictures / "curves.png"),
-        "confusion matrix": str(pictures / "test" / "confusion_matrix.png"),
-        "worst mistakes": str(pictures / "test" / "mistakes.png"),
+        "curves": storage.join(pictures, "curves.png"),
+        "confusion matrix": storage.join(pictures, "test", "confusion_matrix.png"),
+        "worst mistakes": storage.join(pictures, "test", "mistakes.png"),
     }.items():
         table.add_row(name, escape(value))
     console.print(table)

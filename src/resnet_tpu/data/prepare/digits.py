@@ -20,6 +20,9 @@ def write_digits(folder: GivenPath) -> None:
     holds anything else.
     """
     folder = expand_home(folder)
+    if storage.is_remote(folder):
+        do = "Write them here, or `prepare` photos of your own."
+        raise UserError("Folder of digits", folder, "a folder on this machine", do)
     classes = [str(digit) for digit in range(10)]
     if strange := [name for name in storage.list_dir(folder) if name[0] != "." and name not in classes]:
         expected = "a new folder, or one that holds these digits"
