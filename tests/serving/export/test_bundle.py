@@ -76,12 +76,12 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert open_bundle(str(moved)).version >= before
 
 
-@pytest.mark.long
 def test_a_path_among_the_options_may_be_no_utf8(tmp_path: Path) -> None:
     config = Config().replace(data_dir=os.fsdecode(b"Bl\xfcten"))
     assert open_bundle(write_bundle(str(tmp_path), CARD, config, [])).config == config
 
 
+@pytest.mark.long
 def test_a_bundle_in_a_bucket(trained: Trained, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     exports = "memory://bucket/exports"
