@@ -66,6 +66,14 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert {photo.class_name for photo in find_photos(str(tmp_path)).photos} == {"train", "plane"}
 
 
+def test_splits_without_class_folders_are_not_taken_for_classes(tmp_path: Path) -> None:
+    touch(tmp_path, "train/1.jpg", "val/2.jpg")
+    with pytest.raises(
+        UserError, match=r"got train, val, and no folder in train, expected one folder per class, or splits"
+    ):
+        find_photos(str(tmp_path))
+
+
 def test_flat_validation_of_imagenet(tmp_path: Path) -> None:
     touch(tmp_path, "train/n01/1.JPEG", "train/n02/1.JPEG", "validation/v_2.JPEG", "validation/v_1.JPEG")
     with pytest.raises(UserError, match="2 images without class folders, expected class folders, or synset_labels"):

@@ -132,6 +132,9 @@ def _scan(raw: str) -> Found:
     folders = _folders(raw, "", findings)
     if "train" in folders and _folders(storage.join(raw, "train"), "train", []):
         return _scan_splits(raw, folders, findings)
+    if "train" in folders and len(folders) > 1 and {*folders} <= {*SPLIT_FOLDERS}:  # a class may be called train too
+        got = f"{', '.join(folders)}, and no folder in train"
+        raise UserError(f"Photos in {raw}", got, "one folder per class, or splits with such folders in them", _LAYOUT)
     photos = [photo for folder in folders for photo in _scan_class(raw, folder, folder, None, findings)]
     return Found(photos, findings, has_splits=False)
 
