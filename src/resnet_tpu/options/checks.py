@@ -3,7 +3,7 @@
 import math
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config, DataConfig, OptimizerConfig, epoch_boundaries
+from resnet_tpu.options.config import Config, DataConfig, ModelConfig, OptimizerConfig, epoch_boundaries
 from resnet_tpu.options.network import resolve_architecture
 
 
@@ -15,8 +15,7 @@ def check(config: Config) -> None:
     resolve_architecture(config.model, image_size=config.data.image_size)
     _check_images(config.data)
     _check_input(config.data)
-    if min(config.model.stddev_rgb) <= 0:
-        raise UserError("stddev_rgb", config.model.stddev_rgb, "three numbers above 0", "Change the value.")
+    _check_colours(config.model)
     _check_optimizer(config.optimizer)
     _check_average(config)
     _check_accumulation(config.optimizer.gradient_accumulation_steps, config.train.train_batch_size)
@@ -28,6 +27,14 @@ def _check_images(data: DataConfig) -> None:
         if value is not None and data.augment_name != "randaugment":
             got = f"{value} with augment_name {data.augment_name or 'null'}"
             raise UserError(name, got, "augment_name randaugment", f"Set augment_name=randaugment or {name}=null.")
+
+
+def _check_colours(model: ModelConfig) -> None:
+    do = "Colours count from 0 to 1 here: divide by 255 what was measured from 0 to 255."
+    if min(model.mean_rgb) < 0 or max(model.mean_rgb) > 1:
+        raise UserError("mean_rgb", model.mean_rgb, "three numbers from 0 to 1", do)
+    if min(model.stddev_rgb) <= 0 or max(model.stddev_rgb) > 1:
+        raise UserError("stddev_rgb", model.stddev_rgb, "three numbers above 0 and at most 1", do)
 
 
 def _check_input(data: DataConfig) -> None:
