@@ -223,7 +223,9 @@ def test_only_the_test_split_may_lack_labels(tmp_path: Path) -> None:
         write(tmp_path / f"{split}-0", {"image/encoded": b"x"})
     assert open_source(config(tmp_path), "test")[0] == Sample(b"x", -1, "test-0:0")
     for split in ("train", "validation"):
-        with pytest.raises(UserError, match="Label in record 0"):
+        with pytest.raises(
+            UserError, match=r"Label in record 0.*Write the class .* into its feature image/class/label"
+        ):
             _ = open_source(config(tmp_path), split)[0]
 
 

@@ -32,6 +32,8 @@ class Labels:
         if not 0 <= label < self.num_classes:
             accepted = f"{self.first} ... {self.num_classes - 1 + self.first}"
             do = "Set num_label_classes to the number of classes in the data (1001: labels count from 0)."
+            if stored == UNKNOWN_LABEL:
+                do = "Write the class of each image into its feature image/class/label."
             raise UserError(f"Label {where()}", stored, accepted, do)
         return label
 
