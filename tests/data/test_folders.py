@@ -111,6 +111,9 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg")
     with pytest.raises(UserError, match=r"one class \(a\), expected at least two"):
         find_photos(str(tmp_path))
+    touch(tmp_path, "b/1.HEIC")
+    with pytest.raises(UserError, match=r"one class \(a\), and b with no images \(b/1.HEIC: file that is no image by"):
+        find_photos(str(tmp_path))
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:

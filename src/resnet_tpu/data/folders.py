@@ -93,11 +93,23 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
         expected = "one folder per class with images in it"
         raise UserError(f"Photos in {raw}", f"no image in a class folder{odd}", expected, _LAYOUT)
     if len(classes) == 1:
-        raise UserError(f"Photos in {raw}", f"one class ({min(classes)})", "at least two classes", _LAYOUT)
+        others = "".join(f", and {folder} with {got}" for folder, got in empty_classes(found)[:1])
+        raise UserError(f"Photos in {raw}", f"one class ({min(classes)}){others}", "at least two classes", _LAYOUT)
     if bad := [name for name in classes if not name.isprintable()]:
         raise UserError("Class name", repr(bad[0]), "printable characters", "Rename the class.")
     found.photos.sort(key=lambda photo: os.fsencode(photo.name))
     return _with_boxes(found, boxes) if boxes else found
+
+
+def empty_classes(found: Found) -> list[tuple[str, str]]:
+    """The folders of classes of which there is no image at all, and what is in each instead, for messages."""
+    classes = {photo.class_name for photo in found.photos}
+    inside = {item.path.rpartition("/")[0]: item for item in reversed(found.findings)}  # the first in each folder
+    return [
+        (item.path, f"no images ({odd.path}: {odd.kind.what})" if (odd := inside.get(item.path)) else "no images")
+        for item in found.findings
+        if item.kind is Kind.NO_IMAGES and item.path.rpartition("/")[2] not in classes
+    ]
 
 
 def check_outside(what: str, folder: str, photos: str) -> None:

@@ -422,6 +422,10 @@ def test_folders_that_cannot_be_used(class_folders: Path, tmp_path: Path, draw: 
     refused(class_folders, "train", "num_label_classes: got 2, expected at least the 3 classes", num_label_classes=2)
     (class_folders / "fox").mkdir()
     refused(class_folders, "train", f"Class folder {class_folders}/fox: got no images, expected at least one")
+    (class_folders / "fox" / "old").mkdir()
+    refused(
+        class_folders, "train", r"fox: got no images \(fox/old: folder inside a class folder\), expected at least one"
+    )
     few = tmp_path / "few"
     for name in ("a/1.jpg", "b/1.jpg"):
         draw(few / name)

@@ -3,11 +3,10 @@
 import functools
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding, Kind, group_findings
-from resnet_tpu.data.folders import class_names_of, find_photos, share_out, too_small
+from resnet_tpu.data.folders import class_names_of, empty_classes, find_photos, share_out, too_small
 from resnet_tpu.data.images import IMAGE_SUFFIXES
 from resnet_tpu.data.pixels.decode import DecodeError
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
@@ -37,12 +36,10 @@ class FolderSource:
         self.is_shared_out = not found.has_splits
         """Whether `share_out` decides which photo is in which split."""
         names = class_names_of(found.photos)
-        empty = [
-            item.path for item in found.findings if item.kind is Kind.NO_IMAGES and Path(item.path).name not in names
-        ]
-        if empty:
+        if empty := empty_classes(found):
+            (folder, got), expected = empty[0], f"at least one ({', '.join(IMAGE_SUFFIXES)})"
             do = "Add images or remove the folder."
-            raise UserError(f"Class folder {storage.join(data.data_dir, empty[0])}", "no images", "at least one", do)
+            raise UserError(f"Class folder {storage.join(data.data_dir, folder)}", got, expected, do)
         told = [item for item in found.findings if item.kind in _TOLD or item.path.lower().endswith(_UNREAD_SUFFIXES)]
         classes = make_labels(data, names)
         self.class_names, self.num_classes = classes.names, classes.num_classes
