@@ -108,6 +108,9 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
         find_photos(str(tmp_path / "2.JPG"))
     with pytest.raises(UserError, match=r"no image in a class folder \(1.jpg: image outside the class folders\)"):
         find_photos(str(tmp_path))
+    touch(tmp_path, "photos.zip")
+    with pytest.raises(UserError, match=r"got .*photos\.zip, expected a folder of class folders or a CSV .* Unpack it"):
+        find_photos(str(tmp_path / "photos.zip"))
     touch(tmp_path, "a/1.jpg")
     with pytest.raises(UserError, match=r"one class \(a\), expected at least two"):
         find_photos(str(tmp_path))

@@ -23,6 +23,8 @@ SPLIT_FOLDERS: dict[str, Split] = {
 }  # fmt: skip
 """Folder names, and values of the CSV's split column, that mean a split."""
 
+_ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
+
 
 @dataclass(frozen=True, slots=True)
 class Photo:
@@ -81,12 +83,14 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
     raw: a local path, or one in a bucket. boxes: assigned to the photos with these names. Raises UserError when `raw`
     is none of these, no image is found, there is only one class, or no box belongs to a photo.
     """
+    suffix = Path(raw).suffix.lower()
     if storage.is_dir(raw):
         found = _scan(raw)
-    elif storage.exists(raw) and Path(raw).suffix.lower() not in IMAGE_SUFFIXES:
+    elif storage.exists(raw) and suffix not in (*IMAGE_SUFFIXES, *_ARCHIVE_SUFFIXES):
         found = _read_csv(raw)
     else:
-        raise UserError("Photos", raw, "a folder of class folders or a CSV file", "Check the path.")
+        do = "Unpack it, and give its folder." if suffix in _ARCHIVE_SUFFIXES else "Check the path."
+        raise UserError("Photos", raw, "a folder of class folders or a CSV file", do)
     classes = {photo.class_name for photo in found.photos}
     if not found.photos:
         odd = f" ({found.findings[0].path}: {found.findings[0].kind.what})" if found.findings else ""
