@@ -86,10 +86,12 @@ def test_a_network_of_more_classes_than_the_data_name_is_evaluated_and_predicts(
     assert predictions.class_names == ["blue", "green", "red", "3", "4"]
 
 
-def test_fewer_test_images_are_the_first_ones(asked: Config, tmp_path: Path) -> None:
+def test_fewer_test_images_are_of_all_classes_as_those_of_an_evaluation(asked: Config, tmp_path: Path) -> None:
     whole = predict(asked, output_dir=str(tmp_path))
-    fewer = predict(asked.replace(num_test_images=4), output_dir=str(tmp_path))
-    assert fewer.names == whole.names[:4]
+    fewer = predict(asked.replace(num_test_images=3), output_dir=str(tmp_path))
+    assert fewer.names == whole.names[::3]
+    assert fewer.labels is not None
+    assert sorted(fewer.labels) == [0, 1, 2]
 
 
 def test_files_and_folders_need_one_path_only(

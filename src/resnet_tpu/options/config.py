@@ -36,7 +36,7 @@ class DataConfig:
     num_eval_images: int | None = option(
         None, "Validation images to evaluate, spread over all. Default: all.", at_least=1
     )
-    num_test_images: int | None = option(None, "Test images to predict. Default: all.", at_least=1)
+    num_test_images: int | None = option(None, "Test images to predict, spread over all. Default: all.", at_least=1)
     min_crop_area: float = option(
         0.1,
         "Smallest fraction of a training image that its random crop covers, as far as an aspect ratio of 3:4 to 4:3 "

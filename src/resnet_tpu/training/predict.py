@@ -13,6 +13,7 @@ from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.source import Source, distant, sample_of
+from resnet_tpu.data.sources.spread import spread
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig, check_config
@@ -79,6 +80,7 @@ def _predict(
     data = as_trained(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
     warn_of_seen(folders.run_of(trained.path), source, split)
+    source = spread(source, num_images)
     if not (images or output_dir) and trained.belongs_to(config.run.model_dir):
         output_dir = storage.join(config.run.model_dir, "report", split)
         storage.check_writable(output_dir, "name another folder as output_dir")  # now, not after the work
