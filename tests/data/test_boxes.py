@@ -123,9 +123,13 @@ def test_boxes_of_other_classes_in_a_picture_are_not_its_own(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "one.JPEG,0,0,1\n", "a.csv line 1: got 0, 0, 1, expected numbers for xmin, ymin, xmax, ymax"),
+        ("a.csv", "one.JPEG,0,0,1\n", "a.csv line 1: got 0, 0, 1, expected xmin, ymin, xmax, ymax as fractions"),
         ("a.csv", "name,xmin,ymin,xmax,ymax\none.JPEG,0,0,1,a\n", "a.csv line 2: got 0, 0, 1, a, expected"),
-        ("a.csv", "one.JPEG,0,0,100,200\n", "a.csv line 1: got 0, 0, 100, 200, expected"),  # pixel coordinates
+        (
+            "a.csv",
+            "one.JPEG,0,0,100,200\n",
+            "a.csv line 1: got 0, 0, 100, 200, expected xmin, ymin, xmax, ymax as fractions",
+        ),  # pixels
         ("a.csv", "one.JPEG,0,nan,1,1\n", "a.csv line 1: got 0, nan, 1, 1, expected"),
         ("a.csv", "", "which has no boxes"),
         ("a.xml", "<annotation><object><bndbox/></object></annotation>", "a.xml: got None of None"),

@@ -113,5 +113,7 @@ def _box(where: str, sides: Iterable[str]) -> Box:
         is_sound = False
         xmin = ymin = xmax = ymax = 0.0
     if not is_sound:
-        raise UserError(where, ", ".join(sides), "numbers for xmin, ymin, xmax, ymax", "Correct the box.")
+        raise UserError(
+            where, ", ".join(sides), "xmin, ymin, xmax, ymax as fractions of the image, 0 to 1", "Correct it."
+        )
     return Box(min(xmin, xmax), min(ymin, ymax), max(xmin, xmax), max(ymin, ymax))
