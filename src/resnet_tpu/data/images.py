@@ -106,7 +106,10 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
     image = open_image(data)
     kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG followed by previews, as phones write
     notes = [] if name.lower().endswith(_SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
-    if kind == "JPEG" and image.mode in ("RGB", "L") and (header := jpeg.read_header(data)):
+    header = jpeg.read_header(data) if kind == "JPEG" else None
+    if kind == "JPEG" and (scans := jpeg.too_many_scans(data, header)):
+        raise BadImageError(Kind.UNSUPPORTED, f"{scans} scans")
+    if image.mode in ("RGB", "L") and header:
         if (header.width, header.height) != image.size:
             raise BadImageError(Kind.UNREADABLE, "its header gives another size")
         return _clean_jpeg(data, header, image, notes, limits)

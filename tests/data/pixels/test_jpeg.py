@@ -11,7 +11,7 @@ from PIL import Image
 from resnet_tpu.data.images import BadImageError, clean_image
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels import jpeg, native
-from resnet_tpu.data.pixels.decode import MAX_SCANS, DecodeError, TooLargeError, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, decode, eval_image, train_image
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.options.config import Config
 
@@ -181,10 +181,12 @@ def test_sizes_beyond_the_bound_are_refused_before_decoding() -> None:
 def test_scans_without_end_are_refused() -> None:
     progressive = picture(60, 80, progressive=True)
     last = progressive.rindex(SCAN)
-    again = progressive[:last] + progressive[last:-2] * MAX_SCANS + b"\xff\xd9"
+    again = progressive[:last] + progressive[last:-2] * jpeg.MAX_SCANS + b"\xff\xd9"
     for attempt in (decode, pixels):
         with pytest.raises(TooLargeError, match=r"a JPEG of \d+ scans"):
             attempt(again)
+    with pytest.raises(BadImageError, match=r"\d+ scans"):
+        clean_image(again, "a.jpg")
 
 
 @pytest.mark.parametrize("sampling", [0x14, 0x24, 0x42])

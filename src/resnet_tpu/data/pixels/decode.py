@@ -37,9 +37,6 @@ MAX_PIXELS = 178_956_970
 Preprocessing = Literal["tf", "pil"]
 """Whose pixels: the original program's, or Pillow's, on which PyTorch's networks were trained."""
 
-MAX_SCANS = 200
-"""The most scans of a progressive JPEG. Real ones have about ten; each takes the time of a pass over all pixels."""
-
 
 class DecodeError(UserError):
     """An image that cannot be decoded."""
@@ -196,8 +193,8 @@ def _check_work(encoded: bytes, header: jpeg.Header | None, max_pixels: int) -> 
     """Raises TooLargeError for a JPEG of too many pixels or scans."""
     if header:
         _check_pixels(header.height, header.width, max_pixels)
-    if not (header and header.unit_rows) and (scans := jpeg.count_scans(encoded)) > MAX_SCANS:
-        raise TooLargeError("Image", f"a JPEG of {scans} scans", f"at most {MAX_SCANS}", _DO)
+    if scans := jpeg.too_many_scans(encoded, header):
+        raise TooLargeError("Image", f"a JPEG of {scans} scans", f"at most {jpeg.MAX_SCANS}", _DO)
 
 
 def _check_pixels(height: int, width: int, max_pixels: int, when: str = "") -> None:

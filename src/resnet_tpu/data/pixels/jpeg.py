@@ -10,6 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import simplejpeg
 
+MAX_SCANS = 200
+"""The most scans of a progressive JPEG. Real ones have about ten; each takes the time of a pass over all pixels."""
+
 START = b"\xff\xd8"
 SCAN = b"\xff\xda"
 _END = b"\xff\xd9"
@@ -42,6 +45,12 @@ def read_header(encoded: bytes) -> Header | None:
         return None
     header = _follow_markers(encoded)
     return header if header and (header.height, header.width) == (height, width) else None
+
+
+def too_many_scans(encoded: bytes, header: Header | None) -> int:
+    """The number of scans of a JPEG that has more than `MAX_SCANS`; else 0. header: None if it cannot be read."""
+    count = 0 if header and header.unit_rows else count_scans(encoded)
+    return count if count > MAX_SCANS else 0
 
 
 def count_scans(encoded: bytes) -> int:
