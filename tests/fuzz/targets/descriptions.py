@@ -49,8 +49,7 @@ def _read_manifest(folder: str) -> None:
 
 def _read_options(folder: str) -> None:
     found = read_run(folder)
-    assert found is not None
-    config, _ = merge(Config(), [found])
+    config, _ = merge(Config(), [found] if found else [])  # none where the file holds no option
     written = json.loads(json.dumps(config.flat()))
     assert Config().replace(**written) == config
 
