@@ -113,9 +113,10 @@ def _host_of(options: PlanOptions, config: "Config") -> "Host | None":
     from resnet_tpu.performance.plan.feeding import Host
 
     if options.host_images_per_sec is None:
-        if options.host_mb_per_sec is not None:
-            expected, do = "host_images_per_sec as well", "Measure it there, with `resnet-tpu bench input`."
-            raise UserError("--host_mb_per_sec", f"{options.host_mb_per_sec:g} alone", expected, do)
+        for name, value in {"host_mb_per_sec": options.host_mb_per_sec, "image_kb": options.image_kb}.items():
+            if value is not None:
+                expected, do = "host_images_per_sec as well", "Measure it there, with `resnet-tpu bench input`."
+                raise UserError(f"--{name}", f"{value:g} alone", expected, do)
         return None
     given = {"image_kb": options.image_kb, "workers": config.data.num_parallel_calls}
     known = {name: value for name, value in given.items() if value is not None}

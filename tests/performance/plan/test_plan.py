@@ -65,8 +65,9 @@ def test_where_devices_wait_the_least_that_ends_it_is_advised(decoded: float, re
     assert any(advice in text for text in advise(dataclasses.replace(plan, host=host)))
 
 
-def test_host_mb_per_sec_requires_host_images_per_sec(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "--recipe=v5e-8", "--host_mb_per_sec=100"]) == 2
+@pytest.mark.parametrize("alone", ["--host_mb_per_sec=100", "--image_kb=100"])
+def test_what_a_host_reads_requires_what_it_decodes(alone: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--recipe=v5e-8", alone]) == 2
     assert "host_images_per_sec as well" in capsys.readouterr().err
 
 
