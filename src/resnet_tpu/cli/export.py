@@ -7,6 +7,7 @@ from typing import Literal
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group, OtherName
 from resnet_tpu.cli.run_options import IN_TRAINING, configure, options_of_runs
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
@@ -24,9 +25,10 @@ class ExportOptions:
         "when images are named, and for int8.",
     )
     split: Literal["test", "validation", "train"] | None = option(
-        None, "Images of data_dir to compare on. Default: test, or validation where there is no test."
+        None,
+        "Images of data_dir to compare on if none are named. Default: test, or validation where there is no test.",
     )
-    verify_images: int = option(500, "Number of images of that split to compare on, at most.", at_least=1)
+    verify_images: int = option(500, "Most images to compare on.", at_least=1)
 
 
 @Command(
@@ -66,9 +68,13 @@ def export(given: Given) -> None:
     from resnet_tpu.serving.export.verify import comparisons_table, files_table, open_expected, verify
 
     check_export(config.eval)
+    verifies = options.verify or images or "int8" in chosen_forms(config.eval)
+    for name in ("split", "verify_images"):
+        if not verifies and (value := given.values.get(name)) is not None:
+            raise UserError(name, value, "it only with --verify", "Add --verify, or leave it out.")
     with hosts.connected(config.run):
         expected = None
-        if options.verify or images or "int8" in chosen_forms(config.eval):  # reports missing data before the export
+        if verifies:  # reports missing data before the export
             expected = open_expected(config, images, split=options.split, num_images=options.verify_images)
         bundle = open_bundle(export_run(config, expected and expected.trained))
     console = make_console()

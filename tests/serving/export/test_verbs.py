@@ -55,6 +55,14 @@ def test_export_shows_files_and_how_the_forms_compare(
     assert open_bundle(path).name == "resnet"
 
 
+@pytest.mark.parametrize("option", ["--split=validation", "--verify_images=40"])
+def test_what_to_compare_on_requires_a_comparison(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["export", "run", str(tmp_path / "exported"), "--forms=stablehlo", option]) == 2
+    assert "expected it only with --verify. Add --verify, or leave it out." in capsys.readouterr().err
+
+
 def test_export_compares_on_a_split(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
