@@ -6,6 +6,7 @@ from typing import TypeVar
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group, Menu
 from resnet_tpu.cli.dawnbench import dawnbench
 from resnet_tpu.cli.run_options import configure
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import Option
 
@@ -88,7 +89,10 @@ def bench_step(given: Given) -> None:
     from resnet_tpu.performance.bench.step import StepBenchOptions
     from resnet_tpu.performance.bench.step import bench_step as measure
 
-    measure(given.values["where"], given.fill(StepBenchOptions), _typed("step", given))
+    options = given.fill(StepBenchOptions)
+    if options.check and (more := [name for name in given.values if name not in ("where", "check", "quick")]):
+        raise UserError("--check", ", ".join(more), "CASES alone", "Leave the rest out: nothing is measured.")
+    measure(given.values["where"], options, _typed("step", given))
 
 
 @Command(

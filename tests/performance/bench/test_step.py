@@ -86,6 +86,11 @@ def test_a_gpu_peer_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys:
         assert f"got {other}, expected some of torch, " in capsys.readouterr().err
 
 
+def test_a_check_takes_no_options_of_measurements(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "step", "--check", "--precisions=bfloat16", "--output=step.json"]) == 2
+    assert "--check: got precisions, output, expected CASES alone." in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_alone_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "step.json"
