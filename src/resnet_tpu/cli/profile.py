@@ -89,6 +89,8 @@ def profile_input(given: Given) -> None:
 def profile_train(given: Given) -> None:
     """Trace a few training steps for TensorBoard, and sum up where their time goes."""
     options = given.fill(TrainOptions)
+    if options.trace and (more := [name for name in given.values if name not in ("trace", "format")]):
+        raise UserError("--trace", ", ".join(more), "--format alone", "Leave the rest out: nothing is trained.")
     config = configure_like(given.values.get("model_dir", ""), given.values)
 
     from resnet_tpu.performance.profiling import report, training

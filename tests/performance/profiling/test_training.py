@@ -42,6 +42,11 @@ def profile(traced: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
+def test_a_trace_that_is_read_takes_no_options_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "train", "--trace=runs/flowers", "--steps=50"]) == 2
+    assert "--trace: got steps, expected --format alone." in capsys.readouterr().err
+
+
 def test_the_trace_holds_the_steps_asked_for_and_nothing_else_is_left(traced: Path) -> None:
     trace = read_trace(find_trace(str(traced)))
     assert {len(trace.steps), len(trace.input_waits), len(trace.device_waits)} == {STEPS}
