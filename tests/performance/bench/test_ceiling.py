@@ -94,6 +94,11 @@ def test_ceiling_with_peers_or_variants_is_refused(other: str, capsys: pytest.Ca
     assert "ceiling: got peers or variants as well, expected neither." in capsys.readouterr().err
 
 
+def test_ceiling_measures_several_numbers_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "input", "--ceiling", "--num_parallel_calls=4"]) == 2
+    assert "num_parallel_calls: got 4 with ceiling, expected nothing" in capsys.readouterr().err
+
+
 def test_without_the_library_nothing_can_be_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.compare import Contender
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
@@ -45,10 +45,14 @@ class Run(NamedTuple):
 def bench_ceiling(where: str, config: Config, options: InputBenchOptions, command: Sequence[str]) -> None:
     """Measures the input with few and many workers, with and without a decoder, and shows what more cores would give.
 
-    As `bench_input`. Raises UserError without the library in C, and with options for peers or variants.
+    As `bench_input`. Raises UserError without the library in C, and with options for peers or variants, or with those
+    of which it measures several values.
     """
     if options.peers or options.variants:
         raise UserError("ceiling", "peers or variants as well", "neither", "Leave them out.")
+    for name in ("num_parallel_calls", "input_workers", "input_pipeline"):
+        if (value := getattr(config.data, name)) != OPTIONS[name].default:
+            raise UserError(name, f"{value} with ceiling", "nothing, as it measures several", "Leave one of them out.")
     check_stub("ceiling")
     options = options.resolved()
     numbers = [1] if options.quick else sorted({1, 2, 8, num_cores()})
