@@ -376,7 +376,7 @@ def test_what_is_asked_for_twice_is_done_once() -> None:
     assert experiment(levels=None, density=20, seeds=0) == experiment(levels=None, density="20", seeds="0")
     twice = experiment(retrain="lr_rewinding,lr_rewinding", seeds="1,0,1")
     assert (twice.retrains(), twice.seed_numbers()) == (["lr_rewinding"], [1, 0])
-    assert len(plan_levels("prune_all_to_global", density="50,50", levels=None, rate=0.2)) == 1
+    assert len(plan_levels("prune_all_to_global", density="50,50", levels=None, rate=None)) == 1
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from resnet_tpu.pruning.start import start_with
 def test_a_density_is_reached_at_once_whatever_the_method_counts() -> None:
     methods = {"prune_all_to_global": "80", "prune_to_global": "20", "prune_global": "20"}
     for method, number in methods.items():
-        (level,) = plan_levels(method, density="80", levels=None, rate=0.2)
+        (level,) = plan_levels(method, density="80", levels=None, rate=None)
         assert level == Level("density_80", f"{method}_{number}", None)
 
 
@@ -24,7 +24,7 @@ def test_levels_follow_each_other() -> None:
 
 
 def test_levels_of_a_table_do_not_follow_each_other() -> None:
-    found = plan_levels("prune_resnet56_A", density="", levels=2, rate=0.2)
+    found = plan_levels("prune_resnet56_A", density="", levels=2, rate=None)
     assert found == [Level(f"level_0{number}", f"prune_resnet56_A_{number}", None) for number in (1, 2)]
 
 
@@ -38,7 +38,20 @@ def test_levels_of_a_table_do_not_follow_each_other() -> None:
 )
 def test_invalid_densities_are_refused(method: str, density: str, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        plan_levels(method, density=density, levels=None, rate=0.2)
+        plan_levels(method, density=density, levels=None, rate=None)
+
+
+@pytest.mark.parametrize(
+    ("method", "density", "message"),
+    [
+        ("prune_all_to_global", "50", "density and rate: got 50 and 0.3, expected one of them."),
+        ("prune_all_to_global_80", "", "method: got prune_all_to_global_80, expected one that takes a density."),
+        ("prune_resnet56_A", "", "rate: got 0.3, expected none with prune_resnet56_A"),
+    ],
+)
+def test_a_rate_without_levels_that_follow_each_other_is_refused(method: str, density: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        plan_levels(method, density=density, levels=None, rate=0.3)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ _BY_SPARSITY = ("prune_to_global",)
 _BY_SHARE = ("prune_global", "zprune_global")
 _TABLES = re.compile(r"prune_\w+_[AB]")
 DEFAULT_LEVELS = 1
+DEFAULT_RATE = 0.2
 ITERATIVE = "level_"
 """Prefix of the names of levels that follow each other or belong to a table of filters."""
 
@@ -27,31 +28,36 @@ class Level:
     follows: "Level | None"
 
 
-def plan_levels(method: str, *, density: str, levels: int | None, rate: float) -> list[Level]:
+def plan_levels(method: str, *, density: str, levels: int | None, rate: float | None) -> list[Level]:
     """What `prune` does, from the densest level on.
 
     method: a full name such as `prune_all_to_global_20` is one level. A name without its number is completed: by
     `density`, percentages such as `80,64`, each cut from the unpruned network (one-shot); or by `levels`, each of which
-    removes the fraction `rate` of what the one before left (iterative). A table of filters (`prune_resnet56_A`) has
-    `levels` of its own, each cut from the unpruned network.
+    removes the fraction `rate` (None: 0.2) of what the one before left (iterative). A table of filters
+    (`prune_resnet56_A`) has `levels` of its own, each cut from the unpruned network.
     Raises UserError for an unknown method, a density outside (0, 100], a rate outside (0, 1), or numbers given twice.
     """
     if density and levels:
         raise UserError("density and levels", f"{density} and {levels}", "one of them", "Leave one out.")
-    if not 0 < rate < 1:
+    if rate is not None and not 0 < rate < 1:
         raise UserError("rate", rate, "more than 0 and less than 1", "Change the value.")
+    if density and rate is not None:
+        raise UserError("density and rate", f"{density} and {rate:g}", "one of them", "Leave one out.")
     if _TABLES.fullmatch(method) and not density:
+        if rate is not None:
+            raise UserError("rate", rate, f"none with {method}, whose table says what to remove", "Leave it out.")
         numbers = range(1, (levels or DEFAULT_LEVELS) + 1)
         return [_level(f"{ITERATIVE}{number:02d}", f"{method}_{number}", None) for number in numbers]
     if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
-        if density or levels:
+        if density or levels or rate is not None:
             find_method(method)  # an unknown method gets the error that says so
-            do = f"Leave density and levels out, or choose one of {', '.join(_BY_DENSITY)}."
+            do = f"Leave density, levels and rate out, or choose one of {', '.join(_BY_DENSITY)}."
             raise UserError("method", method, "one that takes a density", do)
         return [_level(method, method, None)]
     if density:
         percents = sorted({_percent(text) for text in density.split(",")}, reverse=True)
         return [_level(f"density_{percent:g}", _complete(method, percent / 100, None), None) for percent in percents]
+    rate = DEFAULT_RATE if rate is None else rate
     found: list[Level] = []
     for number in range(1, (levels or DEFAULT_LEVELS) + 1):
         follows = found[-1] if found else None

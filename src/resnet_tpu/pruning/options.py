@@ -6,6 +6,7 @@ from typing import Literal
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import Length, convert_fields, numbers_in, option
+from resnet_tpu.pruning.levels import DEFAULT_RATE
 from resnet_tpu.pruning.retrain import RETRAININGS
 
 COMPUTING = {
@@ -39,7 +40,9 @@ class Experiment:
         "Number of levels of iterative pruning: each prunes what the re-training of the level before left.",
         at_least=1,
     )
-    rate: float = option(0.2, "Fraction of the weights left that each of the levels removes.", at_least=0)
+    rate: float | None = option(
+        None, f"Fraction of the weights left that each of the levels removes. Default: {DEFAULT_RATE}.", at_least=0
+    )
     retrain: str = option("lr_rewinding", f"How to re-train: one or several of {', '.join(RETRAININGS)}.")
     rewind_to: Length | None = option(
         None,
