@@ -116,6 +116,7 @@ def test_the_averages_of_a_run_are_used_where_it_says_so(wanted: bool, tmp_path:
     [
         ("resnet51", r"got resnet51, which does not exist, expected .*resnet-tpu models.*Did you mean resnet50"),
         ("nowhere.pth", "got nowhere.pth, which does not exist, expected"),
+        ("", "Weights: got nothing, expected"),  # as `follow_weights` of options that start from no weights
         ("hf:tiny", "got tiny, expected a repository, OWNER/NAME"),
     ],
 )

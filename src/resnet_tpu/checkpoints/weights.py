@@ -143,7 +143,8 @@ def _no_weights(path: str) -> UserError:
     folder, _, name = path.rpartition("/")
     if not storage.exists(path):
         hint = nearest(name, [*storage.list_dir(folder or "."), *([] if folder else pretrained.PRETRAINED)])
-        return UserError("Weights", f"{path}, which does not exist", _EXPECTED, f"Check the path.{hint}")
+        got = f"{path}, which does not exist" if path else "nothing"
+        return UserError("Weights", got, _EXPECTED, f"Check the path.{hint}")
     names = storage.list_dir(path)
     if any(_PART.fullmatch(part) for part in (name, *names)):
         do = "Save them as one .safetensors file."
