@@ -13,7 +13,7 @@ def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBa
     batch: `image` [n, s, s, 3], `label` int32 [n]. Adds `partner` int32 [n], the label of the other image, and
     `fraction` float32 [n], the share of the image's own label in the target. One fraction is drawn for the batch, from
     Beta(alpha, alpha); if both mixup_alpha and cutmix_alpha are set, a coin flip decides between the two.
-    Sources: mixup arXiv:1710.09412, equation 1; cutmix arXiv:1905.04899, equations 1 and 2.
+    Sources: mixup arXiv:1710.09412, section 2; cutmix arXiv:1905.04899, equations 1 and 2.
     """
     coin, draw, centre = jax.random.split(key, 3)
     image = batch["image"]
