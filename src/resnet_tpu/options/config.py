@@ -108,8 +108,8 @@ class DataConfig:
     )
     cache_folder: FilePath = option(
         "",
-        "Folder on this machine that keeps what is read of TFRecords in a bucket. Default: below ~/.cache, if the "
-        "data fill at most half of the free space there. 'none': keep nothing and read from the bucket every time.",
+        "Folder on this machine that keeps what is read of TFRecords in a bucket, if the data fill at most half of "
+        "the free space there. Default: below ~/.cache. 'none': keep nothing and read from the bucket every time.",
     )
     data_order: Literal["auto", "records", "pieces"] = option(
         "auto",
@@ -236,7 +236,8 @@ class ModelConfig:
     )
     dropblock_keep_prob: float | None = option(
         None,
-        "Fraction of activations that DropBlock keeps at the end of the training. It starts at 1 and falls to this.",
+        "Fraction of activations that DropBlock keeps in group 4 at the end of the training; each group before drops a "
+        "quarter as much. It starts at 1 and falls to this.",
         at_least=0,
     )
     dropblock_size: int = option(
@@ -253,7 +254,9 @@ class ModelConfig:
         "same", "Padding of the stem's max-pool. same: uneven, as in TensorFlow. symmetric: as in PyTorch."
     )
     project_first_group: bool = option(
-        True, "Whether the first group's shortcut is a projection in depths 18 and 34 too; PyTorch's has none."
+        True,
+        "Whether the first group's shortcut is a projection in depths 18 and 34 and the CIFAR networks too; PyTorch's "
+        "has none.",
     )
     mean_rgb: Rgb = option(
         (0.485, 0.456, 0.406), "Mean that is subtracted from the images, of colours from 0 to 1. Default: ImageNet's."

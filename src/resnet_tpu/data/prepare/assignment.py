@@ -32,7 +32,7 @@ class Assignment:
 def assign(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping[Split, int | None]) -> Assignment:
     """Decides labels (from 1, in the byte order of class names), splits, order and shards.
 
-    num_shards: None for a number that gives files of about 100 MB.
+    num_shards: None for one per 100 MB, or one per 128 images up to 16 if that is more.
     """
     photos = found.photos
     class_names = class_names_of(photos)

@@ -49,7 +49,10 @@ class PrepareOptions:
     )
     seed: int = option(SPLIT_SEED, "Decides who is in which split, and the order of training images.", at_least=0)
     train_shards: int | None = option(
-        None, "Files of training records. Default: of about 100 MB each.", at_least=1, at_most=_MOST_SHARDS
+        None,
+        "Files of training records. Default: one per 100 MB, or one per 128 images up to 16 if that is more.",
+        at_least=1,
+        at_most=_MOST_SHARDS,
     )
     validation_shards: int | None = option(
         None, "Files of validation records. Default: as above.", at_least=1, at_most=_MOST_SHARDS
