@@ -20,6 +20,7 @@ from resnet_tpu.options.config import Config
         ({"stddev_rgb": "0.2,0,0.2"}, "stddev_rgb: got (0.2, 0.0, 0.2), expected three numbers above 0 and at most 1."),
         ({"stddev_rgb": "58,57,57"}, "stddev_rgb: got (58.0, 57.0, 57.0), expected three numbers above 0 and at most"),
         ({"mean_rgb": "123.7,116.3,103.5"}, "mean_rgb: got (123.7, 116.3, 103.5), expected three numbers from 0 to 1."),
+        ({"stem": "imagenet", "resnet_depth": 20}, "stem: got imagenet at resnet_depth 20, expected small, the only"),
         ({"label_smoothing": 1}, "label_smoothing: got 1.0, expected less than 1."),
         ({"moving_average_decay": 1, "bn_momentum": 0}, "moving_average_decay: got 1.0, expected less than 1."),
         (

@@ -3,6 +3,7 @@
 import math
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.architecture import CIFAR_DEPTHS
 from resnet_tpu.options.config import Config, DataConfig, ModelConfig, OptimizerConfig, epoch_boundaries
 from resnet_tpu.options.network import resolve_architecture
 
@@ -15,6 +16,7 @@ def check(config: Config) -> None:
     resolve_architecture(config.model, image_size=config.data.image_size)
     _check_images(config.data)
     _check_input(config.data)
+    _check_stem(config.model)
     _check_colours(config.model)
     _check_optimizer(config.optimizer)
     _check_average(config)
@@ -27,6 +29,13 @@ def _check_images(data: DataConfig) -> None:
         if value is not None and data.augment_name != "randaugment":
             got = f"{value} with augment_name {data.augment_name or 'null'}"
             raise UserError(name, got, "augment_name randaugment", f"Set augment_name=randaugment or {name}=null.")
+
+
+def _check_stem(model: ModelConfig) -> None:
+    """Not where a network is made: a run that was begun with such options can still be read."""
+    if model.stem == "imagenet" and model.resnet_depth in CIFAR_DEPTHS:
+        got, expected = f"imagenet at resnet_depth {model.resnet_depth}", "small, the only one of the CIFAR networks"
+        raise UserError("stem", got, expected, "Set stem=auto, or choose another depth.")
 
 
 def _check_colours(model: ModelConfig) -> None:

@@ -185,7 +185,8 @@ class ModelConfig:
     stem: Literal["auto", "imagenet", "small"] = option(
         "auto",
         "First layers of the network. imagenet: a 7x7 convolution of stride 2 and a max-pool. small: a 3x3 "
-        "convolution of stride 1, no pool. auto: small for images under 64 px.",
+        "convolution of stride 1, no pool. auto: small for images under 64 px, and in the CIFAR networks, which "
+        "have no other.",
     )
     precision: Literal["bfloat16", "float32"] = option(
         "bfloat16", "Type of activations and of the arithmetic of convolutions. Parameters are always float32."
