@@ -38,11 +38,12 @@ def prune_run(
     """Prunes the training in `model_dir` and re-trains it, for each seed, re-training and level; resumes if stopped.
 
     The phases are in `output_dir/seed_<n>/<retrain>/<level>/`. For a seed other than that of `model_dir`, the unpruned
-    network is trained first, in `output_dir/seed_<n>/unpruned/`. computing: overrides of the training's options that
-    change where and how it is computed, not what: `data_dir` for images that have moved, `precision`, `kernels`,
-    `num_cores`, and those for several processes, all of which must make the same call. Returns the outcome of every
-    phase. Raises UserError for options that do not fit, also to what is in `output_dir` already, and when the rewind
-    step has no checkpoint.
+    network is trained first, in `output_dir/seed_<n>/unpruned/`. A training that has not come to its end is continued
+    first, that in `model_dir` too. computing: overrides of the training's options that change where and how it is
+    computed, not what: `data_dir` for images that have moved, `precision`, `kernels`, `num_cores`, and those for
+    several processes, all of which must make the same call. Returns the outcomes, for each seed that of the unpruned
+    network before those of its phases. Raises UserError for options that do not fit, also to what is in `output_dir`
+    already, and when the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     check_kind("asked", asked, Experiment, "Make one: Experiment(density='20').")

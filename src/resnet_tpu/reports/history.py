@@ -49,7 +49,7 @@ class History:
         return columns.to_dataframe({name: self[name] for name in self.columns})
 
     def draw(self) -> "Picture":
-        """Accuracy, loss and learning rate by step. Raises UserError where none was measured."""
+        """Accuracy, loss and learning rate by step, a Matplotlib figure. Raises UserError where none was measured."""
         from resnet_tpu.reports.curves import draw_training  # matplotlib takes a while to load
 
         return draw_training(self._rows)

@@ -88,7 +88,7 @@ class Predictions:
         return columns.to_dataframe({**self._columns(), **every})
 
     def draw_confusion(self) -> "Picture":
-        """Draws how many labelled images of each class were predicted as which class."""
+        """Draws how many labelled images of each class were predicted as which class, in a Matplotlib figure."""
         from resnet_tpu.reports.pictures import draw_confusion  # matplotlib takes a while to load
 
         return draw_confusion(confusion_matrix(self), self.class_names)

@@ -53,12 +53,12 @@ def predict(
     top_k: int = 5,
     output_dir: GivenPath = "",
 ) -> Predictions:
-    """Predicts image files and folders, or a split of the data, and prints the result to stdout.
+    """Predicts image files and folders or, if none are named, a split of the data, and prints the result to stdout.
 
     config: the options of the training, as in `load_model(model_dir).config`, for the images are cropped as it says.
     The network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
-    and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`.
-    Raises UserError.
+    and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`,
+    unless `model_dir` is a checkpoint. top_k: how many classes to print for each image. Raises UserError.
     """
     check_config(config)
     if output_format not in (known := get_args(Format)):

@@ -16,8 +16,8 @@ DIGIT_PX = 32
 def write_digits(folder: GivenPath) -> None:
     """Writes the 1,797 scanned digits of scikit-learn as JPEG files, `folder/<digit>/<number>.jpg`.
 
-    Source: UCI, Optical Recognition of Handwritten Digits. Raises UserError without scikit-learn, and when `folder`
-    holds anything else.
+    They are enlarged from 8 x 8 to 32 x 32 pixels, black on white. Source: UCI, Optical Recognition of Handwritten
+    Digits. Raises UserError without scikit-learn, and when `folder` is in a bucket or holds anything else.
     """
     folder = expand_home(folder)
     if storage.is_remote(folder):

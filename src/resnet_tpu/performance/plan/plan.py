@@ -124,6 +124,8 @@ def plan(
 ) -> Plan:
     """Compiles the steps that `mode` asks for, for the slice, and puts the compiler's estimates together.
 
+    price_per_chip_hour: for the cost of the run. host: what each machine gives, so that waiting for images counts;
+    None: as much as the devices take.
     search: also look for the largest training batch that fits.
     fast: compile for four chips of the generation with as many images on each; transfers are those of the whole slice.
     Takes minutes: see `compile_step`. Raises UserError for options that do not fit together, a batch that does not

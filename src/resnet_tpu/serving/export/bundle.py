@@ -264,9 +264,10 @@ def load_classifier(
 ) -> Classifier:
     """The network of the bundle, ready to run.
 
-    form: by default ONNX Runtime on a CPU, if the bundle has its form and it is installed, else StableHLO through XLA.
-    num_threads: for ONNX Runtime; default: all cores. XLA always takes all cores. Raises UserError for a form that the
-    bundle does not have, whose package is missing, or whose file is damaged.
+    form: by default ONNX Runtime on a CPU, if the bundle has its form and it is installed, else StableHLO through XLA;
+    int8 only where it has neither. num_threads: for ONNX Runtime; default: all cores. XLA always takes all cores.
+    Raises UserError for a form that the bundle does not have, whose package is missing, or whose file is damaged, and
+    for `savedmodel`, which TensorFlow Serving runs.
     """
     check_kind("bundle", bundle, Bundle, "Open it first: open_bundle(PATH).")
     form = form or default_form(bundle)
