@@ -29,7 +29,7 @@ MASKED = ("params", "momentum")
 
 def experiment(**changes: Any) -> Experiment:
     options: dict[str, Any] = {
-        "method": "prune_all_to_global", "density": "", "levels": 2, "rate": 0.2, "retrain": "weight_rewinding",
+        "method": "prune_all_to_global", "density": "", "levels": 2, "rate": None, "retrain": "weight_rewinding",
         "rewind_to": EARLY, "retrain_epochs": None, "seeds": "", "rewind_optimizer": "restore",
     }  # fmt: skip
     return Experiment(**(options | changes))
