@@ -312,8 +312,7 @@ def write_safetensors(
     metadata = {"format": "pt", _OWN_KEY: told, _CHECKSUM_KEY: _checksum(told, named)}
     data = safetensors.numpy.save(named, metadata)
     storage.make_dir(storage.parent_of(path))
-    with storage.write_whole(path) as file:
-        file.write(data)
+    storage.write_bytes(path, data)
 
 
 def _check_writable(network: Network) -> None:

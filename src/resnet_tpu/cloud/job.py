@@ -137,8 +137,7 @@ def stage(job: Job, package: str) -> None:
     """Copies a wheel on this machine to where the job takes it from. Nothing to do for other packages."""
     if not _is_local_wheel(package):
         return
-    with storage.open_read(package) as wheel, storage.write_whole(job.package) as copy:
-        copy.write(wheel.read())
+    storage.write_bytes(job.package, storage.read_bytes(package))
 
 
 def _check_training(config: Config, rented: Slice) -> None:

@@ -112,8 +112,7 @@ class _RemoteFile:
         self._content.write(data)
 
     def flush(self) -> None:
-        with storage.write_whole(self._path) as file:
-            file.write(self._content.getvalue())
+        storage.write_bytes(self._path, self._content.getvalue())
 
     def close(self) -> None:
         self.flush()

@@ -63,8 +63,7 @@ def write_png(figure: Figure, path: str) -> None:
     """Writes `figure` as PNG, whole or not at all, into a folder that is made where it does not exist."""
     png = to_png(figure)
     storage.make_dir(storage.parent_of(path))
-    with storage.write_whole(path) as file:
-        file.write(png)
+    storage.write_bytes(path, png)
 
 
 def add_title(figure: Figure, title: str) -> None:

@@ -31,6 +31,7 @@ from resnet_tpu.storage.writing import (
     make_dir,
     naming_full,
     reserved,
+    write_bytes,
     write_text,
     write_whole,
 )
@@ -39,6 +40,6 @@ __all__ = [
     "BLOCK", "Entry", "absolute", "append_text", "cache_dir", "check_file", "check_reachable", "check_room",
     "check_writable", "entries_in", "exists", "file_state", "files_below", "folder_aside", "is_dir", "is_remote",
     "join", "list_dir", "make_dir", "move", "naming_full", "open_read", "parent_of", "read_bytes", "read_names",
-    "read_range", "read_ranges", "read_text", "remove", "remove_dir", "reserved", "states_in", "write_text",
-    "write_whole",
+    "read_range", "read_ranges", "read_text", "remove", "remove_dir", "reserved", "states_in", "write_bytes",
+    "write_text", "write_whole",
 ]  # fmt: skip

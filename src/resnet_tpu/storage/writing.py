@@ -217,10 +217,15 @@ def _delete_unless_locked(folder: str) -> None:
             shutil.rmtree(folder)
 
 
+def write_bytes(path: str, data: bytes) -> None:
+    """Writes a file whole or not at all."""
+    with write_whole(path) as file:
+        file.write(data)
+
+
 def write_text(path: str, text: str) -> None:
     """Writes a UTF-8 text file whole or not at all; bytes that are not text, as in file names, are escaped."""
-    with write_whole(path) as file:
-        file.write(text.encode(errors="backslashreplace"))
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def append_text(path: str, text: str) -> None:

@@ -95,8 +95,7 @@ def publish(folder: str, model_dir: str) -> str:
     target = storage.join(model_dir, FOLDER, source.name)
     storage.make_dir(target)
     for file in source.iterdir():
-        with storage.write_whole(storage.join(target, file.name)) as copy:
-            copy.write(file.read_bytes())
+        storage.write_bytes(storage.join(target, file.name), file.read_bytes())
         file.unlink()
     source.rmdir()
     return target

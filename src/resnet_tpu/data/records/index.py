@@ -56,8 +56,7 @@ def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> Non
     for candidate in sorted(candidates, key=storage.is_remote, reverse=True) if with_file else candidates:
         with contextlib.suppress(OSError, UserError):
             storage.make_dir(os.path.dirname(candidate))  # noqa: PTH120
-            with storage.write_whole(candidate) as file:
-                file.write(data)
+            storage.write_bytes(candidate, data)
             return
 
 

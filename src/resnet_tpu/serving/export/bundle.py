@@ -223,8 +223,7 @@ def _write_files(
     def write(name: str, content: bytes) -> None:
         path = storage.join(folder, name)
         storage.make_dir(storage.parent_of(path))
-        with storage.write_whole(path) as file:
-            file.write(content)
+        storage.write_bytes(path, content)
         files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     write(LABELS, "".join(f"{name}\n" for name in description["class_names"]).encode())
