@@ -5,7 +5,6 @@ import itertools
 import math
 import os
 import re
-import struct
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ from tensorboardX.proto import event_pb2, summary_pb2, types_pb2
 from tensorboardX.record_writer import register_writer_factory
 
 from resnet_tpu import storage
-from resnet_tpu.data.records.tfrecord import RecordError, masked_crc, read_records
+from resnet_tpu.data.records.index import HEADER
+from resnet_tpu.data.records.tfrecord import OVERHEAD, RecordError, header_length, read_records
 from resnet_tpu.errors import UserError
 
 # The classes in these modules are made at run time; type checkers do not see them.
@@ -25,7 +25,6 @@ _events: Any = event_pb2
 _summaries: Any = summary_pb2
 _types: Any = types_pb2
 
-_RECORD_OVERHEAD = 16  # length, its checksum, and the checksum of the payload
 _FILE_NUMBER = itertools.count()
 _DATED = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
 
@@ -158,7 +157,7 @@ def _read_file(path: str) -> Iterator[Any]:
     try:
         for payload in read_records(path):
             yield _events.Event.FromString(payload)
-            offset += len(payload) + _RECORD_OVERHEAD
+            offset += len(payload) + OVERHEAD
     except RecordError as error:
         if not _is_cut_off(path, error.offset):
             raise _damaged(path, error.offset, str(error.got), error.expected) from None
@@ -175,10 +174,10 @@ def _is_cut_off(path: str, offset: int) -> bool:
     with storage.open_read(path) as file:
         file.seek(offset)
         rest = file.read()
-    if len(rest) < 12:
+    if len(rest) < HEADER.size:
         return True
-    length, checksum = struct.unpack("<QI", rest[:12])
-    return checksum == masked_crc(rest[:8]) and len(rest) < length + _RECORD_OVERHEAD
+    length = header_length(rest[: HEADER.size])
+    return length is not None and len(rest) < length + OVERHEAD
 
 
 def _number(value: Any) -> float | None:

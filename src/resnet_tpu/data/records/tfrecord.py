@@ -21,7 +21,9 @@ from resnet_tpu import storage
 from resnet_tpu.data.records.index import CHECKSUM, HEADER, read_index, save_index
 from resnet_tpu.errors import UserError
 
-_OVERHEAD = HEADER.size + CHECKSUM.size
+OVERHEAD = HEADER.size + CHECKSUM.size
+"""Bytes of a record besides its payload."""
+
 _SEARCHED_BYTES = 1 << 20  # at a time, for the next header
 _DO = "Write the file again, or pass --skip_bad_records to count damaged records and go on."
 
@@ -76,7 +78,7 @@ class RecordWriter:
             self._file.write(part)
             self.sha256.update(part)
         self._rows.append((self.num_bytes + HEADER.size, len(payload)))
-        self.num_bytes += len(payload) + _OVERHEAD
+        self.num_bytes += len(payload) + OVERHEAD
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -234,12 +236,12 @@ def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]
     while position < size:
         file.seek(position)
         header = file.read(HEADER.size)
-        length = _header_length(header)
-        if length is not None and position + length + _OVERHEAD <= size:
+        length = header_length(header)
+        if length is not None and position + length + OVERHEAD <= size:
             yield position + HEADER.size, length
-            position += length + _OVERHEAD
+            position += length + OVERHEAD
         elif len(header) < HEADER.size or length is not None:
-            needed = f"{_OVERHEAD if length is None else length + _OVERHEAD} bytes"
+            needed = f"{OVERHEAD if length is None else length + OVERHEAD} bytes"
             yield RecordError(path, record, position, f"a file that ends after {size - position} bytes", needed)
             return
         else:
@@ -252,10 +254,10 @@ def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]
 def begins_with_record(path: str) -> bool:
     """Whether a file begins with the undamaged header of a record. Raises UserError when it cannot be read."""
     with open_records(path) as file:
-        return _header_length(file.read(HEADER.size)) is not None
+        return header_length(file.read(HEADER.size)) is not None
 
 
-def _header_length(header: bytes) -> int | None:
+def header_length(header: bytes) -> int | None:
     """The payload length in a header, or None when it is short or its checksum is wrong."""
     if len(header) < HEADER.size:
         return None
@@ -268,7 +270,7 @@ def _find_header(file: IO[bytes], position: int, size: int) -> int:
     while position < size:
         file.seek(position)
         for offset, length in _headers(file.read(_SEARCHED_BYTES + HEADER.size - 1)):
-            if position + offset + length + _OVERHEAD <= size:
+            if position + offset + length + OVERHEAD <= size:
                 return position + offset
         position += _SEARCHED_BYTES
     return size
