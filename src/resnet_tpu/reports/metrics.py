@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
@@ -150,10 +150,9 @@ def _parse(text: str, path: str) -> Iterable[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
             row = checked_json.parse(line)
-            whole = _is_row(row)
         except ValueError:
-            row, whole = None, False
-        if whole and row is not None:
+            row = None
+        if _is_row(row):
             yield line.rstrip("\n") + "\n", row
         elif number < len(lines) or line.endswith("\n"):
             got = line.strip()[:80] or "an empty line"
@@ -161,7 +160,7 @@ def _parse(text: str, path: str) -> Iterable[tuple[str, dict[str, Any]]]:
             raise UserError(f"{path} line {number}", got, expected, "Remove that line and run again.")
 
 
-def _is_row(row: Any) -> bool:
+def _is_row(row: Any) -> TypeGuard[dict[str, Any]]:
     """Whether parsed JSON is what `_line` writes."""
     if not isinstance(row, dict) or type(row.get("step")) is not int or row.get("split") not in ("train", "eval"):
         return False
