@@ -201,7 +201,7 @@ def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: li
     meta = make_meta(config, class_names, step * config.train.train_batch_size)
     arrays = jax.tree.map(jnp.asarray, arrays | {"step": jnp.int32(step)})
     with _new_folder(target) as folder:
-        with CheckpointStore(storage.join(folder, folders.FOLDER), keep=1) as checkpoints:
+        with CheckpointStore(folders.folder_of(folder), keep=1) as checkpoints:
             checkpoints.save(step, arrays, meta)
         write_description(folder, config, meta["class_names"])
 

@@ -46,15 +46,20 @@ def check_model_dir(model_dir: str) -> None:
 
 def steps_in(folder: str) -> list[int]:
     """The steps of the checkpoints in a folder of them, ascending; none when it does not exist."""
-    steps = _steps_named(folder)
+    steps = sorted(int(name) for name in storage.list_dir(folder) if name.isdecimal() and name == str(int(name)))
     if storage.is_remote(folder):
         return [step for step in steps if is_checkpoint(storage.join(folder, str(step)))]
     return steps
 
 
+def folder_of(model_dir: str) -> str:
+    """The folder of the checkpoints of a run."""
+    return storage.join(model_dir, FOLDER)
+
+
 def steps_of_run(model_dir: str) -> list[int]:
     """The steps of the checkpoints of a run, ascending."""
-    return steps_in(storage.join(model_dir, FOLDER))
+    return steps_in(folder_of(model_dir))
 
 
 def run_of(checkpoint: str) -> str:
@@ -112,7 +117,3 @@ def _free_name(path: str) -> str:
     """`path`, or the first of `path`2, `path`3, ... at which there is nothing."""
     names = itertools.chain([path], (f"{path}{number}" for number in itertools.count(2)))
     return next(name for name in names if not storage.exists(name))
-
-
-def _steps_named(folder: str) -> list[int]:
-    return sorted(int(name) for name in storage.list_dir(folder) if name.isdecimal() and name == str(int(name)))

@@ -28,6 +28,7 @@ from resnet_tpu.checkpoints.folders import (
     check_name,
     delete,
     delete_unfinished,
+    folder_of,
     is_checkpoint,
     put_aside,
     steps_in,
@@ -231,7 +232,7 @@ def find(path: str) -> str:
     """
     if is_checkpoint(path):
         return storage.absolute(path)
-    for folder in (storage.join(path, FOLDER), path):
+    for folder in (folder_of(path), path):
         if steps := steps_in(folder):
             newest = storage.absolute(storage.join(folder, str(steps[-1])))
             # elsewhere, a folder named by a number may be a bundle, or hold the photos of a class

@@ -98,7 +98,7 @@ def find_named(path: str) -> str:
         if storage.exists(path) and not storage.is_dir(path) and folders.is_checkpoint(kept := storage.read_text(path)):
             return kept
         step = name.removeprefix(_NAME)
-        own = storage.join(folder, folders.FOLDER, step)
+        own = storage.join(folders.folder_of(folder), step)
         if folders.is_checkpoint(own):
             return own
         if step == _FINAL and folders.steps_of_run(folder):
@@ -164,7 +164,7 @@ def _begin(config: Config, named: str | None) -> None:
             begin_photos(model_dir, asked["lottery_reset_to"])
         hosts.wait_for_all()
         meta = make_meta(config, source.class_names, start.step * config.train.train_batch_size)
-        with CheckpointStore(storage.join(model_dir, folders.FOLDER), keep=1) as checkpoints:
+        with CheckpointStore(folders.folder_of(model_dir), keep=1) as checkpoints:
             checkpoints.save(start.step, arrays, meta)
     if hosts.is_first():
         if named:  # used only once: TensorFlow would now write into this file how far the training is
@@ -197,7 +197,7 @@ def _reset(config: Config, network: Network) -> _Origin:
 def _description(config: Config) -> dict[str, Any]:
     """What defines the training that the flags ask for. Raises UserError for a checkpoint that would be set aside."""
     flags = config.lottery
-    own = storage.absolute(storage.join(config.run.model_dir, folders.FOLDER)) + "/"
+    own = storage.absolute(folders.folder_of(config.run.model_dir)) + "/"
     description: dict[str, Any] = {
         "lottery_pruning_method": flags.lottery_pruning_method,
         "lottery_force_learning_rate": config.optimizer.lottery_force_learning_rate,
@@ -263,7 +263,7 @@ def _equal(found: Masks, masks: Masks) -> bool:
 
 def _forget_names(results_dir: str, model_dir: str) -> None:
     """Deletes the names of checkpoints that were in `model_dir`: they would now refer to those of the new training."""
-    own = storage.absolute(storage.join(model_dir, folders.FOLDER)) + "/"
+    own = storage.absolute(folders.folder_of(model_dir)) + "/"
     for name in storage.list_dir(results_dir) if results_dir else []:
         path = storage.join(results_dir, name)
         is_name = name.startswith(_NAME) and "." not in name  # files of the fork's own checkpoints go on after a dot
@@ -273,7 +273,7 @@ def _forget_names(results_dir: str, model_dir: str) -> None:
 
 def _name_checkpoints(config: Config) -> None:
     results_dir = config.lottery.lottery_results_dir
-    folder = storage.absolute(storage.join(config.run.model_dir, folders.FOLDER))
+    folder = storage.absolute(folders.folder_of(config.run.model_dir))
     saved = folders.steps_in(folder)
     asked = kept_steps(config.train.lottery_checkpoint_iters)
     kept = {str(step): step for step in asked if step in saved} | {_FINAL: saved[-1]}

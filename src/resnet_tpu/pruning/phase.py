@@ -47,7 +47,7 @@ class Unpruned:
 
     def at(self, step: int) -> str:
         """The path of its checkpoint of `step`."""
-        return storage.join(self.model_dir, folders.FOLDER, str(step))
+        return storage.join(folders.folder_of(self.model_dir), str(step))
 
     def last_loss(self) -> float | None:
         """The loss of its last step, by which it is known wherever it lies; None where no row of metrics has it."""
@@ -115,7 +115,7 @@ class Phase:
 
     def begin(self) -> None:
         """Writes the checkpoint to start from, unless one is there already."""
-        folder = storage.join(self.model_dir, folders.FOLDER)
+        folder = folders.folder_of(self.model_dir)
         if hosts.from_first(lambda: folders.steps_in(folder)):
             return
         arrays, meta = self._start()  # before anything is written, as this may be refused

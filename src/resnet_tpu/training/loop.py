@@ -96,7 +96,7 @@ def train(
         with contextlib.ExitStack() as stack:
             checkpoints = stack.enter_context(
                 CheckpointStore(
-                    storage.join(config.run.model_dir, folders.FOLDER),
+                    folders.folder_of(config.run.model_dir),
                     keep=config.train.keep_checkpoint_max,
                     always=lengths_of(config).kept,
                 )

@@ -1,6 +1,5 @@
 """A training without its steps: checks everything that can be checked before the first, and writes nothing."""
 
-from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, tf1
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle
@@ -20,7 +19,7 @@ def rehearse(config: Config) -> str:
     check_start(config)
     with hosts.connected(config.run):
         config, source, validation, mesh = open_run(config)
-        checkpoints = CheckpointStore(storage.join(config.run.model_dir, folders.FOLDER), keep=1)  # only read
+        checkpoints = CheckpointStore(folders.folder_of(config.run.model_dir), keep=1)  # only read
         done = checkpoints.steps()
         if not done and (prefix := tf1.find_checkpoint(config.run.model_dir)):
             done = [int(read_bundle(prefix, [STEP]).get(STEP, 0))]

@@ -45,7 +45,7 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
     Returns the rows of `results.tsv`. Raises DamagedCheckpointError.
     """
     mesh = distributed.make_mesh(config.run.num_cores)
-    folder = storage.join(config.run.model_dir, folders.FOLDER)
+    folder = folders.folder_of(config.run.model_dir)
     rows = _known_rows(config, folder)
     patience = Patience(config.eval.eval_timeout)
     while True:
