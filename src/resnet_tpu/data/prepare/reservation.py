@@ -7,6 +7,7 @@ from typing import Any
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import LABELS, MANIFEST, STATE_FOLDER
 from resnet_tpu.data.prepare.assignment import Assignment
+from resnet_tpu.data.prepare.shards import result_path
 from resnet_tpu.data.split import SPLITS
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import checked_json
@@ -80,7 +81,7 @@ def _remove(out_dir: str, shards: list[str]) -> None:
     for name in _SUMMARIES:
         storage.remove(storage.join(out_dir, name))
     for shard in shards:
-        storage.remove(storage.join(out_dir, STATE_FOLDER, f"{shard}.json"))
+        storage.remove(result_path(out_dir, shard))
         storage.remove(storage.join(out_dir, shard))
         storage.remove(storage.join(out_dir, "_index", f"{shard}.npy"))
 
