@@ -21,7 +21,6 @@ def draw_curves(model_dir: str) -> None:
         return
 
     if rows := read_metrics(model_dir):
-        storage.make_dir(storage.join(model_dir, "report"))
         style.write_png(curves.draw_training(rows), curves_path(model_dir))
 
 
