@@ -264,7 +264,7 @@ def _status(error: Exception) -> str | None:
 
 
 def _translated(error: BaseException, together: ProcessGroup) -> BaseException:
-    if isinstance(error, UserError) or not is_loss(error):
+    if not is_loss(error):
         return error
     return _lost(f"One of {together.count} processes", f"an end in the middle of the work ({first_line(error)})")
 
