@@ -61,7 +61,7 @@ def to_load(wanted: Arrays, stored: Arrays, shapes: Shapes) -> Arrays:
         if _find(wanted, full_path) is not None:
             for one in (full_path, _mask_of(full_path)):
                 leaf = _find(stored, one)
-                put(found, one, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()))
+                put(found, one, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here()))
     return found
 
 
@@ -83,12 +83,13 @@ def unpack(loaded: Arrays, wanted: Arrays, shapes: Shapes) -> Arrays:
             if np.size(values) != max(np.count_nonzero(mask), 1):
                 raise ValueError(f"{np.size(values)} values for a mask of {np.count_nonzero(mask)}")
             array[mask] = np.asarray(values)
-        return jax.make_array_from_callback(leaf.shape, leaf.sharding or _here(), lambda index: array[index])
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding or here(), lambda index: array[index])
 
     return jax.tree_util.tree_map_with_path(whole, wanted)
 
 
-def _here() -> jax.sharding.Sharding:
+def here() -> jax.sharding.Sharding:
+    """On one device of this process."""
     return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 

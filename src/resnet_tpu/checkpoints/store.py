@@ -310,8 +310,7 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
 def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
     """The checkpoint at `path` with all arrays of the named collections (default: of all), as NumPy arrays."""
     stored = stored_shapes(path)
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    checkpoint = load(path, distributed.placed({name: stored[name] for name in collections or stored}, here))
+    checkpoint = load(path, distributed.placed({name: stored[name] for name in collections or stored}, sparse.here()))
     return dataclasses.replace(checkpoint, arrays=jax.tree.map(np.asarray, checkpoint.arrays))
 
 
