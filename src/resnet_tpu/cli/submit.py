@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
 from resnet_tpu.cli.run_options import configure, options_of_trainings
 from resnet_tpu.cli.train import PHOTOS, with_photos
@@ -93,7 +94,7 @@ def _read(given: Given, owner: type[Any]) -> _Asked:
 def _check_in_bucket(option: str, paths: Iterable[str]) -> None:
     """Raises UserError for a path on this machine, whose file the job could not read."""
     for path in paths:
-        if "://" not in path:
+        if not storage.is_remote(path):
             do = "Copy it to a bucket, or give its options after -- one by one."
             raise UserError(option, path, "a path in a bucket, gs://...", do)
 
