@@ -4,7 +4,7 @@ import csv
 import hashlib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -102,9 +102,8 @@ def _fraction(side: str | None, whole: str | None) -> str:
         return f"{side} of {whole}"
 
 
-def _box(where: str, sides: Iterable[str]) -> Box:
+def _box(where: str, sides: Sequence[str]) -> Box:
     """A box with its corners in order, clipped to the image: annotators overstep the edge by a pixel or two."""
-    sides = list(sides)
     try:
         numbers = [float(side) for side in sides]
         xmin, ymin, xmax, ymax = (min(max(number, 0.0), 1.0) for number in numbers)
