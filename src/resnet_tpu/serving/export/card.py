@@ -70,7 +70,7 @@ def _data(config: Config) -> dict[str, int]:
     except (UserError, OSError):  # the data may be gone by now; the network is whole all the same
         manifest = None
     if manifest is not None:
-        counts |= {split: sum(entry.per_class.values()) for split, entry in manifest.splits.items()}
+        counts |= {split: entry.num_images for split, entry in manifest.splits.items()}
     return {split: count for split, count in counts.items() if count}
 
 
