@@ -89,28 +89,22 @@ class RecordWriter:
             save_index(self.path, _as_index(self._rows))
 
 
-def read_records(
-    path: str, *, skip_bad: bool = False, on_bad: Callable[[RecordError], None] | None = None
-) -> Iterator[bytes]:
+def read_records(path: str) -> Iterator[bytes]:
     """The payloads of a TFRecord file in order, each checked, in one pass.
 
-    With `skip_bad`, damaged records are left out, and each error is given to `on_bad`. Otherwise raises RecordError at
-    the first one, after all records before it. Raises UserError when the file cannot be read.
+    Raises RecordError at the first damaged record, after all records before it, and UserError when the file cannot be
+    read.
     """
     with open_records(path) as file:
         for record, step in enumerate(_walk(file, path)):
-            if not isinstance(step, RecordError):
-                start, length = step
-                data = file.read(length + CHECKSUM.size)
-                payload = data[:length]
-                step = _payload_error(path, record, start, length, payload, data[length:])
-                if step is None:
-                    yield payload
-                    continue
-            if not skip_bad:
+            if isinstance(step, RecordError):
                 raise step
-            if on_bad:
-                on_bad(step)
+            start, length = step
+            data = file.read(length + CHECKSUM.size)
+            payload = data[:length]
+            if error := _payload_error(path, record, start, length, payload, data[length:]):
+                raise error
+            yield payload
 
 
 class RecordFile:
