@@ -71,7 +71,9 @@ def convert(given: Given) -> None:
     if options.inspect:
         if more := [name for name, value in given.values.items() if value and name not in ("source", "inspect")]:
             raise UserError("--inspect", ", ".join(more), "SRC alone", "Leave the rest out: nothing is converted.")
-        _show_weights(source)
+        from resnet_tpu.checkpoints.inspection import inspect, render
+
+        make_console().print(render(inspect(source)))
         return
     if not target:
         raise UserError("DST", "nothing", "a folder or *.safetensors to write", "Give it, or --inspect.")
@@ -88,12 +90,3 @@ def convert(given: Given) -> None:
         image_size=options.image_size,
         overrides={name: value for layer in layers for name, value in layer.values.items()},
     )
-
-
-def _show_weights(path: str) -> None:
-    """Prints what is in the weights at `path`."""
-
-    from resnet_tpu.checkpoints.inspection import inspect, render
-
-    shown = render(inspect(path))
-    make_console().print(shown)
