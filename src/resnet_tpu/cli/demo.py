@@ -50,6 +50,7 @@ def run(photos: str, output_dir: str) -> None:
     from resnet_tpu.recipes.choice import choose
     from resnet_tpu.reports.console import make_console
     from resnet_tpu.reports.predictions import accuracy
+    from resnet_tpu.reports.run_curves import curves_path
     from resnet_tpu.training.loop import train
     from resnet_tpu.training.predict import predict
 
@@ -82,7 +83,7 @@ def run(photos: str, output_dir: str) -> None:
         "test accuracy": f"{score.top_1:.2%}",
         "data": data,
         "checkpoints, metrics": model,
-        "curves": storage.join(pictures, "curves.png"),
+        "curves": curves_path(model),
         "confusion matrix": storage.join(pictures, "test", "confusion_matrix.png"),
         "worst mistakes": storage.join(pictures, "test", "mistakes.png"),
     }.items():
