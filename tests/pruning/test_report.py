@@ -185,7 +185,9 @@ def test_figures_of_the_paper(spec: Path) -> None:
         for row in rows
         if (row["network"], row["is_iterative"], row["retrain_method"]) == ("resnet20", "1", "lottery")
     ]
-    for point in paper_curve("resnet20", "iterative", "weight_rewinding"):
+    points = paper_curve("resnet20", "iterative", "weight_rewinding")
+    assert [point.density for point in points] == sorted({float(row["density"]) for row in own}, reverse=True)
+    for point in points:
         candidates = [row for row in own if float(row["density"]) == point.density]
         best = max(candidates, key=lambda row: float(row["val_median"]))
         assert (point.median, point.lowest, point.highest) == tuple(
