@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,26 +15,15 @@ from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.pixels.decode import decode, train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import DataConfig
+from tests.data.loader.test_batches import SIZE, assert_same, config
 
-SIZE, SHORT_SIDE = 16, 20
-
-
-def config(data_dir: Path | str, **options: Any) -> DataConfig:
-    defaults: dict[str, Any] = {"image_size": SIZE, "num_label_classes": 37, "num_parallel_calls": 2}
-    return DataConfig(data_dir=str(data_dir), **(defaults | options))
+SHORT_SIDE = 20
 
 
 def run(data: DataConfig, count: int = 6, start_position: int = 0) -> list[Batch]:
     source = open_source(data, "train")
     with train_batches(source, data, batch_size=20, seed=1, start_position=start_position) as batches:
         return [next(batches) for _ in range(count)]
-
-
-def assert_same(a: list[Batch], b: list[Batch]) -> None:
-    assert len(a) == len(b)
-    for one, other in zip(a, b, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def test_what_is_put_in_comes_out() -> None:
@@ -123,10 +111,7 @@ def test_nothing_about_the_cache_changes_a_batch(records: Path) -> None:
     assert_same(run(config(records, cache="decoded"), 3, 60), expected[3:])
 
 
-def test_cached_records_are_the_records(
-    tmp_path: Path, encoded: list[bytes], write_shards: Callable[..., None]
-) -> None:
-    del tmp_path
+def test_cached_records_are_the_records(encoded: list[bytes], write_shards: Callable[..., None]) -> None:
     folder = "memory://cached-records"
     write_shards(folder, encoded)
     expected = run(config(folder))
