@@ -188,12 +188,12 @@ def test_the_source_in_the_docs_gives_batches(tmp_path: Path) -> None:
     assert found == {image.tobytes(): i % 2 for i, image in enumerate(images)}
 
 
-def draw_photos(folder: Path) -> None:
-    """Draws `photos/<class>/<n>.jpg`: two classes that differ in colour."""
+def draw_photos(folder: Path, count: int = 20) -> None:
+    """Draws `folder/<class>/<n>.jpg`: two classes that differ in colour."""
     rng = np.random.default_rng(0)
     for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
         (folder / name).mkdir(parents=True)
-        for number in range(1, 21):
+        for number in range(1, count + 1):
             photo = np.clip(np.array(colour) + rng.normal(0, 30, (100, 120, 3)), 0, 255)
             cv2.imwrite(str(folder / name / f"{number}.jpg"), photo.astype(np.uint8))
 

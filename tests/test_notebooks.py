@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cv2
 import nbformat
-import numpy as np
 import pytest
 from nbclient import NotebookClient
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.test_docs import ROOT, draw_photos
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_BYTES = 300_000
 MACHINE_PATHS = re.compile(r"/(?:work|root|tmp|home|opt|content)/(?!drive)")
@@ -35,16 +34,6 @@ SMALL = {
 
 def read(path: Path) -> Any:
     return nbformat.read(path, as_version=4)
-
-
-def draw_photos(folder: Path, count: int) -> None:
-    """Draws `folder/<class>/<n>.jpg`: two classes that differ in colour."""
-    rng = np.random.default_rng(0)
-    for name, colour in (("daisy", (200, 200, 200)), ("rose", (40, 40, 200))):
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            photo = np.clip(np.array(colour) + rng.normal(0, 30, (40, 50, 3)), 0, 255)
-            cv2.imwrite(str(folder / name / f"{number}.jpg"), photo.astype(np.uint8))
 
 
 @pytest.mark.parametrize(
