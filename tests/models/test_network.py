@@ -141,7 +141,7 @@ def test_an_unknown_depth_names_the_known_ones() -> None:
         make_network(resnet_depth=19)
 
 
-@pytest.mark.parametrize("depth", [18, 50])
+@pytest.mark.parametrize("depth", [18, pytest.param(50, marks=pytest.mark.long)])
 def test_bfloat16_computes_in_half_precision_on_float32_parameters(depth: int) -> None:
     options = {"resnet_depth": depth, "resnet_width": 8}
     half, full = (make_network(64, 10, precision=name, **options) for name in ("bfloat16", "float32"))

@@ -104,7 +104,9 @@ def test_logits_are_the_same(options: dict[str, Any], fractions: dict[int, float
         assert {name: leaf.shape for name, leaf in leaves(tree)} == {n: leaf.shape for n, leaf in shapes.items()}
 
 
-@pytest.mark.parametrize(("depth", "method"), [(56, "prune_resnet56_B_3"), (34, "prune_resnet34_A_2")])
+@pytest.mark.parametrize(
+    ("depth", "method"), [pytest.param(56, "prune_resnet56_B_3", marks=pytest.mark.long), (34, "prune_resnet34_A_2")]
+)
 def test_tables_of_the_paper(depth: int, method: str) -> None:
     config = configured(resnet_depth=depth, resnet_width=10, image_size=32 if depth == 56 else 64)
     arrays = draw(config)

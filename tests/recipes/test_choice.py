@@ -137,6 +137,7 @@ def test_a_program_follows_the_weights_as_the_command_line_does(weights: Path) -
     assert follow_weights(recipe.replace(crop_pct=0.7)) == recipe.replace(**followed | {"crop_pct": 0.7})
 
 
+@pytest.mark.long
 def test_what_is_said_stays(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     words = ("train", f"--data_dir={photos}", f"--model_dir={run}", f"--init_from={weights}", "--train_steps=1")

@@ -58,7 +58,7 @@ def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_dir
 
 
-@pytest.mark.parametrize("stopped_at", [1, pytest.param(3, marks=pytest.mark.long), 6])
+@pytest.mark.parametrize("stopped_at", [*(pytest.param(step, marks=pytest.mark.long) for step in (1, 3)), 6])
 def test_a_run_resumed_at_any_step_is_the_run_that_never_stopped(
     tiny: Tiny, whole: Path, tmp_path: Path, stopped_at: int
 ) -> None:
@@ -228,6 +228,7 @@ def test_several_devices_are_one_device_with_global_batch_norm(tiny: Tiny, tmp_p
         np.testing.assert_allclose(arrays[0][name], arrays[1][name], rtol=0, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_one_device_goes_on_on_eight(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / folders.FOLDER / str(TOTAL))

@@ -76,6 +76,7 @@ def test_the_batch_size_does_not_matter(asked: Config, tmp_path: Path, batch_siz
     np.testing.assert_allclose(other.probabilities, whole.probabilities, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_network_of_more_classes_than_the_data_name_is_evaluated_and_predicts(
     tiny: Callable[..., Config], coloured_photos: Path, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def test_weights_of_another_depth_are_refused_before_anything_is_written(
     assert not (tmp_path / "new" / "config.json").exists()
 
 
+@pytest.mark.long
 def test_a_training_starts_from_weights_of_the_original(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     config = tiny(tmp_path / "new", train_steps=1, base_learning_rate=0.0, weight_decay=0.0)
     prefix = write_original(config, whole, 7, tmp_path / "original")
@@ -178,7 +179,10 @@ def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, ti
     assert (len(predictions.names), predictions.class_names) == (24, colours)
 
 
-@pytest.mark.parametrize("changes", [{"resnet_width": 8}, {"moving_average_decay": 0.9, "bn_momentum": 0.0}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"resnet_width": 8}, pytest.param({"moving_average_decay": 0.9, "bn_momentum": 0.0}, marks=pytest.mark.long)],
+)
 def test_a_rehearsal_refuses_another_network_as_the_training_does(
     changes: dict[str, Any], tiny: Callable[..., Config], tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def test_freezing_leaves_the_others_steps_as_they_are() -> None:
             np.testing.assert_allclose(value, free[name], rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.long
 def test_the_head_moves_so_many_times_further() -> None:
     state = moving_state()
     plain, fast = (named(step_from(state, head_learning_rate_multiplier=k).params) for k in (1, 10))

@@ -18,7 +18,7 @@ TINY = resolve_counts(
     "options",
     [
         {},
-        {"gradient_accumulation_steps": 2},
+        pytest.param({"gradient_accumulation_steps": 2}, marks=pytest.mark.long),
         pytest.param({"batch_norm_scope": "global"}, marks=pytest.mark.long),
         pytest.param({"enable_lars": True}, marks=pytest.mark.long),
     ],

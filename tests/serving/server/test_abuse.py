@@ -309,6 +309,7 @@ def check_storm(export_dir: Path, start_server: "StartServer", images: list[byte
         assert server.stop() == 0
 
 
+@pytest.mark.long
 def test_500_requests_at_once_are_all_answered(
     export_dir: Path, start_server: "StartServer", images: list[bytes]
 ) -> None:
