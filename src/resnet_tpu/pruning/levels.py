@@ -1,10 +1,13 @@
 """The levels of an experiment: which method prunes how far, one after another or each from the whole network."""
 
+import logging
 import re
 from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.pruning.methods import find_method
+
+log = logging.getLogger(__name__)
 
 _BY_DENSITY = ("prune_all_to_global", "zprune_all_to_global", "prune_layerwise", "prune_uniform", "prune_random")
 _BY_SPARSITY = ("prune_to_global",)
@@ -56,6 +59,10 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
         return [_level(method, method, None)]
     if density:
         percents = sorted({_percent(text) for text in density.split(",")}, reverse=True)
+        for share in (percent for percent in percents if percent < 1):
+            log.warning(
+                "density %g leaves %g %% of the weights; for a share of %g give %g.", *3 * (share,), 100 * share
+            )
         return [_level(f"density_{percent:g}", _complete(method, percent / 100, None), None) for percent in percents]
     rate = DEFAULT_RATE if rate is None else rate
     found: list[Level] = []
