@@ -34,29 +34,21 @@ def test_levels_of_a_table_do_not_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "density", "message"),
+    ("method", "density", "rate", "message"),
     [
-        ("prune_all_to_global", "many", "density: got many, expected percent of the weights, above 0 and at most 100."),
-        ("prune_all_to_global_80", "50", "method: got prune_all_to_global_80, expected one that takes a density."),
-        ("prune_resnet56_A", "50", "method: got prune_resnet56_A, expected one that takes a density."),
+        ("prune_all_to_global", "many", None, "density: got many, expected percent of the weights, above 0"),
+        ("prune_all_to_global_80", "50", None, "method: got prune_all_to_global_80, expected one that takes"),
+        ("prune_resnet56_A", "50", None, "method: got prune_resnet56_A, expected one that takes a density."),
+        ("prune_all_to_global", "50", 0.3, "density and rate: got 50 and 0.3, expected one of them."),
+        ("prune_all_to_global_80", "", 0.3, "method: got prune_all_to_global_80, expected one that takes a density."),
+        ("prune_resnet56_A", "", 0.3, "rate: got 0.3, expected none with prune_resnet56_A"),
     ],
 )
-def test_invalid_densities_are_refused(method: str, density: str, message: str) -> None:
+def test_a_density_or_rate_that_does_not_fit_is_refused(
+    method: str, density: str, rate: float | None, message: str
+) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        plan_levels(method, density=density, levels=None, rate=None)
-
-
-@pytest.mark.parametrize(
-    ("method", "density", "message"),
-    [
-        ("prune_all_to_global", "50", "density and rate: got 50 and 0.3, expected one of them."),
-        ("prune_all_to_global_80", "", "method: got prune_all_to_global_80, expected one that takes a density."),
-        ("prune_resnet56_A", "", "rate: got 0.3, expected none with prune_resnet56_A"),
-    ],
-)
-def test_a_rate_without_levels_that_follow_each_other_is_refused(method: str, density: str, message: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        plan_levels(method, density=density, levels=None, rate=0.3)
+        plan_levels(method, density=density, levels=None, rate=rate)
 
 
 @pytest.mark.parametrize(
