@@ -291,6 +291,7 @@ def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
         ({"rewind_to": 17}, r"rewind_to: got step 17, expected one of the 6 steps"),
         ({"rewind_to": 2, "retrain_epochs": 1.0}, r"rewind_to and retrain_epochs"),
         ({"retrain_epochs": 5.0, "rewind_to": None}, r"retrain_epochs: got step -6"),
+        ({"retrain": "reinit"}, r"rewind_to: got 2 with retrain reinit, expected a re-training that does not begin"),
         ({"method": "prune_resnet56_A"}, r"Pruning method prune_resnet56_A_1: got a network without conv_8"),
     ],
 )

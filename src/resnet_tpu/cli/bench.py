@@ -61,7 +61,7 @@ def bench_input(given: Given) -> None:
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.wait:WaitBenchOptions"),
         Group("the input", _named(*_INPUT, *_OURS)),
-        Group("the step", _named("resnet_depth", "use_tpu")),
+        Group("the step, where it is no stand-in", _named("resnet_depth", "use_tpu")),
     ],
 )
 def bench_wait(given: Given) -> None:

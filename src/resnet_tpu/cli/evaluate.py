@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, configure, options_of_runs
+from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, LIKE_THE_RUN, configure, options_of_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import option, options_of
@@ -29,7 +29,7 @@ _TRAIN_STEPS = dataclasses.replace(
 
 @Command(
     "resnet-tpu eval",
-    "Options that are not given are taken from the run.",
+    LIKE_THE_RUN,
     examples=(
         "resnet-tpu eval runs/flowers",
         "resnet-tpu eval runs/flowers --watch --eval_timeout=3600      # beside a training",

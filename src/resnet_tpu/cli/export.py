@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group, OtherName
-from resnet_tpu.cli.run_options import IN_TRAINING, configure, options_of_runs
+from resnet_tpu.cli.run_options import IN_TRAINING, LIKE_THE_RUN, configure, options_of_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
 from resnet_tpu.options.overrides import read_run
@@ -33,8 +33,7 @@ class ExportOptions:
 
 @Command(
     "resnet-tpu export",
-    "Writes a new folder in EXPORT_DIR, named by the time. It appears complete or not at all. Options that are not "
-    "given are taken from the run.",
+    f"Writes a new folder in EXPORT_DIR, named by the time. It appears complete or not at all. {LIKE_THE_RUN}",
     examples=(
         "resnet-tpu export runs/flowers exported",
         "resnet-tpu export runs/flowers exported --forms=stablehlo,onnx,int8 --name=flowers --verify",

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, configure, configure_like, fitting, options_of_runs
+from resnet_tpu.cli.run_options import (
+    IN_EXPORT,
+    IN_TRAINING,
+    LIKE_THE_RUN,
+    configure,
+    configure_like,
+    fitting,
+    options_of_runs,
+)
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.options.overrides import Layer
@@ -27,8 +35,7 @@ class PredictOptions:
 
 @Command(
     "resnet-tpu predict",
-    "Where labels are known, also shows the accuracy and which classes were confused. Options that are not given are "
-    "taken from the run.",
+    f"Where labels are known, also shows the accuracy and which classes were confused. {LIKE_THE_RUN}",
     examples=(
         "resnet-tpu predict runs/flowers rose.jpg tulips/",
         "resnet-tpu predict runs/flowers --split=test --output_dir=report",
@@ -69,6 +76,9 @@ def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptio
     from resnet_tpu.serving.export.bundle import open_bundle
     from resnet_tpu.serving.export.predict import predict_with_bundle
 
+    if "export_moving_average" in given:
+        do = "Leave it out, or predict with the checkpoint."
+        raise UserError("export_moving_average", given["export_moving_average"], "no choice: a bundle has one", do)
     bundle = open_bundle(path)
     config = configure(given, fitting(Layer(path, bundle.config.flat()), given))
     distributed.start(use_tpu=config.run.use_tpu)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import CONCERNS
+from resnet_tpu.cli.run_options import CONCERNS, LIKE_THE_RUN
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option, options_of
 from resnet_tpu.pruning.options import COMPUTING, Experiment
@@ -29,8 +29,8 @@ class ReportOptions:
 
 @Command(
     "resnet-tpu prune",
-    "After a stop, the same command continues; levels that are done are only read. Options of the run that are not "
-    "given are those of the training in MODEL_DIR. The paper is arXiv:2003.02389.",
+    f"After a stop, the same command continues; levels that are done are only read. {LIKE_THE_RUN}\n"
+    "The paper is arXiv:2003.02389.",
     usage="MODEL_DIR [options], or --combine OUTPUT_DIR ...",
     examples=(
         "resnet-tpu prune runs/cifar --density=20",

@@ -17,7 +17,9 @@ class ResultsOptions:
     metric: str = option(
         "top_1_accuracy", "What to show, by its name in TensorBoard: also top_5_accuracy, loss, learning_rate."
     )
-    split: Literal["eval", "train"] = option("eval", "Values of the evaluations or of the training steps.")
+    split: Literal["eval", "train"] = option(
+        "eval", "Values of the evaluations or of the training steps of a MODEL_DIR; event files are shown whole."
+    )
     format: Literal["table", "csv"] = option("table", "How to print the values.")
     picture: FilePath = option("", "Also draw them into this PNG file.")
 

@@ -37,6 +37,9 @@ COMMON_IN_TRAINING = frozenset({
 })  # fmt: skip
 """Training options that --help shows; --help-all shows the rest."""
 
+LIKE_THE_RUN = "Options that are not given are taken from the run; the defaults below are for what it does not say."
+"""What --help says where a run has options of its own."""
+
 COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
 """The same for verbs that work on an existing run."""
 

@@ -23,7 +23,7 @@ class DataConfig:
     data_dir: FilePath = option(
         "",
         "TFRecords named train-*, validation-*, test-*; or a folder with a subfolder of images per class; or a CSV "
-        "file. Empty or 'null': zeros instead of images; 'synthetic': coloured noise that a network can learn. Both "
+        "file. 'null': zeros instead of images; 'synthetic': coloured noise that a network can learn. Both "
         "are for measuring speed.",
     )
     image_size: int = option(224, "Side of the square image the network sees, in pixels.", at_least=8)

@@ -158,14 +158,20 @@ def _check_rewind_step(unpruned: Unpruned, asked: Experiment) -> None:
 
 def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:
     """The step that re-training goes back to; a tenth of the training unless something else is asked for."""
-    if asked.rewind_to is not None and asked.retrain_epochs is not None:
-        got = f"{asked.rewind_to} and {asked.retrain_epochs}"
-        raise UserError("rewind_to and retrain_epochs", got, "one of them", "Leave one out.")
-    if asked.retrain_epochs is not None:
-        name, step = "retrain_epochs", last_step - steps_of(config, "retrain_epochs", f"{asked.retrain_epochs}epochs")
+    lengths = {"rewind_to": asked.rewind_to, "retrain_epochs": asked.retrain_epochs}
+    given = {name: length for name, length in lengths.items() if length is not None}
+    if len(given) > 1:
+        raise UserError(" and ".join(given), " and ".join(map(str, given.values())), "one of them", "Leave one out.")
+    name, length = next(iter(given.items()), ("rewind_to", None))
+    if given and all(RETRAININGS[retrain].step == "first" for retrain in asked.retrains()):
+        got = f"{length} with retrain {asked.retrain}"
+        raise UserError(name, got, "a re-training that does not begin at step 0", f"Leave {name} out.")
+    if length is None:
+        step = last_step // 10
+    elif name == "retrain_epochs":
+        step = last_step - steps_of(config, name, f"{length}epochs")
     else:
-        name, rewind_to = "rewind_to", asked.rewind_to
-        step = last_step // 10 if rewind_to is None else steps_of(config, name, rewind_to)
+        step = steps_of(config, name, length)
     if not 0 <= step < last_step:
         raise UserError(name, f"step {step}", f"one of the {last_step} steps of the training", "Change the value.")
     return step

@@ -144,6 +144,7 @@ def test_damaged_images_are_left_out_when_asked(
     [
         (["predict", "{model}", "--form=onnx"], "form: got onnx, expected no form for a checkpoint"),
         (["predict", "{bundle}", "--form=int8"], "Form: got int8, expected one that"),
+        (["predict", "{bundle}", "--no-export_moving_average"], "export_moving_average: got false, expected no choice"),
         (["predict", "{nothing}"], "expected a model_dir or a checkpoint in it"),
         (["export", "{nothing}", "{nothing}/out"], "expected a model_dir or a checkpoint in it"),
         (["export", "{model}", "{nothing}/out", "--forms=onyx"], "export_forms: got onyx"),
