@@ -306,3 +306,10 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     assert "steps 2 to 2" in prints(capsys, *command, "--dry_run")
     assert cli.main(command) == 0
     assert "is at step 2 of 2. Raise train_steps to go on, or give another model_dir." in capsys.readouterr().err
+    Path("other").mkdir()
+    Path("other/my photos").symlink_to(raw)
+    assert cli.main(["train", "other/my photos", *command[2:]]) == 2
+    assert "got a training on my photos in runs/my photos/config.json, expected none, or one on other/my photos" in (
+        capsys.readouterr().err
+    )
+    assert cli.main(["train", f"{tmp_path}/my photos", *command[2:]]) == 0

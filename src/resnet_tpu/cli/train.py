@@ -60,6 +60,7 @@ def train(given: Given) -> None:
     config = configure(values)
     if not config.run.model_dir and (model_dir := _model_dir_for(config)):
         log.info("No --model_dir: %s", model_dir)
+        _check_images(_run_to_resume(model_dir), config)
         config = config.replace(model_dir=model_dir)
     if config.data.location and not only.print_config:
         config.run.require_model_dir()
@@ -104,6 +105,23 @@ def _model_dir_for(config: Config) -> str:
     return storage.join("runs", name) if name else ""
 
 
+def _run_to_resume(model_dir: str) -> Layer | None:
+    """The options of the run in `model_dir`, if it has a checkpoint."""
+    from resnet_tpu.checkpoints import folders
+
+    return read_run(model_dir) if model_dir and folders.steps_of_run(model_dir) else None
+
+
+def _check_images(own: Layer | None, config: Config) -> None:
+    """Raises UserError when `own`, the run found by the name of the folder of images, is on another such folder."""
+    from resnet_tpu import storage
+
+    before, now = own.values.get("data_dir") if own else None, config.data.data_dir
+    if own and before and storage.absolute(before) != storage.absolute(now):
+        do = "Give --model_dir: another one, or the same to go on with that training on these images."
+        raise UserError("model_dir", f"a training on {before} in {own.origin}", f"none, or one on {now}", do)
+
+
 def _complete(config: Config, values: Mapping[str, Any]) -> Config:
     """`config`, which was made from `values`, with everything filled in that `values` leave open.
 
@@ -111,11 +129,10 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
     device. The network and its preprocessing come from the run or from the initial weights, unless `values` say
     otherwise. Log lines say what was filled in.
     """
-    from resnet_tpu.checkpoints import folders, weights
+    from resnet_tpu.checkpoints import weights
     from resnet_tpu.recipes.choice import follow
 
-    model_dir = config.run.model_dir
-    own = read_run(model_dir) if model_dir and folders.steps_of_run(model_dir) else None
+    own = _run_to_resume(config.run.model_dir)
     said = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
     if not values.get("recipe") and not values.get("config_file"):
         below = _kept(own, values) if own else _chosen(config)

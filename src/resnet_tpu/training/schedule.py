@@ -71,7 +71,7 @@ def polynomial_decay(
 
     The peak and the warm-up epochs depend on the batch; `poly_rate` > 0 replaces only the peak. After a warm-up of w
     whole steps: (peak - 0.0001) (1 - s / (train_steps - w + 1))^2 + 0.0001 with s = max(1, step - w).
-    Source: arXiv:1708.03888, section 4; the numbers and the end value are the original's.
+    Source: arXiv:1708.03888; the numbers and the end value are the original's.
     """
     bounds = ((65536, 35.6, 40), (32768, 32.0, 14), (16384, 25.0, 5), (0, 10.0, 5))
     peak, warmup_epochs = next((peak, epochs) for batch, peak, epochs in bounds if train_batch_size >= batch)
