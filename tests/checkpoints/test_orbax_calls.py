@@ -86,6 +86,18 @@ def test_a_second_signal_acts_at_once() -> None:
         pytest.fail("nothing was raised")
 
 
+def test_the_second_ctrl_c_acts_at_once_where_the_first_is_only_noted() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interruption() as stop:
+        with pytest.raises(KeyboardInterrupt), orbax_calls.calling():
+            signal.raise_signal(signal.SIGINT)
+            assert not stop.is_due(1)
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("nothing was raised")
+        assert stop.is_due(1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_a_signal_that_is_only_noted_raises_nothing_and_the_second_does() -> None:
     with Interruption() as stop:
         with orbax_calls.calling():

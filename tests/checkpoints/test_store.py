@@ -1,6 +1,7 @@
 """Our checkpoints: complete or absent."""
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.errors import UserError
 
@@ -202,6 +204,25 @@ def test_the_best_outlives_the_newest(tmp_path: Path) -> None:
             checkpoints.wait()
             checkpoints.scores[step] = score
         assert checkpoints.steps() == [2, 4]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="resnet_tpu")
+    with store.CheckpointStore(str(tmp_path), keep=1) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, ARRAYS, {})
+            if step == 2:
+                shutil.rmtree(tmp_path / "1")  # somebody makes room
+            if step == 3:  # what NFS says while another has a file of it open
+                monkeypatch.setattr(storage, "move", Mock(side_effect=OSError(39, "Directory not empty")))
+            checkpoints.wait()
+        assert checkpoints.steps() == [3]
+    assert caplog.messages == [
+        f"Checkpoint {tmp_path}/1 was gone before it was deleted.",
+        f"Checkpoint {tmp_path}/2 is not deleted: OSError: [Errno 39] Directory not empty",
+    ]
 
 
 def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) -> None:

@@ -25,6 +25,7 @@ from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.training import loop
 from resnet_tpu.training.evaluate import evaluate
 from resnet_tpu.training.loop import train
+from resnet_tpu.training.rehearsal import rehearse
 from resnet_tpu.training.state import TrainState
 from resnet_tpu.training.trained import load_trained
 
@@ -93,11 +94,16 @@ def test_a_checkpoint_says_what_it_is(whole: Path) -> None:
 
 
 def test_a_finished_run_is_left_alone(tiny: Tiny, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
-    before = (whole / "metrics.jsonl").read_bytes()
+    kept = ("metrics.jsonl", "config.json")
+    before = [(whole / name).read_bytes() for name in kept]
+    last = [row for row in read_metrics(str(whole)) if row["split"] == "eval"][-1]
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
-        assert train(tiny(whole)).step == TOTAL
+        summary = train(tiny(whole, seed=7, crop_pct=1.0))
+    assert summary.step == TOTAL
+    assert summary.evaluation == {name: last[name] for name in ("top_1_accuracy", "top_5_accuracy", "loss")}
     assert "Nothing to train" in caplog.text
-    assert (whole / "metrics.jsonl").read_bytes() == before
+    assert "Nothing to train" in rehearse(tiny(whole))
+    assert [(whole / name).read_bytes() for name in kept] == before
 
 
 def test_an_evaluation_that_was_missed_is_made_up_for(tiny: Tiny, whole: Path, tmp_path: Path) -> None:

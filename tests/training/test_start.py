@@ -62,6 +62,8 @@ def test_a_training_of_the_original_goes_on_as_if_it_were_ours(
     config = tiny(tmp_path, **AVERAGED)
     prefix = write_original(config, whole, 3, tmp_path)
     assert "steps 3 to 7 " in rehearse(config.replace(resnet_checkpoint="nowhere"))  # which is not looked at either
+    with pytest.raises(UserError, match="Checkpoint: got 10 convolutions, expected 22"):
+        rehearse(config.replace(resnet_depth=20))
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(config)
     assert f"Going on from step 3 of the original's checkpoint {prefix}" in caplog.text

@@ -5,12 +5,15 @@ file that it writes last marks a checkpoint as complete, and deleting a checkpoi
 """
 
 import itertools
+import logging
 import re
 from collections.abc import Collection
 
 from resnet_tpu import storage
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, describe
 from resnet_tpu.parallel import hosts
+
+log = logging.getLogger(__name__)
 
 FOLDER = "checkpoints"
 """Name of the folder of checkpoints in a `model_dir`."""
@@ -75,7 +78,8 @@ def is_checkpoint(path: str) -> bool:
 def delete(folder: str, steps: Collection[int]) -> None:
     """Deletes checkpoints from a folder of them. Every process must call it; the first one does the work.
 
-    Orbax would require a permission on the bucket itself that the roles for reading and writing files do not include.
+    What cannot be deleted on the disk is left, which a log line says: it is no reason to end a training. Not done by
+    Orbax: in a bucket it requires a permission that the roles for reading and writing files do not include.
     """
     if hosts.is_first():
         for step in steps:
@@ -83,9 +87,14 @@ def delete(folder: str, steps: Collection[int]) -> None:
             if storage.is_remote(path):
                 storage.remove(storage.join(path, _LAST))
                 storage.remove_dir(path)
-            else:  # renamed first, so that nobody takes what a kill leaves for a checkpoint
+                continue
+            try:  # renamed first, so that nobody takes what a kill leaves for a checkpoint
                 storage.move(path, f"{path}{_DELETED}")
                 storage.remove_dir(f"{path}{_DELETED}")
+            except FileNotFoundError:  # somebody made room
+                log.info("Checkpoint %s was gone before it was deleted.", path)
+            except OSError as error:
+                log.warning("Checkpoint %s is not deleted: %s", path, describe(error))
     hosts.wait_for_all()
 
 

@@ -75,7 +75,8 @@ _SILENCE = _Silence("absl", "asyncio")
 def _signals_held() -> Iterator[None]:
     """Delays signals, as Orbax takes what a handler raises while it reads, even KeyboardInterrupt, for a read error.
 
-    The first signal waits until the block ends; a second one acts at once, and the first one then still acts.
+    The first signal waits until the block ends. A second one makes both act at once, or, where the handler of the first
+    raises, itself at the end of the block.
     """
     held: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
@@ -87,18 +88,22 @@ def _signals_held() -> Iterator[None]:
     def hold(number: int, frame: FrameType | None) -> None:
         held.append((number, frame))
         if len(held) > 1:
-            handlers[number](number, frame)
+            release()
+
+    def release() -> None:
+        while handlers:
+            signal.signal(*handlers.popitem())
+        while held:
+            number, frame = held.pop(0)
+            if callable(handler := signal.getsignal(number)):  # asked now, as the one before may have set another
+                handler(number, frame)
 
     for number in handlers:
         signal.signal(number, hold)
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if held:
-            number, frame = held[0]
-            handlers[number](number, frame)
+        release()
 
 
 class _WithoutLateArrays:

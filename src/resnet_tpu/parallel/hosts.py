@@ -123,7 +123,8 @@ class ProcessGroup:
                     self._agree_to_stop(int(asked[0][1]))
         except Exception as error:  # noqa: BLE001  the store is gone with process 0: JAX ends the program, or
             if not self._ending.wait(_GRACE_SECS):  # the main thread has noticed
-                self._end(str(_lost("Process 0", first_line(error))), LostProcessError.exit_code)
+                lost = error if isinstance(error, LostProcessError) else _lost("Process 0", first_line(error))
+                self._end(str(lost), lost.exit_code)
 
     def _agree_to_stop(self, number: int) -> None:
         # Held until all have answered: none begins a step meanwhile, so none is further than it said.

@@ -90,8 +90,7 @@ class MetricsWriter:
         if rows:
             last = max(rows, key=lambda row: row["step"])
             self._purge_steps["eval"] = last["step"]
-            numbers = {name: value for name, value in last.items() if name not in ("step", "split", "time")}
-            self._event_file("eval").write({last["step"]: numbers}, now=last["time"])
+            self._event_file("eval").write({last["step"]: _numbers(last)}, now=last["time"])
 
     def _event_file(self, split: MetricsSplit) -> EventFile:
         if split not in self._event_files:
@@ -126,8 +125,13 @@ def read_metrics(model_dir: str) -> list[dict[str, Any]]:
 def evaluation_at(model_dir: str, step: int) -> dict[str, float]:
     """The finite numbers by name that an evaluation at a step measured; none where there was no such evaluation."""
     rows = [row for row in read_metrics(model_dir) if row["split"] == "eval" and row["step"] == step]
-    values = rows[-1] if rows else {}
+    values = _numbers(rows[-1]) if rows else {}
     return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row measured, by name."""
+    return {name: value for name, value in row.items() if name not in ("step", "split", "time")}
 
 
 def _read(path: str) -> str:

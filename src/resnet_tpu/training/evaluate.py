@@ -101,9 +101,9 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
 
     `model_dir` may also be given by its folder of checkpoints. If it is itself a checkpoint, the result is not
-    recorded; nor is that of other images where there is one of the training's own. With `watch`, evaluates the newest
-    checkpoint again and again, until that of the last step, or until no new one has appeared for `eval_timeout`
-    seconds. Returns the last result: `loss`, and `top_1_accuracy` and `top_5_accuracy` from 0 to 1.
+    recorded; nor is that of other images or crops than the training's where there is one already. With `watch`,
+    evaluates the newest checkpoint again and again, until that of the last step, or until no new one has appeared for
+    `eval_timeout` seconds. Returns the last result: `loss`, and `top_1_accuracy` and `top_5_accuracy` from 0 to 1.
     config: the options of the training, as in `load_model(model_dir).config`, for the images are cropped as it says.
     train_steps: the last step to watch for, or a length in epochs; None: that of the training itself. Raises UserError
     when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
@@ -186,8 +186,8 @@ def _contents(model_dir: str) -> str:
 def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does.
 
-    If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded. Nor is it where it
-    would replace one of the training's own images.
+    If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded. Nor is that of other
+    images or crops than the training's where the step has one already.
     """
     start = time.monotonic()
     data = as_trained(config.data, trained.config.data)
@@ -202,7 +202,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
         log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
     elif hosts.is_first():
         if _measures_other(data, trained.config.data) and evaluation_at(config.run.model_dir, trained.step):
-            log.info("The result is not recorded: step %d has one, of the training's own images.", trained.step)
+            log.info("The result is not recorded: step %d has one, and these are other images or crops.", trained.step)
         else:
             with MetricsWriter(config.run.model_dir) as writer:
                 writer.write("eval", {trained.step: metrics})

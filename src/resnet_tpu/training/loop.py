@@ -36,7 +36,7 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.finite import check_finite
-from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
+from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.reports.run_curves import draw_curves
 from resnet_tpu.training.agreement import agree_on
@@ -48,7 +48,7 @@ from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
-from resnet_tpu.training.run import check_classes, describe_run, lengths_of, resolve, resolve_order
+from resnet_tpu.training.run import check_classes, describe_end, describe_run, lengths_of, resolve, resolve_order
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of, weight_check_on
 from resnet_tpu.training.waiting import InputWait
@@ -214,8 +214,9 @@ class Trainer:
         if self._is_eval_due():  # the run was stopped between saving and evaluating
             self._evaluate(writer)
         if self.step >= total:
-            advice = "Raise train_steps to go on, or give another model_dir."
-            log.info("Nothing to train: %s is at step %d of %d. %s", model_dir, self.step, total, advice)
+            log.info("%s", describe_end(model_dir, self.step, total))
+            if self.validation is not None:
+                self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, self.step)) or None
             stop.leave()  # a signal may have come in the evaluation
             return Summary(self.step, self.evaluation)
         self._check_weights()
@@ -273,7 +274,8 @@ class Trainer:
         model_dir = self.config.run.model_dir
         writer = None
         if hosts.is_first():
-            write_description(model_dir, self.config, self._meta()["class_names"])
+            if self.step < self.lengths.total:  # else these options computed nothing
+                write_description(model_dir, self.config, self._meta()["class_names"])
             writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
         self.checkpoints.scores.update(_read_scores(model_dir))
         return writer

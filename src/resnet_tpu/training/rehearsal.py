@@ -9,7 +9,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.loop import check_start, open_run
-from resnet_tpu.training.run import describe_run, lengths_of
+from resnet_tpu.training.run import describe_end, describe_run, lengths_of
 from resnet_tpu.training.start import check_newest, resolve_initial_weights
 from resnet_tpu.training.step import train_step_of
 
@@ -29,7 +29,10 @@ def rehearse(config: Config) -> str:
             start_from(network, weights, *network.shapes())  # for its errors
         train_step_of(network, config, mesh)
         check_newest(config, network, checkpoints, source.class_names)
-        lines = [describe_run(config, mesh, done[-1] if done else 0, lengths.total)]
+        step = done[-1] if done else 0
+        if step >= lengths.total:
+            return describe_end(config.run.model_dir, step, lengths.total)
+        lines = [describe_run(config, mesh, step, lengths.total)]
         if validation is not None:
             count = min(config.data.num_eval_images or len(validation), len(validation))
             lines.append(f"An evaluation on {count} images every {lengths.per_eval} steps")

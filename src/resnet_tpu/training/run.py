@@ -95,6 +95,12 @@ def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
     )
 
 
+def describe_end(model_dir: str, step: int, total: int) -> str:
+    """A line on a run at `step` whose last step is `total`, so that there is nothing to train."""
+    advice = "Raise train_steps to go on, or give another model_dir."
+    return f"Nothing to train: {model_dir} is at step {step} of {total}. {advice}"
+
+
 def kept_steps(text: str) -> tuple[int, ...]:
     """The steps in `lottery_checkpoint_iters`, ascending. Raises UserError for any other text."""
     try:

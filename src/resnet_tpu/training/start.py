@@ -71,6 +71,8 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
 
 def check_newest(config: Config, network: Network, checkpoints: CheckpointStore, class_names: list[str] | None) -> None:
     """Raises UserError, as `find_start` would, if the newest checkpoint is of another network or other classes."""
+    if not checkpoints.steps() and (original := tf1.find_checkpoint(config.run.model_dir)):
+        tf1.from_tf1(network, tf1.read_checkpoint(original))
     for step in checkpoints.steps()[-1:]:
         path = storage.join(checkpoints.directory, str(step))
         with contextlib.suppress(store.DamagedCheckpointError):  # which a training skips
