@@ -1,6 +1,5 @@
 """`resnet-tpu export`."""
 
-import logging
 import shlex
 from dataclasses import dataclass
 from typing import Literal
@@ -11,8 +10,6 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.reports.console import make_console
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,11 +57,10 @@ def export(given: Given) -> None:
     options, images = given.fill(ExportOptions), given.values["images"]
     config = configure(given.values, read_run(given.values["model_dir"]))
 
-    from resnet_tpu import storage
     from resnet_tpu.parallel import hosts
     from resnet_tpu.serving.export.bundle import open_bundle
     from resnet_tpu.serving.export.export import check_export, chosen_forms, export_run
-    from resnet_tpu.serving.export.verify import comparisons_table, files_table, open_expected, verify
+    from resnet_tpu.serving.export.verify import Comparison, comparisons_table, files_table, open_expected, verify
 
     check_export(config.eval)
     verifies = options.verify or images or "int8" in chosen_forms(config.eval)
@@ -75,17 +71,12 @@ def export(given: Given) -> None:
         expected = None
         if verifies:  # reports missing data before the export
             expected = open_expected(config, images, split=options.split, num_images=options.verify_images)
-        bundle = open_bundle(export_run(config, expected and expected.trained))
+        compared: list[Comparison] = []
+        check = (lambda bundle: compared.extend(verify(bundle, expected))) if expected else None
+        bundle = open_bundle(export_run(config, expected and expected.trained, check=check))
     console = make_console()
     console.print(files_table(bundle))
-    if expected:
-        try:
-            compared = verify(bundle, expected)
-        except BaseException:
-            if hosts.is_first():  # nobody should serve a bundle that may compute something else
-                storage.remove_dir(bundle.path)
-                log.info("Removed %s again: it could not be verified.", bundle.path)
-            raise
+    if compared:
         console.print(comparisons_table(compared))
     path = shlex.quote(bundle.path)
     for line in (

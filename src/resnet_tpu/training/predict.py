@@ -133,6 +133,7 @@ def predict_source(
         check_finite(what, block["probabilities"][block["weight"] > 0], trained.advice)
     whole = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
     kept = np.flatnonzero(whole["weight"][:num_images])
+    check_any(kept)
     found, labels = whole["probabilities"][kept], whole["label"][kept]
     return predictions_of(source, kept, found, labels, trained.class_names), kept
 
@@ -140,10 +141,14 @@ def predict_source(
 def predictions_of(
     source: Source, kept: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, class_names: list[str]
 ) -> Predictions:
-    """Predictions for the images of `source` that are `kept`. Raises UserError if there are none."""
+    """Predictions for the images of `source` that are `kept`."""
+    return Predictions(_names_of(source, kept.tolist()), probabilities, labels, class_names)
+
+
+def check_any(kept: np.ndarray) -> None:
+    """Raises UserError if no image was kept, as all were damaged."""
     if not kept.size:
         raise UserError("Images", "only damaged ones", "at least one that can be read", "Replace them, or name others.")
-    return Predictions(_names_of(source, kept.tolist()), probabilities, labels, class_names)
 
 
 def _names_of(source: Source, numbers: list[int]) -> list[str]:

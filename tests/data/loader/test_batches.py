@@ -138,6 +138,8 @@ def test_many_workers_of_a_training_are_processes(
 
 def test_threads_read_what_is_no_file_of_this_machine() -> None:
     assert kind_of_workers(config("null", num_parallel_calls=9), SlowSource()) == "threads"
+    asked = config("null", input_workers="processes")  # of the training: a photo afterwards is not worth any
+    assert kind_of_workers(asked, SlowSource(), trains=False) == "threads"
 
 
 def test_batches_keep_what_they_hold(records: Path) -> None:

@@ -162,3 +162,9 @@ def test_int8_needs_images_to_calibrate(drawn: Callable[..., Trained], tmp_path:
     with pytest.raises(UserError, match=r"Calibration of int8: got 'nowhere', expected training images\."):
         make(drawn(resnet_depth=20), tmp_path, "onnx,int8", data_dir="nowhere")
     assert list(tmp_path.iterdir()) == []
+    for name in ("a", "b"):
+        (tmp_path / "photos" / "train" / name).mkdir(parents=True)
+        (tmp_path / "photos" / "train" / name / "cut.jpg").write_bytes(b"no image")
+    photos = {"data_dir": str(tmp_path / "photos"), "skip_bad_records": True}
+    with pytest.raises(UserError, match=r"Calibration of int8: got only damaged images"):
+        make(drawn(resnet_depth=20), tmp_path / "exported", "onnx,int8", **photos)

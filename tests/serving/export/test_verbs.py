@@ -14,7 +14,7 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle
+from resnet_tpu.serving.export.bundle import Bundle, find_bundle, newest_bundle, open_bundle
 from resnet_tpu.serving.export.verify import Expected, open_expected, verify
 from resnet_tpu.training.predict import open_images
 from resnet_tpu.training.trained import Trained
@@ -78,6 +78,23 @@ def test_export_compares_on_a_split(
     assert "%" in rows["int8"]
 
 
+def test_a_bundle_that_is_not_what_was_trained_never_appears(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+
+    def fail(bundle: Bundle, _: Expected) -> None:
+        seen.append((bundle.forms, find_bundle(str(tmp_path))))
+        raise UserError("Form onnx", "logits that differ", "the same", "Nothing was exported.")
+
+    monkeypatch.setattr("resnet_tpu.serving.export.verify.verify", fail)
+    arguments = ["export", str(model_dir), str(tmp_path), "--forms=onnx", "--verify", "--verify_images=4"]
+    assert cli.main([*arguments, "--num_cores=1"]) == 2
+    assert "Form onnx: got logits that differ" in capsys.readouterr().err
+    assert seen == [(("onnx",), None)]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_form_that_computes_something_else_is_found(exported: Path, trained: Trained, pictures: Path) -> None:
     bundle = open_bundle(str(exported))
     source, count = open_images(trained.config.data, [str(pictures)], "test", trained.class_names)
@@ -92,7 +109,7 @@ def test_a_form_that_computes_something_else_is_found(exported: Path, trained: T
     params = jax.tree.map(lambda leaf: leaf, trained.params)
     params["dense"]["bias"] = params["dense"]["bias"] + np.asarray([0, 0, 0, 1e-4], np.float32)
     shifted = dataclasses.replace(trained, params=params)
-    with pytest.raises(UserError, match=r"form stablehlo: got logits that differ by .*, expected at most 1e-05"):
+    with pytest.raises(UserError, match=r"Form stablehlo: got logits that differ by .*, expected at most 1e-05"):
         verify(bundle, Expected(shifted, source, trained.config.data, count))
 
 
@@ -137,6 +154,8 @@ def test_damaged_images_are_left_out_when_asked(
     assert "broken.jpg" in capsys.readouterr().err
     assert cli.main(["predict", str(exported), *images, "--format=csv", "--skip_bad_records"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+    assert cli.main(["predict", str(exported), images[0], "--skip_bad_records"]) == 2
+    assert "Images: got only damaged ones" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

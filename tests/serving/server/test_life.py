@@ -235,10 +235,12 @@ def test_while_it_stops_it_is_not_ready_and_asks_clients_to_leave(
             ready = first.get("/health/ready")
             assert (ready.status_code, ready.headers["connection"]) == (503, "close")
             assert second.post(PREDICT, content=body).status_code == 200
-        assert server.process.wait(20) == 0  # all clients have left
+        assert httpx.get(f"{server.url}/health/ready").status_code == 503  # who comes when all have left is told too
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
         entries = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
-    assert [entry["status"] for entry in entries] == [200, 200, 503, 200]
-    assert entries[-1] | {"time": "", "ms": 0} == {
+    assert [entry["status"] for entry in entries] == [200, 200, 503, 200, 503]
+    assert entries[-2] | {"time": "", "ms": 0} == {
         "time": "", "client": "127.0.0.1", "method": "POST", "path": PREDICT, "status": 200, "ms": 0, "images": 16
     }  # fmt: skip
 
@@ -315,3 +317,20 @@ def test_a_bundle_that_is_named_with_a_slash_is_not_read_again(
     monkeypatch.setattr("resnet_tpu.storage.files_below", Mock(side_effect=AssertionError))
     model.reload(loader)
     assert not loader.mock_calls  # nothing loaded, nothing refused
+
+
+def test_a_bundle_that_failed_for_a_passing_reason_is_tried_again(
+    export_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = dataclasses.replace(open_bundle(str(export_dir)), path="older", version=1)
+    model, loader, newer = Model("m", str(export_dir), Version(older, "onnx", Mock(), 1)), Mock(), Mock()
+    loader.load.side_effect = [TimeoutError("the bucket"), newer]
+    now = Mock(return_value=1000.0)
+    monkeypatch.setattr("resnet_tpu.serving.server.models.time.monotonic", now)
+    model.reload(loader)
+    model.reload(loader)  # not yet
+    assert loader.load.call_count == 1
+    assert [message.split(":")[0] for message in caplog.messages] == ["m"]
+    now.return_value += 1000
+    model.reload(loader)
+    assert model.current is newer

@@ -273,6 +273,19 @@ def test_every_error_is_json(client: httpx.Client, method: str, path: str, statu
         assert list(answer.json()) == ["error"]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data:image/jpeg;base64,/9j/4AAQ", "Image 0: got ':' in its base64, expected that of the standard alphabet"),
+        ("_9j_4AAQ", "Image 0: got '_' in its base64, expected that of the standard alphabet alone, without 'data:'."),
+    ],
+)
+def test_other_base64_is_not_decoded_to_another_image(client: httpx.Client, text: str, message: str) -> None:
+    answer = client.post("/v1/models/flowers:predict", json={"instances": [{"b64": text}]})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(message)
+
+
 def test_head_is_get_without_the_body(client: httpx.Client) -> None:
     for path in ("/", "/health", "/v1/models", "/v1/models/flowers", "/v1/models/flowers/metadata", "/v1/models/half"):
         asked, whole = client.head(path), client.get(path)

@@ -253,8 +253,9 @@ def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) ->
     if data.input_pipeline == "basic":
         return "threads"
     reads_files = isinstance(source, RecordSource | FolderSource) and not distant(source)
-    are_many = trains and reads_files and num_workers(data) > MOST_THREADS
-    return data.input_workers or ("processes" if are_many else "threads")
+    if data.input_workers and (trains or reads_files):
+        return data.input_workers
+    return "processes" if trains and reads_files and num_workers(data) > MOST_THREADS else "threads"
 
 
 def num_workers(data: DataConfig) -> int:

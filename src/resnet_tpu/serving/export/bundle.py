@@ -197,17 +197,23 @@ def write_bundle(
     description: Mapping[str, Any],
     config: Config,
     forms: Iterable[tuple[Form, Callable[[], Mapping[str, bytes]]]],
+    check: Callable[[Bundle], object] | None = None,
 ) -> str:
     """Writes a bundle under `export_dir` and returns its path. It appears whole or not at all.
 
-    description: the model card. forms: each with what makes its files, by path in the bundle.
+    description: the model card. forms: each with what makes its files, by path in the bundle. check: called with the
+    bundle before it appears; when it raises, none does.
     """
     if storage.is_remote(export_dir):  # no folder can be renamed there: its description makes it a bundle
         folder = _free_path(export_dir)
-        _write_files(folder, description, config, forms)
+        try:
+            _write_files(folder, description, config, forms, check)
+        except BaseException:
+            storage.remove_dir(folder)
+            raise
         return folder
     with storage.folder_aside(export_dir, "bundle") as folder:
-        _write_files(folder, description, config, forms)
+        _write_files(folder, description, config, forms, check)
         return _publish(folder, export_dir)
 
 
@@ -216,6 +222,7 @@ def _write_files(
     description: Mapping[str, Any],
     config: Config,
     forms: Iterable[tuple[Form, Callable[[], Mapping[str, bytes]]]],
+    check: Callable[[Bundle], object] | None,
 ) -> None:
     files: dict[str, dict[str, Any]] = {}
     written: list[Form] = []
@@ -236,6 +243,8 @@ def _write_files(
         "files": files, "config": config.flat(),
     }  # fmt: skip
     text = checked_json.dumps(whole, indent=2, ensure_ascii=False)
+    if check:
+        check(_parse(folder, checked_json.loads(text)))
     write(DESCRIPTION, text.encode(errors="backslashreplace"))  # JSON too: of paths that are not UTF-8
 
 

@@ -11,7 +11,7 @@ from resnet_tpu.options.config import PREPROCESSING, Config, EvalConfig, check_c
 from resnet_tpu.options.fields import numbers_in
 from resnet_tpu.parallel import hosts
 from resnet_tpu.reports.progress import track
-from resnet_tpu.serving.export.bundle import FORMS, Form, write_bundle
+from resnet_tpu.serving.export.bundle import FORMS, Bundle, Form, write_bundle
 from resnet_tpu.serving.export.card import make_card
 from resnet_tpu.serving.export.fold import Folded, fold
 from resnet_tpu.training.trained import Trained, as_trained, trained_of
@@ -31,11 +31,13 @@ _PACKAGES: dict[Form, tuple[tuple[str, ...], str]] = {
 _DEFAULT_FORMS: tuple[Form, ...] = ("stablehlo", "onnx", "savedmodel")
 
 
-def export_run(config: Config, trained: Trained | None = None) -> str:
+def export_run(
+    config: Config, trained: Trained | None = None, *, check: Callable[[Bundle], object] | None = None
+) -> str:
     """Exports the newest checkpoint of `model_dir` to `export_dir` and returns the path of the bundle.
 
-    trained: the checkpoint, where it was loaded already. Of several processes the first one writes, and all return the
-    path. Raises UserError.
+    trained: the checkpoint, where it was loaded already. check: called with the bundle before it appears; when it
+    raises, none does. Of several processes the first one writes, and all return the path. Raises UserError.
     """
     check_config(config)
     if not config.eval.export_dir:
@@ -43,15 +45,16 @@ def export_run(config: Config, trained: Trained | None = None) -> str:
     check_export(config.eval)
     with hosts.connected(config.run):
         found = trained or trained_of(config)
-        path = hosts.from_first(lambda: export_model(found, config))
+        path = hosts.from_first(lambda: export_model(found, config, check))
     log.info("Exported to %s", path)
     return path
 
 
-def export_model(trained: Trained, config: Config) -> str:
+def export_model(trained: Trained, config: Config, check: Callable[[Bundle], object] | None = None) -> str:
     """Writes a bundle under `export_dir`, whole or not at all, and returns its path.
 
-    config: what was asked for: the options of the export, and the data that calibrate the int8 form. Raises UserError.
+    config: what was asked for: the options of the export, and the data that calibrate the int8 form. check: see
+    `export_run`. Raises UserError.
     """
     asked = config.eval
     folded = fold(trained)
@@ -65,7 +68,7 @@ def export_model(trained: Trained, config: Config) -> str:
     forms: list[tuple[Form, Maker]] = [(form, makers[form]) for form in chosen_forms(asked)]
     if asked.add_warmup_requests and "savedmodel" not in dict(forms):
         log.info("add_warmup_requests: nothing to do without a SavedModel; `resnet-tpu serve` warms up by itself")
-    return write_bundle(asked.export_dir, card, trained.config, track(forms, "export", total=len(forms)))
+    return write_bundle(asked.export_dir, card, trained.config, track(forms, "export", total=len(forms)), check)
 
 
 def check_export(asked: EvalConfig) -> None:

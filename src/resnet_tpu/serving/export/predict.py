@@ -14,7 +14,7 @@ from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier
-from resnet_tpu.training.predict import Format, open_images, predictions_of, show_predictions, write_report
+from resnet_tpu.training.predict import Format, check_any, open_images, predictions_of, show_predictions, write_report
 from resnet_tpu.training.trained import as_trained
 
 BATCH_SIZE = 32
@@ -69,8 +69,8 @@ def run_source(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The outputs of `run` for the first `num_images` of `source`, their labels (-1: unknown), and the index of each.
 
-    Damaged images are left out if the data options say so. Raises NonFiniteError for a batch whose outputs are not all
-    finite, with `what` they are and what `advise` says.
+    Damaged images are left out if the data options say so. Raises UserError if all were, and NonFiniteError for a batch
+    whose outputs are not all finite, with `what` they are and what `advise` says.
     """
     batch_size = min(batch_size, num_images)
     batches = eval_batches(source, data, batch_size=batch_size, max_images=num_images)
@@ -83,4 +83,5 @@ def run_source(
         outputs.append(found)
         labels.append(batch["label"][whole])
         kept.append(np.flatnonzero(whole) + number * batch_size)
+    check_any(np.concatenate(kept))
     return np.concatenate(outputs), np.concatenate(labels), np.concatenate(kept)

@@ -84,8 +84,14 @@ def _calibration_images(data: DataConfig) -> Iterator[np.ndarray]:
         raise UserError("Calibration of int8", str(error.got), "training images", do) from None
     chosen = spread(source, NUM_IMAGES)
     batches = eval_batches(chosen, data, batch_size=min(_BATCH, len(chosen)))
+    num_whole = 0
     for batch in track(batches, "calibrate int8", total=-(-len(chosen) // _BATCH)):
-        yield batch["image"][batch["weight"] > 0]
+        images = batch["image"][batch["weight"] > 0]
+        num_whole += len(images)
+        if len(images):
+            yield images
+    if not num_whole:
+        raise UserError("Calibration of int8", "only damaged images", "some that can be read", "Replace them.")
 
 
 class _Reader(CalibrationDataReader):

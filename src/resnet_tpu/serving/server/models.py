@@ -4,6 +4,7 @@ import asyncio
 import functools
 import logging
 import re
+import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.options import ServeOptions
 
 log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 300.0
+"""How long a bundle that did not work is left alone: its files may be fine, and the way to them was not."""
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 
@@ -53,6 +57,7 @@ class Model:
         """location: a bundle, or the folder that newer ones are exported to."""
         self.name, self.location, self.current = name, location, current
         self._refused: tuple[str, object] | None = None  # the path of what did not work, and the state of its files
+        self._retry_at = 0.0
 
     def card(self) -> dict[str, Any]:
         """The model card of the version that is served."""
@@ -62,9 +67,10 @@ class Model:
         return {**bundle.description, **own, "class_names": bundle.class_names, "image_size": bundle.image_size}
 
     def reload(self, loader: "Loader") -> None:
-        """Switches to a newer bundle if there is one that works; one that does not is logged once and changes nothing.
+        """Switches to a newer bundle if there is one that works.
 
-        Requests that are under way are answered by the version that took them.
+        One that does not is logged once and changes nothing; it is tried again by and by, or at once when its files
+        change. Requests that are under way are answered by the version that took them.
         """
         found: tuple[str, object] = self.location, None
         try:
@@ -72,7 +78,7 @@ class Model:
             if path == self.current.bundle.path:
                 return
             found = path, [(file, storage.file_state(file)) for file in storage.files_below(path)]
-            if found == self._refused:
+            if found == self._refused and time.monotonic() < self._retry_at:
                 return
             bundle = bundles.open_bundle(path)
             if bundle.version > self.current.bundle.version:
@@ -80,6 +86,7 @@ class Model:
                 loader.metrics.reloads.labels(self.name, "loaded").inc()
                 log.info("Serving %s version %d from %s", self.name, bundle.version, path)
         except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one serves on)
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
             if found != self._refused:
                 self._refused = found  # a bundle that is still being copied has another state the next time
                 loader.metrics.reloads.labels(self.name, "refused").inc()

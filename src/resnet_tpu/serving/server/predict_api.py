@@ -7,6 +7,7 @@ After https://www.tensorflow.org/tfx/serving/api_rest. The signatures are those 
 
 import binascii
 import json
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ FILES, PIXELS = ("serving_default", "classify"), "pixels"
 _INPUT, _IMAGES = "input", "images"
 _OUTPUTS = {True: ("logits", "probabilities"), False: ("classes", "probabilities")}
 """By whether pixels were given."""
+
+_BASE64 = f"{string.ascii_letters}{string.digits}+/={string.whitespace}".encode()
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,12 @@ def _file(value: Any, index: int) -> bytes:
     if not (isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str)):
         expected = '{"b64": "..."}' + f' or {{"{_INPUT}": {{"b64": "..."}}}}'
         raise Refusal(400, f"Image {index}: got something else, expected {expected}, an image file in base64.")
+    text = value["b64"].encode(errors="backslashreplace")
+    if other := text.translate(None, _BASE64):  # which `a2b_base64` would skip
+        expected = "that of the standard alphabet alone, without 'data:'"
+        raise Refusal(400, f"Image {index}: got {chr(other[0])!r} in its base64, expected {expected}.")
     try:
-        return binascii.a2b_base64(value["b64"] + "==")  # white space and missing padding do no harm
+        return binascii.a2b_base64(text + b"==")  # missing padding does no harm
     except ValueError as error:
         raise Refusal(400, f"Image {index}: got text that is not base64 ({error}), expected an image file.") from None
 

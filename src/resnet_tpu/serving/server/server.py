@@ -152,7 +152,14 @@ class _Server(uvicorn.Server):
         await super().main_loop()
         self._state.is_ready = False
         log.info("Stopping: answering what is under way")
-        await self._wait_for_clients(self._options.drain_seconds)
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Waits for drain_seconds even while nobody is connected, as those who ask whether it is ready come and go."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._options.drain_seconds
+        while loop.time() < end and not self._is_hurried:
+            await asyncio.sleep(0.02)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts no more connections, and answers the requests on existing ones."""
