@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 
 from resnet_tpu.data.findings import Kind
 from resnet_tpu.data.images import BadImageError, Limits, Subsampling, clean_image
+from resnet_tpu.data.pixels.decode import decode
 
 
 def pixels(encoded: bytes) -> np.ndarray:
@@ -81,8 +82,20 @@ def test_cmyk_becomes_rgb(tmp_path: Path, draw) -> None:
     assert abs(pixels(image.encoded) - np.asarray(Image.open(rgb)).astype(float)).mean() < 3
 
 
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_cmyk_has_the_colours_that_training_gives_it(tmp_path: Path, draw, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    inverted = draw(tmp_path / "a.jpg", size=(150, 140), mode="CMYK", quality=100, exif=exif).read_bytes()
+    start = inverted.index(b"\xff\xee")  # Adobe's segment, which says so
+    plain = inverted[:start] + inverted[start + 2 + int.from_bytes(inverted[start + 2 : start + 4], "big") :]
+    for data in (inverted, plain):
+        assert abs(pixels(clean_image(data, "a.jpg").encoded) - decode(data, honour_exif=True)).mean() < 3
+    assert abs(decode(plain).astype(float) - decode(inverted)).mean() > 50
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
 def test_exif_rotation_is_honoured(tmp_path: Path, draw, orientation: int, suffix: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -190,6 +203,13 @@ def test_what_is_no_image(data: bytes, name: str, kind: Kind) -> None:
     with pytest.raises(BadImageError) as caught:
         clean_image(data, name)
     assert caught.value.kind is kind
+
+
+def test_what_is_too_long_for_a_jpeg_says_what_to_do(tmp_path: Path, draw) -> None:
+    data = draw(tmp_path / "a.png", size=(65_501, 2)).read_bytes()
+    with pytest.raises(BadImageError, match=r"65501 x 2 pixels; a JPEG has at most 65,500 a side: give max_side"):
+        clean_image(data, "a.png")
+    assert clean_image(data, "a.png", Limits(max_side=60_000)).width == 60_000
 
 
 @pytest.mark.parametrize("progressive", [False, True])

@@ -30,6 +30,7 @@ Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 _CONVERTED_QUALITY = 100  # as the original does for images that it cannot store as they are
 _CHANGED_QUALITY = 95  # for photos turned, made smaller or recompressed: at 100 they would grow
 _LONGEST_COMMENT = 65_533  # bytes of a JPEG's comment; a GIF's may be longer
+_LONGEST_SIDE = 65_500  # px, of libjpeg
 _SMALL_PX = 128  # below this side, halved colour resolution would be visible
 
 
@@ -118,17 +119,21 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
             notes.append((Kind.CONVERTED, kind))
         if (frames := getattr(image, "n_frames", 1)) > 1:
             notes.append((Kind.ANIMATED, f"{frames} frames"))
+    is_turned = kind == "TIFF" and orientation_of(image) != UPRIGHT  # by Pillow, as it loads it
     image.load()
-    upright = image
-    if orientation_of(image) != UPRIGHT:
-        upright = ImageOps.exif_transpose(image)
+    orientation = orientation_of(image)
+    if is_turned or orientation != UPRIGHT:
         notes.append((Kind.TURNED, ""))
-    if upright.mode == "CMYK":
+    if image.mode == "CMYK":
         notes.append((Kind.CMYK, ""))
-    if upright.mode == "F":
+    if image.mode == "F":
         raise BadImageError(Kind.UNSUPPORTED, "pixels are floats")
+    if header and header.components == 4:  # the inks of some are inverted, and Pillow takes those of all to be
+        upright = Image.fromarray(turn(jpeg.decode(data, header), orientation))
+    else:
+        upright = to_rgb(ImageOps.exif_transpose(image) if orientation != UPRIGHT else image)
     quality = _CHANGED_QUALITY if limits.recompress else _CONVERTED_QUALITY
-    return _encode(to_rgb(upright), upright.size, notes, limits, quality)
+    return _encode(upright, upright.size, notes, limits, quality)
 
 
 def _clean_jpeg(
@@ -173,6 +178,9 @@ def _encode(
 ) -> CleanImage:
     """Encodes `image` as a JPEG within the limits. `full`: the (width, height) of the photo itself, upright."""
     size = limits.size(*full)
+    if max(size) > _LONGEST_SIDE:
+        detail = f"{size[0]} x {size[1]} pixels; a JPEG has at most {_LONGEST_SIDE:,} a side: give max_side"
+        raise BadImageError(Kind.UNSUPPORTED, detail)
     if size != full:
         notes.append((Kind.SCALED, ""))
         quality = _CHANGED_QUALITY

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +17,9 @@ from rich.console import Console
 
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import Manifest, read_manifest
+from resnet_tpu.data.prepare import workers
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.shards import Shard, ShardResult
 from resnet_tpu.data.records.tfrecord import RecordFile
 from resnet_tpu.errors import UserError
 
@@ -91,6 +94,41 @@ def test_changes_are_noticed_and_named(class_folders: Path, tmp_path: Path, draw
     run(class_folders, tmp_path / "fresh", train_shards=2)
     (out / "mine.txt").unlink()
     assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_overwriting_goes_on_where_it_was_stopped_too(
+    class_folders: Path, tmp_path: Path, run, contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, written, most = tmp_path / "out", [], 2
+    run(class_folders, out, seed=3)
+    write_shard = workers.write_shard
+
+    def write(shard: Shard, *arguments: Any) -> ShardResult:
+        if len(written) == most:
+            raise KeyboardInterrupt
+        written.append(shard.name)
+        return write_shard(shard, *arguments)
+
+    monkeypatch.setattr(workers, "write_shard", write)
+    with pytest.raises(KeyboardInterrupt):
+        run(class_folders, out, train_shards=3, overwrite=True)
+    most = -1
+    run(class_folders, out, train_shards=3, overwrite=True)
+    run(class_folders, tmp_path / "fresh", train_shards=3)
+    assert contents(out) == contents(tmp_path / "fresh")
+    assert len(written) == 2 * 5
+    run(class_folders, out, train_shards=3, overwrite=True)  # what is finished is written again
+    assert len(written) == 3 * 5
+
+
+def test_a_foreign_file_is_found_before_anything_is_deleted(class_folders: Path, tmp_path: Path, run, contents) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out)
+    (out / "test-photos.zip").write_text("precious")
+    before = contents(out)
+    with pytest.raises(UserError, match=r"1 file\(s\) that prepare did not write here, such as test-photos\.zip"):
+        run(class_folders, out, seed=3, overwrite=True)
+    assert contents(out) == before
 
 
 def test_foreign_shards_are_never_touched(class_folders: Path, tmp_path: Path, run) -> None:

@@ -21,21 +21,23 @@ _SUMMARIES = (MANIFEST, LABELS, REPORT)
 def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, overwrite: bool) -> None:
     """Reserves `out_dir` for these shards; finished ones of the same photos and options stay, others are refused.
 
-    Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files that
-    `prepare` did not write and whose names would make them part of the data set.
+    With `overwrite` others are deleted, and so are those of a run that came to its end, with a data set or a report of
+    what is bad. Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files
+    that `prepare` did not write and whose names would make them part of the data set.
     """
     state = {"options": options, "inputs": assignment.inputs, "shards": [shard.name for shard in assignment.shards]}
     try:
         before = _read_state(out_dir)
-        if before is not None and overwrite:
+        _refuse_foreign(out_dir, [] if before is None else [*before["shards"], *_SUMMARIES])
+        changes = [] if before is None else _changes(before, state)
+        if before is not None and overwrite and (changes or storage.exists(storage.join(out_dir, REPORT))):
             _remove(out_dir, before["shards"])
-        elif before is not None and (changes := _changes(before, state)):
+        elif changes:
             do = "Pass --overwrite to write the shards again, or choose another folder."
             got = f"shards made differently: {'; '.join(changes)}"
             raise UserError(
                 f"Output folder {out_dir}", got, "an empty folder, or one of the same photos and options", do
             )
-        _refuse_foreign(out_dir, [] if before is None or overwrite else [*before["shards"], *_SUMMARIES])
         storage.make_dir(storage.join(out_dir, STATE_FOLDER))
         sweep(out_dir)
         storage.write_text(storage.join(out_dir, STATE_FOLDER, STATE_FILE), json.dumps(state))
