@@ -1,5 +1,6 @@
 """What `doctor` finds on this machine, and on one that lacks something."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -64,6 +66,12 @@ def test_what_is_made_for_other_systems_is_not_advised(monkeypatch: pytest.Monke
     assert "on x86-64 alone" in found["layers in C with oneDNN"].found
     assert found["plan"].found == "the TPU compiler, for `plan`: there is none for this system"
     assert found["tf"].found == "no none-here"
+
+
+def test_a_package_that_is_not_installed_says_no_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.requires", Mock(side_effect=importlib.metadata.PackageNotFoundError))
+    found = findings.examine(use_tpu=False)
+    assert "extras" not in {finding.topic for finding in found}
 
 
 def test_a_home_that_may_not_be_entered_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,12 @@ def test_the_manifest_of_gke(dry_run: Callable[..., str], spot: bool) -> None:
     assert shlex.join(["resnet-tpu", "train", *TRAINING]) in container["command"][-1]
 
 
+def test_cores_alone_rent_no_slice(capsys: pytest.CaptureFixture[str]) -> None:
+    training = ("--recipe=finetune", "--num_cores=8", *TRAINING[1:])
+    assert cli.main(words("tpu_vm", "--dry_run", training=training)) == 2
+    assert "--tpu_type: got nothing, expected a TPU slice" in capsys.readouterr().err
+
+
 def test_an_image_of_ones_own_runs_the_very_command(dry_run: Callable[..., str]) -> None:
     for service in SUBMIT.verbs:
         text = dry_run(service, "--image=us-docker.pkg.dev/p/r/i")

@@ -31,6 +31,8 @@ def test_levels_follow_each_other() -> None:
 def test_levels_of_a_table_do_not_follow_each_other() -> None:
     found = plan_levels("prune_resnet56_A", density="", levels=2, rate=None)
     assert found == [Level(f"level_0{number}", f"prune_resnet56_A_{number}", None) for number in (1, 2)]
+    with pytest.raises(UserError, match=r"^levels: got 10, expected at most 9 with prune_resnet56_A"):
+        plan_levels("prune_resnet56_A", density="", levels=10, rate=None)
 
 
 @pytest.mark.parametrize(

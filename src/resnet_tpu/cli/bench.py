@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 _INPUT = ("image_size", "resize_method", "num_parallel_calls")
 _OURS = ("input_workers", "cache", "cache_short_side", "cache_memory")
+_NETWORK = ("resnet_depth", "resnet_width", "image_size")
 _CASES = "What to train: depth:image_size:batch_size, with commas. Default: 50:224:16,18:128:32."
 _DATA = "DATA is a folder of JPEGs or of TFRecords; without it, pictures are drawn."
 
@@ -106,11 +107,14 @@ def bench_step(given: Given) -> None:
     arguments=(Argument("where", "BUNDLE", "A bundle, or a folder of bundles.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.serve:ServeBenchOptions"),
-        Group("the network without BUNDLE", _named("resnet_depth", "resnet_width", "image_size")),
+        Group("the network without BUNDLE", _named(*_NETWORK)),
     ],
 )
 def bench_serve(given: Given) -> None:
     """Speed of an exported network: its runtimes beside peers, and over HTTP with more and more clients."""
+    if given.values["where"] and (more := [name for name in _NETWORK if name in given.values]):
+        raise UserError("BUNDLE", f"one, and {', '.join(more)}", "one of them", "Leave the other out.")
+
     from resnet_tpu.performance.bench.serve import ServeBenchOptions
     from resnet_tpu.performance.bench.serve import bench_serve as measure
 
@@ -119,7 +123,11 @@ def bench_serve(given: Given) -> None:
 
 def _call(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
     """Calls `measure` with DATA, the options of a run, its own options, and the command line."""
-    measure(given.values["where"], configure(given.values), given.fill(owner), _typed(what, given))
+    from resnet_tpu.options.checks import check
+
+    config = configure(given.values)
+    check(config)
+    measure(given.values["where"], config, given.fill(owner), _typed(what, given))
 
 
 def _typed(what: str, given: Given) -> list[str]:

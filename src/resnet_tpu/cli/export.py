@@ -67,6 +67,8 @@ def export(given: Given) -> None:
     for name in ("split", "verify_images"):
         if not verifies and (value := given.values.get(name)) is not None:
             raise UserError(name, value, "it only with --verify", "Add --verify, or leave it out.")
+    if images and options.split:
+        raise UserError("split", options.split, "it only without images", "Leave it out, or the images.")
     with hosts.connected(config.run):
         expected = None
         if verifies:  # reports missing data before the export

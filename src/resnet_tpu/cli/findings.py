@@ -138,7 +138,10 @@ def _extras() -> Iterator[Finding]:
     """The extras: packages with their versions, or those that are missing. Some packages are for some systems only."""
     from packaging.requirements import Requirement
 
-    requirements = [Requirement(each) for each in importlib.metadata.requires("resnet-tpu") or ()]
+    try:
+        requirements = [Requirement(each) for each in importlib.metadata.requires("resnet-tpu") or ()]
+    except importlib.metadata.PackageNotFoundError:  # as `_versions` says
+        return
     marked = [(each.name, each.marker) for each in requirements if each.marker and "extra ==" in str(each.marker)]
     for extra in EXTRAS:
         names = [name for name, marker in marked if marker.evaluate({"extra": extra})]

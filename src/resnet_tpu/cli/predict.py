@@ -55,6 +55,8 @@ def predict(given: Given) -> None:
     """Classify images: files, folders, or a split of the data."""
     options, values = given.fill(PredictOptions), {**given.values, "mode": "predict"}
     checkpoint, images = values["model_dir"], values["images"]
+    if images and "split" in values:
+        raise UserError("split", values["split"], "it only without images", "Leave it out, or the images.")
 
     from resnet_tpu.serving.export.bundle import find_bundle
 

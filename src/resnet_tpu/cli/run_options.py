@@ -85,6 +85,13 @@ def options_of_trainings() -> list[Group]:
     return [Group(title, of, (), OTHER_NAMES, COMMON_IN_TRAINING) for title, of in groups.items()]
 
 
+def slice_of(recipe: str) -> str | None:
+    """The TPU slice that a recipe is made for. None without a recipe: num_cores alone may be those of any device."""
+    from resnet_tpu.performance.plan.topology import slice_for
+
+    return slice_for(recipe, find_recipe(recipe).run.num_cores) if recipe else None
+
+
 def options_about(concern: str) -> dict[str, Option]:
     """The options of one of `CONCERNS` by name."""
     return {name: option for name, option in OPTIONS.items() if option.group == concern}

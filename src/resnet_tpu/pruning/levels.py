@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.pruning.methods import find_method
+from resnet_tpu.pruning.methods import MOST_ROUNDS, find_method
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
     if _TABLES.fullmatch(method) and not density:
         if rate is not None:
             raise UserError("rate", rate, f"none with {method}, whose table says what to remove", "Leave it out.")
+        if (levels or 0) > MOST_ROUNDS:
+            raise UserError("levels", levels, f"at most {MOST_ROUNDS} with {method}", "Lower it.")
         numbers = range(1, (levels or DEFAULT_LEVELS) + 1)
         return [_level(f"{ITERATIVE}{number:02d}", f"{method}_{number}", None) for number in numbers]
     if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):

@@ -26,6 +26,11 @@ _AMC = ("first", "second", "third", "fourth")
 _PERCENT = r"(?P<percent>\d+(?:\.\d*)?)"
 _CONVOLUTIONS, _DENSE = "conv", "fc"
 
+MOST_ROUNDS = 9
+"""How often a table of filters can be applied in one name, such as `prune_resnet56_A_9`."""
+
+_OF_TABLE = re.compile(rf"prune_(?P<table>\w+?)(?:_(?P<rounds>[1-{MOST_ROUNDS}]))?")
+
 HELP = {
     "prune_all_to_global_P": "keep the P % of all weights that are largest in magnitude: a target density",
     "prune_global_P": "remove the P % smallest of the weights left in convolutions, except projections",
@@ -63,7 +68,7 @@ def find_method(name: str) -> Method:
     if found := re.fullmatch(r"prune_amc_(?P<table>\w+)", name):
         if found["table"] in _AMC:
             return functools.partial(_amc, table=found["table"])
-    elif (found := re.fullmatch(r"prune_(?P<table>\w+?)(?:_(?P<rounds>[1-9]))?", name)) and found["table"] in TABLES:
+    elif (found := _OF_TABLE.fullmatch(name)) and found["table"] in TABLES:
         return functools.partial(_structured, name=name, table=found["table"], rounds=int(found["rounds"] or 1))
     known = [*HELP, *(f"prune_amc_{table}" for table in _AMC), *(f"prune_{table}" for table in TABLES)]
     do = f"P is a percentage, as in prune_all_to_global_80.{nearest(name, known)}"

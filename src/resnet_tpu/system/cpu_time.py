@@ -26,13 +26,18 @@ def cpu_secs_of_family() -> float:
     return sum(_secs(stats[pid][11:15]) for pid in family)
 
 
-def cpu_secs_of_machine() -> float:
-    """CPU seconds of all programs on this machine since it started; 0 where there is no /proc (not Linux)."""
+def cpu_secs_per_core() -> float:
+    """CPU seconds of all programs since the machine started, on each of the cores that this process may run on.
+
+    0 where there is no /proc (not Linux).
+    """
     try:
-        user, nice, system, _, _, irq, soft_irq, steal = (_PROC / "stat").read_text().split()[1:9]
+        rows = [line.split() for line in (_PROC / "stat").read_text().splitlines() if line.startswith("cpu")]
     except OSError:
         return 0.0
-    return _secs([user, nice, system, irq, soft_irq, steal])
+    cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    used = [[*row[1:4], *row[6:9]] for row in rows if row[0] in cores]  # all but idle and iowait
+    return sum(map(_secs, used)) / len(cores)
 
 
 def _fields(stat: Path) -> list[str]:

@@ -75,6 +75,7 @@ def test_without_a_bundle_one_is_made_with_every_form(capsys: pytest.CaptureFixt
         (["nowhere"], "Bundle: got nowhere, expected a folder with bundle.json"),
         ([".", "--peers=tensorflow"], "peers: got tensorflow, expected some of onnxruntime, torch"),
         (["--rounds=0"], "rounds: got 0, expected at least 1."),
+        (["exported", "--resnet_depth=18"], "BUNDLE: got one, and resnet_depth, expected one of them."),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, refusal: Callable[..., str]) -> None:

@@ -1,7 +1,9 @@
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,9 +11,11 @@ from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.plan.advice import advise
+from resnet_tpu.performance.plan.compiler import OutOfMemory
 from resnet_tpu.performance.plan.feeding import Host
-from resnet_tpu.performance.plan.plan import Step, resolve_counts
+from resnet_tpu.performance.plan.plan import Step, _Planner, resolve_counts
 from resnet_tpu.performance.plan.prices import price_of, read_prices
+from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import find_recipe
 
 from .conftest import make_plan
@@ -44,6 +48,16 @@ def test_devices_wait_where_hosts_give_fewer_images_than_they_take() -> None:
         assert any("decoding is the limit" in text for text in advise(slow)) == (wait > 0), name
     assert plan.input_wait is None
     assert make_plan(fits=False, host=Host(1.0)).input_wait is None
+
+
+def test_the_largest_batch_is_no_smaller_than_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, topology = find_recipe("v5e-8"), find_topology("v5e:2x4")
+    planner = _Planner(config, topology, topology, contextlib.nullcontext)
+    monkeypatch.setattr(planner, "_compile", Mock(side_effect=OutOfMemory(None)))
+    batch_size = config.train.train_batch_size
+    nearly_all = int(0.98 * topology.device_memory)  # more than is taken where the program is not counted yet
+    known = Step(batch_size, batch_size // topology.devices, fits=True, needed=nearly_all)
+    assert planner.largest_batch(known) == batch_size
 
 
 @pytest.mark.parametrize(

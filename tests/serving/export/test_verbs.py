@@ -162,6 +162,8 @@ def test_damaged_images_are_left_out_when_asked(
     ("arguments", "message"),
     [
         (["predict", "{model}", "--form=onnx"], "form: got onnx, expected no form for a checkpoint"),
+        (["predict", "{model}", "a.jpg", "--split=train"], "split: got train, expected it only without images"),
+        (["export", "{model}", "{nothing}/out", "a.jpg", "--split=test"], "split: got test, expected it only without"),
         (["predict", "{bundle}", "--form=int8"], "Form: got int8, expected one that"),
         (["predict", "{bundle}", "--no-export_moving_average"], "export_moving_average: got false, expected no choice"),
         (["predict", "{nothing}"], "expected a model_dir or a checkpoint in it"),

@@ -42,8 +42,14 @@ from resnet_tpu.training.step import TrainStep
 
 log = logging.getLogger(__name__)
 
-PIPELINES: dict[str, dict[str, str]] = {
-    "basic": {"input_pipeline": "basic", "input_workers": "threads", "cache": "none"},
+PIPELINES: dict[str, dict[str, str | None]] = {
+    "basic": {
+        "input_pipeline": "basic",
+        "input_workers": "threads",
+        "cache": "none",
+        "cache_memory": None,
+        "cache_short_side": None,
+    },
     "optimized": {"input_pipeline": "optimized"},
 }
 STUBBED = {"optimized without a decoder": PIPELINES["optimized"]}

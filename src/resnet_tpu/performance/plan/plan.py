@@ -215,15 +215,17 @@ class _Planner:
         """The largest training batch of the whole slice that fits; `known` needs not be compiled again."""
         unit = self.devices * self._config.optimizer.gradient_accumulation_steps
 
+        available = (1 - PROGRAM) * self._topology.device_memory
+
         def needed(batch: int) -> float:
             if known and known.batch_size == batch * unit:
-                return known.needed or math.inf
+                total = known.needed or math.inf
+                return min(total, available) if known.fits else total  # with its program, so that none is kept free
             try:
                 return self._compile("train", "train_batch_size", batch * unit, hurry=True).memory.total
             except OutOfMemory as error:
                 return error.needed or math.inf
 
-        available = (1 - PROGRAM) * self._topology.device_memory
         found = find_largest(needed, available, self._config.train.train_batch_size // unit)
         return found and found * unit
 

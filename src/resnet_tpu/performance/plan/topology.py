@@ -80,7 +80,7 @@ def find_topology(name: str) -> Topology:
 
 
 def slice_for(recipe: str, num_cores: int | None) -> str | None:
-    """The slice that a recipe is made for: by its name, else the v3 with its `num_cores`, else None."""
+    """The slice that a recipe is made for: by its name, else the v3 with the `num_cores` that it sets, else None."""
     return topology_of(recipe) or topology_of(f"v3-{num_cores}")
 
 

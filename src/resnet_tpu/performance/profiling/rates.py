@@ -17,7 +17,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_of_machine
+from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_per_core
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.training.kernel_setting import step_of
 from resnet_tpu.training.kernels_of_run import resolve_kernels
@@ -44,13 +44,14 @@ def measure_loader(config: Config, source: Source, *, seconds: float) -> LoaderS
         warm_up = len(source) if config.data.cache != "none" else batch_size
         for _ in range(-(-warm_up // batch_size) + 1):
             next(batches)
-        begin, cpu_begin, all_begin, count = time.perf_counter(), cpu_secs_of_family(), cpu_secs_of_machine(), 0
+        begin, cpu_begin, all_begin, count = time.perf_counter(), cpu_secs_of_family(), cpu_secs_per_core(), 0
         while (elapsed := time.perf_counter() - begin) < seconds or not count:
             next(batches)
             count += batch_size
-        cpu, everyone = cpu_secs_of_family() - cpu_begin, cpu_secs_of_machine() - all_begin
-    own, others = (min(1.0, max(0.0, part / elapsed / num_cores())) for part in (cpu, everyone - cpu))
-    return LoaderSpeed(count / elapsed, 1e6 * cpu / count, own, others)
+        cpu, everyone = cpu_secs_of_family() - cpu_begin, cpu_secs_per_core() - all_begin
+    own = cpu / num_cores() / elapsed
+    busy, others = (min(1.0, max(0.0, share)) for share in (own, everyone / elapsed - own))
+    return LoaderSpeed(count / elapsed, 1e6 * cpu / count, busy, others)
 
 
 def measure_decoder(
