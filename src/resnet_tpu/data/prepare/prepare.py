@@ -93,7 +93,7 @@ class PrepareOptions:
         at_most=1,
     )
     workers: int | None = option(None, "Processes. Default: one per CPU core.", at_least=1)
-    overwrite: bool = option(False, "Replace the shards of an earlier run with other photos or options.")
+    overwrite: bool = option(False, "Replace the shards of a finished run, or of one with other photos or options.")
 
     def __post_init__(self) -> None:
         convert_fields(self)
