@@ -93,10 +93,8 @@ def test_a_bundle_that_fails_the_comparison_is_not_left(
 ) -> None:
     monkeypatch.setattr("resnet_tpu.serving.export.verify.TOLERANCE", -1.0)
     assert cli.main(["export", "run", "new", f"{made}/photos", "--forms=onnx"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert "Removed" in said[-2]
-    assert "logits that differ by" in said[-1]
-    assert not list(Path("new").iterdir())
+    assert "logits that differ by" in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("new").exists()
 
 
 @pytest.mark.parametrize("verb", ["predict", "eval", "export", "prune", "compact"])

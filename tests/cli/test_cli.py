@@ -303,7 +303,7 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     kept = Config().replace(**read_yaml("runs/my photos/config.json"))
     found = {"num_train_images": 32, "num_label_classes": 2, "data_order": "records"}
     assert kept == Config().replace(**read_yaml("printed.yaml"), **found)
-    assert "steps 2 to 2" in prints(capsys, *command, "--dry_run")
+    assert "is at step 2 of 2." in prints(capsys, *command, "--dry_run")
     assert cli.main(command) == 0
     assert "is at step 2 of 2. Raise train_steps to go on, or give another model_dir." in capsys.readouterr().err
     Path("other").mkdir()

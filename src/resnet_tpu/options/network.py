@@ -28,8 +28,8 @@ def network_of(config: Config, mesh: Mesh | None = None) -> Network:
     """
     model, image_size = config.model, config.data.image_size
     groups = 1 if mesh is None else distributed.batch_norm_groups(model, mesh.devices.size)
-    num_classes = config.data.num_label_classes or 0
-    return create_network(model, num_classes=num_classes, image_size=image_size, batch_norm_groups=groups)
+    architecture = resolve_architecture(model, image_size=image_size, batch_norm_groups=groups)
+    return Network(model, architecture, config.data.num_label_classes or 0, image_size)
 
 
 def create_network(model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> Network:

@@ -101,8 +101,8 @@ def _file(value: Any, index: int) -> bytes:
         raise Refusal(400, f"Image {index}: got something else, expected {expected}, an image file in base64.")
     text = value["b64"].encode(errors="backslashreplace")
     if other := text.translate(None, _BASE64):  # which `a2b_base64` would skip
-        expected = "that of the standard alphabet alone, without 'data:'"
-        raise Refusal(400, f"Image {index}: got {chr(other[0])!r} in its base64, expected {expected}.")
+        got = f"text that is not base64 ({other[:4].decode(errors='replace')[0]!r} in it)"
+        raise Refusal(400, f"Image {index}: got {got}, expected the standard alphabet, and no 'data:' before it.")
     try:
         return binascii.a2b_base64(text + b"==")  # missing padding does no harm
     except ValueError as error:
