@@ -36,6 +36,8 @@ def test_an_ended_process_has_no_cpu_time() -> None:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="CPU time of other processes is known on Linux alone")
 def test_a_core_is_busy_no_longer_than_it_was_there() -> None:
     """A process that may use part of the machine looks at that part alone."""
+    if not cpu_secs_per_core():
+        pytest.skip("/proc/stat has other numbers for the cores, as in some containers")
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
