@@ -123,11 +123,11 @@ def _check_images(own: Layer | None, config: Config) -> None:
 
 
 def _complete(config: Config, values: Mapping[str, Any]) -> Config:
-    """`config`, which was made from `values`, with everything filled in that `values` leave open.
+    """`config`, which was made from `values`, with what `values` leave open. Log lines say what was filled in.
 
-    Without a recipe and an option file, the rest comes from the existing run, else from the recipe that fits data and
-    device. The network and its preprocessing come from the run or from the initial weights, unless `values` say
-    otherwise. Log lines say what was filled in.
+    1. Without a recipe and an option file: all options of the run that is resumed, else those of the recipe that fits
+       data and device.
+    2. In any case: the network and its preprocessing, from that run, else from the initial weights.
     """
     from resnet_tpu.checkpoints import weights
     from resnet_tpu.recipes.choice import follow
@@ -135,10 +135,10 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
     own = _run_to_resume(config.run.model_dir)
     said = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
     if not values.get("recipe") and not values.get("config_file"):
-        below = _kept(own, values) if own else _chosen(config)
-        if below:
-            unsaid = {name: value for name, value in below.values.items() if name not in said}
-            config, _ = merge(config, [Layer(below.origin, unsaid)])
+        rest = _kept(own, values) if own else _chosen(config)
+        if rest:
+            unsaid = {name: value for name, value in rest.values.items() if name not in said}
+            config, _ = merge(config, [Layer(rest.origin, unsaid)])
     source = own.origin if own else config.train.resnet_checkpoint
     told = own.values if own else weights.told_options(source) if source else {}
     changes = follow(config, told, said=said)

@@ -129,7 +129,11 @@ def _time_decoding(
     source: Source,
     data: DataConfig,
 ) -> None:
-    """Times what happens to an image file, whose pixels are `image`, between reading and augmentation."""
+    """Times what happens to an image file, whose pixels are `image`, between reading and augmentation.
+
+    The optimized pipeline decodes, crops and resizes in one call. It is timed twice, with the file and with finished
+    pixels: the difference is the decoder's time, and what the pixels take beyond the choice of the crop is resizing.
+    """
     fill = functools.partial(
         train_image,
         image_size=data.image_size,
@@ -150,7 +154,7 @@ def _time_decoding(
 
 
 def _told_apart(watch: Stopwatch) -> dict[str, int]:
-    """Time by stage: the decoder may crop and resize as well, so its own time is computed as a difference."""
+    """Time by stage, with the differences that `_time_decoding` speaks of."""
     spent = dict(watch.cpu_ns)
     from_file, from_pixels = spent.pop(_FROM_FILE, None), spent.pop(_FROM_PIXELS, None)
     if from_pixels is not None:
