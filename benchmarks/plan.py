@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.script import main, report
+from resnet_tpu.cli.run_options import slice_for
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN, RANDAUGMENT
 from resnet_tpu.recipes.resnet_rs import RESNET_RS
@@ -49,10 +50,10 @@ def plan_recipe(name: str, default: str, *, full: bool) -> dict[str, object]:
     """One row of the table."""
     from resnet_tpu.performance.plan.generations import GIB
     from resnet_tpu.performance.plan.plan import plan
-    from resnet_tpu.performance.plan.topology import find_topology, slice_for
+    from resnet_tpu.performance.plan.topology import find_topology
 
     config = find_recipe(name)
-    found = plan(config, find_topology(slice_for(name, config.run.num_cores) or default), fast=not full, notice=_notice)
+    found = plan(config, find_topology(slice_for(name) or default), fast=not full, notice=_notice)
     step = found.train
     if step is None:
         raise ValueError(f"{name} trains nothing")

@@ -20,6 +20,7 @@ import yaml
 from fsspec.implementations.memory import MemoryFileSystem
 
 from resnet_tpu import cli
+from resnet_tpu.cli.run_options import slice_for
 from resnet_tpu.cli.submit import SUBMIT
 from resnet_tpu.cloud import tpu_vm, vertex
 from resnet_tpu.cloud.follow import TrainingFailedError
@@ -168,6 +169,12 @@ def test_the_manifest_of_gke(dry_run: Callable[..., str], spot: bool) -> None:
     (container,) = pod["containers"]
     assert container["resources"] == {"requests": {"google.com/tpu": 4}, "limits": {"google.com/tpu": 4}}
     assert shlex.join(["resnet-tpu", "train", *TRAINING]) in container["command"][-1]
+
+
+def test_recipes_are_for_the_slice_they_are_named_after_or_the_v3_of_their_cores() -> None:
+    assert slice_for("v5e-8") == "v5e:2x4"
+    assert slice_for("randaugment-32") == "v3:4x4"
+    assert slice_for("imagenet") is None
 
 
 def test_cores_alone_rent_no_slice(capsys: pytest.CaptureFixture[str]) -> None:

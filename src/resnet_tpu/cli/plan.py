@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group
-from resnet_tpu.cli.run_options import configure, options_of_trainings, slice_of
+from resnet_tpu.cli.run_options import configure, options_of_trainings, slice_for
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
@@ -87,7 +87,7 @@ def plan(given: Given) -> None:
 
     prices, host = read_prices(options.price_per_chip_hour), _host_of(options, config)
     recipe = given.values.get("recipe", "")
-    names = options.topology or slice_of(recipe)
+    names = options.topology or (recipe and slice_for(recipe))
     if not names:
         got = f"nothing, and recipe {recipe} is for no slice in particular" if recipe else "nothing"
         raise UserError("--topology", got, "TPU slices or GPUs", "Give --topology=v5e:2x4 or the like.")

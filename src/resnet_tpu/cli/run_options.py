@@ -9,6 +9,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option, option
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml
+from resnet_tpu.performance.plan.slices import topology_of
 from resnet_tpu.recipes import find_recipe
 
 CONCERNS = {
@@ -85,11 +86,9 @@ def options_of_trainings() -> list[Group]:
     return [Group(title, of, (), OTHER_NAMES, COMMON_IN_TRAINING) for title, of in groups.items()]
 
 
-def slice_of(recipe: str) -> str | None:
-    """The TPU slice that a recipe is made for. None without a recipe: num_cores alone may be those of any device."""
-    from resnet_tpu.performance.plan.topology import slice_for
-
-    return slice_for(recipe, find_recipe(recipe).run.num_cores) if recipe else None
+def slice_for(recipe: str) -> str | None:
+    """The TPU slice that a recipe is made for: by its name, else the v3 with the `num_cores` it sets, else None."""
+    return topology_of(recipe) or topology_of(f"v3-{find_recipe(recipe).run.num_cores}")
 
 
 def options_about(concern: str) -> dict[str, Option]:

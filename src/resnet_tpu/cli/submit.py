@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
-from resnet_tpu.cli.run_options import configure, options_of_trainings, slice_of
+from resnet_tpu.cli.run_options import configure, options_of_trainings, slice_for
 from resnet_tpu.cli.train import PHOTOS, with_photos
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -108,7 +108,8 @@ def _make_job(asked: _Asked, kind: Literal["zone", "region"] | None = None, *, n
     from resnet_tpu.cloud.slices import find_slice
     from resnet_tpu.storage.gcp import project_of
 
-    rented = find_slice(asked.job.tpu_type or slice_of(asked.recipe) or "")
+    made_for = asked.recipe and slice_for(asked.recipe)  # num_cores alone may be those of any device
+    rented = find_slice(asked.job.tpu_type or made_for or "")
     if kind is None:
         return make_job(asked.job, asked.config, asked.arguments, rented, asked.job.gcp_project)
     location = getattr(asked.own, kind)

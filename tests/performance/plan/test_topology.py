@@ -3,7 +3,7 @@ import pytest
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.plan.generations import GENERATIONS
 from resnet_tpu.performance.plan.slices import topologies, topology_of
-from resnet_tpu.performance.plan.topology import find_topology, slice_for, smallest_like
+from resnet_tpu.performance.plan.topology import find_topology, smallest_like
 from resnet_tpu.recipes import RECIPES, find_recipe
 
 
@@ -71,12 +71,6 @@ def test_the_peak_is_what_the_matrix_units_do_at_the_clock(generation) -> None:
     products_per_cycle = generation.peak_flops / 2 / generation.clock / (128 * 128)
     assert products_per_cycle == pytest.approx(round(products_per_cycle), rel=0.01)  # a whole number of 128 x 128 units
     assert generation.usable_memory <= 1.01 * generation.memory
-
-
-def test_recipes_are_for_the_slice_they_are_named_after_or_the_v3_of_their_cores() -> None:
-    assert slice_for("v5e-8", None) == "v5e:2x4"
-    assert slice_for("randaugment-32", 32) == "v3:4x4"
-    assert slice_for("imagenet", None) is None
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if topology_of(name)])

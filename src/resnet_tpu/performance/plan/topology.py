@@ -79,11 +79,6 @@ def find_topology(name: str) -> Topology:
     raise UserError("--topology", name, f"one of {own}", f"Choose one.{nearest(name, known, count=1)}")
 
 
-def slice_for(recipe: str, num_cores: int | None) -> str | None:
-    """The slice that a recipe is made for: by its name, else the v3 with the `num_cores` that it sets, else None."""
-    return topology_of(recipe) or topology_of(f"v3-{num_cores}")
-
-
 def smallest_like(topology: Topology) -> Topology:
     """A slice of four chips of the same generation."""
     return Topology(topology.generation, {1: (4,), 2: (2, 2), 3: (2, 2, 1)}[len(topology.shape)])
