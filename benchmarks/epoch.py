@@ -1,9 +1,10 @@
 """An epoch of ImageNet on 1, 8 and 32 hosts, simulated; and the simulation compared with trainings on this machine.
 
-`plan` uses the same model. All hosts get equal shares of a batch and have the same loader. The trainings read `PHOTOS`
-from memory, and from a bucket on the tests' server, which delays its replies. A stand-in takes the place of the device,
-as in `resnet-tpu bench wait`. The first trainings have an infinitely fast device, with and without the decoder: their
-rates are what a host can decode and read. From these, the simulation predicts how long other devices wait.
+`plan` reckons with the slower of decoding and reading alone; this shows what it leaves out. All hosts get equal shares
+of a batch and have the same loader. The trainings read `PHOTOS` from memory, and from a bucket on the tests' server,
+which delays its replies. A stand-in takes the place of the device, as in `resnet-tpu bench wait`. The first trainings
+have an infinitely fast device, with and without the decoder: their rates are what a host can decode and read. From
+these, the simulation predicts how long other devices wait.
 
     python -m benchmarks.epoch PHOTOS
 """
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import script
+from benchmarks.feeding import Epoch, Lost, Slow, simulate
 from benchmarks.gcs import ask, copy_records, serving
 from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.undecoded import undecoded
 from resnet_tpu.performance.bench.wait import make_device
-from resnet_tpu.performance.plan.feeding import Epoch, Host, Lost, Slow, simulate
+from resnet_tpu.performance.plan.host import Host
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.training.loop import train
@@ -32,11 +34,13 @@ PER_HOST, STEP = 1024, 0.05
 """A host with eight chips that take 20,480 images/s, as `plan` estimates for v5e."""
 
 HOSTS = {
-    "enough": Host(25_000, 3_000, workers=112),
-    "too few cores": Host(16_000, 3_000, workers=56),
-    "a slow bucket": Host(25_000, 1_800, workers=112),
-    "just enough": Host(20_480, 3_000, workers=112),
+    "enough": (Host(25_000, 3_000), 112),
+    "too few cores": (Host(16_000, 3_000), 56),
+    "a slow bucket": (Host(25_000, 1_800), 112),
+    "just enough": (Host(20_480, 3_000), 112),
 }
+"""Hosts and the workers of each."""
+
 EVENTS = {
     "a minute with a bucket at a tenth, one host": (Slow(5, 60, 0.1, hosts=1), None),
     "a minute with a bucket at a tenth, all hosts": (Slow(5, 60, 0.1, hosts=32), None),
@@ -75,11 +79,12 @@ def _simulate_imagenet(steps: int) -> Iterator[dict[str, Any]]:
             "hosts": hosts, "batch_size": PER_HOST * hosts, "step_seconds": STEP,
             "steps": steps or IMAGENET // (PER_HOST * hosts),
         }  # fmt: skip
-        for what, host in HOSTS.items():
-            yield {"hosts": hosts, "what": what, "epoch": asdict(simulate(host, **settings))}
+        for what, (host, workers) in HOSTS.items():
+            yield {"hosts": hosts, "what": what, "epoch": asdict(simulate(host, workers=workers, **settings))}
         settings["steps"] = steps or IMAGENET // PER_HOST  # as long as on one host: an epoch per host
+        host, workers = HOSTS["enough"]
         for what, (slow, lost) in EVENTS.items():
-            epoch = simulate(HOSTS["enough"], slow=[slow] if slow else [], lost=lost, **settings)
+            epoch = simulate(host, workers=workers, slow=[slow] if slow else [], lost=lost, **settings)
             yield {"hosts": hosts, "what": what, "epoch": asdict(epoch)}
 
 
@@ -115,7 +120,7 @@ class _Trainings:
         image_kb = sum(path.stat().st_size for path in records.glob("*-of-*")) / self.options.num_images / 1000
         for _ in range(self.options.rounds):
             decoding = self._rate(str(records))
-            host = Host(decoding, image_kb=image_kb, workers=num_cores())
+            host = Host(decoding, image_kb=image_kb)
             for speed in (0.8, 1.0, 1.25):
                 yield self._compare("from memory", str(records), host, speed * decoding)
         self._slow(0)
@@ -123,7 +128,7 @@ class _Trainings:
         for _ in range(self.options.rounds):
             self._slow(1)
             reading = self._rate(bucket, decodes=False) * image_kb / 1000
-            host = Host(self._rate(str(records)), reading, image_kb, num_cores())
+            host = Host(self._rate(str(records)), reading, image_kb)
             for speed in (0.8, 1.0, 1.25):
                 yield self._compare("from a slow bucket", bucket, host, speed * host.most_images_per_sec)
 
@@ -134,7 +139,10 @@ class _Trainings:
         step_seconds = self.options.batch_size / images_per_sec
         steps = self._steps(images_per_sec)
         measured, _ = self._train(data_dir, step_seconds, steps)
-        epoch = simulate(host, hosts=1, batch_size=self.options.batch_size, step_seconds=step_seconds, steps=steps)
+        epoch = simulate(
+            host, workers=num_cores(), hosts=1, batch_size=self.options.batch_size, step_seconds=step_seconds,
+            steps=steps,
+        )  # fmt: skip
         found = Training(what, images_per_sec, host, measured, epoch.input_wait)
         print(found, flush=True)
         return found

@@ -15,8 +15,7 @@ from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
-    from resnet_tpu.options.config import Config
-    from resnet_tpu.performance.plan.feeding import Host
+    from resnet_tpu.performance.plan.host import Host
     from resnet_tpu.performance.plan.plan import Plan
 
 
@@ -85,7 +84,7 @@ def plan(given: Given) -> None:
     from resnet_tpu.performance.plan.prices import price_of, read_prices
     from resnet_tpu.performance.plan.topology import find_topology
 
-    prices, host = read_prices(options.price_per_chip_hour), _host_of(options, config)
+    prices, host = read_prices(options.price_per_chip_hour), _host_of(options)
     recipe = given.values.get("recipe", "")
     names = options.topology or (recipe and slice_for(recipe))
     if not names:
@@ -108,9 +107,9 @@ def plan(given: Given) -> None:
     _show(plans, options)
 
 
-def _host_of(options: PlanOptions, config: "Config") -> "Host | None":
+def _host_of(options: PlanOptions) -> "Host | None":
     """The host that feeds the devices, as far as the options describe it."""
-    from resnet_tpu.performance.plan.feeding import Host
+    from resnet_tpu.performance.plan.host import Host
 
     if options.host_images_per_sec is None:
         for name, value in {"host_mb_per_sec": options.host_mb_per_sec, "image_kb": options.image_kb}.items():
@@ -118,9 +117,8 @@ def _host_of(options: PlanOptions, config: "Config") -> "Host | None":
                 expected, do = "host_images_per_sec as well", "Measure it there, with `resnet-tpu bench input`."
                 raise UserError(f"--{name}", f"{value:g} alone", expected, do)
         return None
-    given = {"image_kb": options.image_kb, "workers": config.data.num_parallel_calls}
-    known = {name: value for name, value in given.items() if value is not None}
-    return Host(options.host_images_per_sec, options.host_mb_per_sec, **known)
+    sizes = {} if options.image_kb is None else {"image_kb": options.image_kb}
+    return Host(options.host_images_per_sec, options.host_mb_per_sec, **sizes)
 
 
 def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:

@@ -46,7 +46,7 @@ def make_plan(slice_name: str = "v2:2x2", *, fits: bool = True, batch_per_device
     fields: dict[str, object] = {
         "topology": topology, "devices": topology.devices, "train": train, "eval": evaluation,
         "train_images": Config().train.train_batch_size * 100, "eval_images": 10 * batch, "train_steps": 1000,
-        "evaluations": 10, "price_per_chip_hour": 2.0, "host": None, "host_mb": None, "largest_batch": None,
+        "evaluations": 10, "price_per_chip_hour": 2.0, "host": None, "largest_batch": None,
         "compiled_for": topology.name, "compiler": "libtpu 0.0.42.1",
     }  # fmt: skip
     return Plan(**(fields | changes))  # pyright: ignore[reportArgumentType]  # a dict of mixed values

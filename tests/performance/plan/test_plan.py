@@ -12,7 +12,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.plan.advice import advise
 from resnet_tpu.performance.plan.compiler import OutOfMemory
-from resnet_tpu.performance.plan.feeding import Host
+from resnet_tpu.performance.plan.host import Host
 from resnet_tpu.performance.plan.plan import Step, _Planner, resolve_counts
 from resnet_tpu.performance.plan.prices import price_of, read_prices
 from resnet_tpu.performance.plan.topology import find_topology

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from resnet_tpu.performance.plan.feeding import Host
+from resnet_tpu.performance.plan.host import Host
 from resnet_tpu.performance.plan.plan import Plan, Step
 
 FEW_IMAGES = 32

@@ -13,7 +13,7 @@ from resnet_tpu.options.config import Config, check_config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
-from resnet_tpu.performance.plan.feeding import Host, simulate
+from resnet_tpu.performance.plan.host import Host
 from resnet_tpu.performance.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.memory import Memory
 from resnet_tpu.performance.plan.operations import Operation, by_layer
@@ -25,8 +25,6 @@ from resnet_tpu.training.run import lengths_of, resolve
 
 PROGRAM = 0.03
 """Fraction of a device's memory left to the program when only the rest is estimated. 0.01 to 0.26 GiB were seen."""
-
-_SIMULATED_STEPS = 200
 
 _ANY_LENGTH = {"num_train_images": 1_281_167, "train_steps": 112_590}
 """Lengths to compile with: they are only numbers in the schedule, so runs of all lengths can share one program."""
@@ -69,7 +67,6 @@ class Plan:
     evaluations: int
     price_per_chip_hour: float | None
     host: Host | None  # what each gives; None: as much as the devices take
-    host_mb: float | None  # image files and batches in the memory of each, at most
     largest_batch: int | None  # that fits, of the whole slice; None when it was not looked for, or nothing fits
     compiled_for: str  # the slice that the compiler was given
     compiler: str  # its name and version
@@ -152,21 +149,10 @@ def plan(
         evaluations=math.ceil(lengths.total / lengths.per_eval) if mode == "train_and_eval" else 0,
         price_per_chip_hour=price_per_chip_hour,
         host=host,
-        host_mb=host and _memory_of(host, topology, train, config.data.image_size),
         largest_batch=planner.largest_batch(train) if search else None,
         compiled_for=compiled_for.name,
         compiler=compiler_of(topology),
     )
-
-
-def _memory_of(host: Host, topology: Topology, step: Step | None, image_size: int) -> float | None:
-    """MB of image files and batches that a host holds, at most; None where nothing is known of the step's time."""
-    if not (step and step.time):
-        return None
-    return simulate(
-        host, hosts=1, batch_size=step.batch_size // topology.hosts, step_seconds=step.time.total,
-        steps=_SIMULATED_STEPS, image_size=image_size,
-    ).host_mb  # fmt: skip
 
 
 def check_plan(config: Config, topology: Topology) -> None:

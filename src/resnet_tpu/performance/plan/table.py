@@ -109,7 +109,6 @@ _ROWS: dict[str, Any] = {
         plan, lambda step: f"{plan.topology.hosts:,} x {step.images_per_second / plan.topology.hosts:,.0f}"
     ),
     "  a host gives": lambda plan: f"{plan.host.most_images_per_sec:,.0f}, by {plan.host.limit}" if plan.host else "",
-    "  memory of a host for them": lambda plan: f"{plan.host_mb / 1000:.1f} GB" if plan.host_mb is not None else "",
     "input wait": lambda plan: f"{plan.input_wait:.1%}" if plan.input_wait is not None else "",
     "matrix units used": lambda plan: _train(plan, lambda step: f"{step.utilisation:.0%}"),
     "eval step": lambda plan: _eval(plan, lambda step: f"{1000 * step.time.total:.1f} ms"),

@@ -15,38 +15,10 @@ import numpy as np
 
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, MOST_BYTES, THREADS
 from resnet_tpu.data.loader.batches import CHUNKS, MOST_THREADS
+from resnet_tpu.performance.plan.host import Host
 
 _BATCHES_AHEAD = 6  # two on their way to the devices, four in steps that were handed over
 _SPREAD = 0.5  # standard deviation of an image's time to decode, as a fraction of the mean: 0.48 of ImageNet's photos
-
-
-@dataclass(frozen=True)
-class Host:
-    """What feeds the devices of one machine."""
-
-    images_per_sec: float
-    """Images that all its workers together decode per second."""
-    mb_per_sec: float | None = None
-    """Megabytes that it reads per second; None for files in memory, or on a disk that is fast enough."""
-    image_kb: float = 110.0
-    """Mean size of a file; the default is that of ImageNet's."""
-    workers: int = 96
-    """By default, the cores of the smallest host that Google Cloud has for a TPU."""
-
-    @property
-    def images_read_per_sec(self) -> float:
-        """Images whose files it reads in a second."""
-        return 1000 * self.mb_per_sec / self.image_kb if self.mb_per_sec else math.inf
-
-    @property
-    def most_images_per_sec(self) -> float:
-        """Images that it gives per second in the long run."""
-        return min(self.images_per_sec, self.images_read_per_sec)
-
-    @property
-    def limit(self) -> str:
-        """What limits it: 'reading' or 'decoding'."""
-        return "reading" if self.images_read_per_sec < self.images_per_sec else "decoding"
 
 
 @dataclass(frozen=True)
@@ -99,15 +71,15 @@ class _Held:
 class _Loader:
     """The input of one host, from `begin` on."""
 
-    def __init__(self, host: Host, per_host: int, begin: float, slow: Sequence[Slow], seed: int) -> None:
+    def __init__(self, host: Host, workers: int, per_host: int, begin: float, slow: Sequence[Slow], seed: int) -> None:
         self._is_distant = host.mb_per_sec is not None
-        kind = "processes" if host.workers > MOST_THREADS and not self._is_distant else "threads"
+        kind = "processes" if workers > MOST_THREADS and not self._is_distant else "threads"
         parts = -(-per_host // CHUNKS[kind])
         self._sizes = [high - low for low, high in pairwise(per_host * part // parts for part in range(parts + 1))]
-        self._host, self._slow = host, slow
+        self._host, self._workers, self._slow = host, workers, slow
         self._rng = np.random.default_rng(seed)
-        self._idle = [begin] * host.workers
-        self._ahead = parts + 2 * host.workers
+        self._idle = [begin] * workers
+        self._ahead = parts + 2 * workers
         request = CHUNKS_PER_REQUEST * self._sizes[0] * host.image_kb * 1000
         self._requests_ahead = max(1, min(THREADS, int(MOST_BYTES / request)))
         self._calls = [begin] * self._ahead  # when the training asked for each chunk so far
@@ -131,7 +103,7 @@ class _Loader:
         return first, asked
 
     def _decode(self, size: int) -> float:
-        mean = self._host.workers / self._host.images_per_sec
+        mean = self._workers / self._host.images_per_sec
         return float(self._rng.gamma(size / _SPREAD**2, mean * _SPREAD**2))
 
     def _read(self, size: int) -> float:
@@ -156,6 +128,7 @@ class _Loader:
 def simulate(
     host: Host,
     *,
+    workers: int,
     hosts: int,
     batch_size: int,
     step_seconds: float,
@@ -164,7 +137,7 @@ def simulate(
     slow: Sequence[Slow] = (),
     lost: Lost | None = None,
 ) -> Epoch:
-    """Simulates `steps` steps on `hosts` equal machines, each of which gets an equal part of every batch.
+    """Simulates `steps` steps on `hosts` equal machines of `workers` each; all get an equal part of every batch.
 
     Decoding times are drawn at random, but the same in each call. An epoch of ImageNet takes a second to simulate.
     """
@@ -172,7 +145,7 @@ def simulate(
 
     def open_loaders(begin: float) -> list[_Loader]:
         return [
-            _Loader(host, per_host, begin, [one for one in slow if number < one.hosts], number)
+            _Loader(host, workers, per_host, begin, [one for one in slow if number < one.hosts], number)
             for number in range(hosts)
         ]
 

@@ -1,27 +1,32 @@
 import pytest
 
-from resnet_tpu.performance.plan.feeding import Host, Lost, Slow, simulate
+from benchmarks.feeding import Lost, Slow, simulate
+from resnet_tpu.performance.plan.host import Host
 
 STEP = 0.05
 PER_HOST = 1024
 NEEDED = PER_HOST / STEP
 
 
-def epoch(host: Host, *, hosts: int = 1, steps: int = 600, **changes):
-    return simulate(host, hosts=hosts, batch_size=hosts * PER_HOST, step_seconds=STEP, steps=steps, **changes)
+def epoch(host: Host, *, workers: int = 96, hosts: int = 1, steps: int = 600, **changes):
+    return simulate(
+        host, workers=workers, hosts=hosts, batch_size=hosts * PER_HOST, step_seconds=STEP, steps=steps, **changes
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("hosts", [1, 8])
 @pytest.mark.parametrize(
-    "host",
-    [Host(NEEDED / 2, workers=8), Host(NEEDED / 2, workers=96), Host(2 * NEEDED, mb_per_sec=NEEDED / 2 * 0.11)],
+    ("host", "workers"),
+    [(Host(NEEDED / 2), 8), (Host(NEEDED / 2), 96), (Host(2 * NEEDED, mb_per_sec=NEEDED / 2 * 0.11), 96)],
     ids=["threads", "processes", "reading"],
 )
 def test_in_the_long_run_devices_wait_as_long_as_the_slower_of_reading_and_decoding_takes(
-    host: Host, hosts: int
+    host: Host, workers: int, hosts: int
 ) -> None:
-    assert epoch(host, hosts=hosts).input_wait == pytest.approx(1 - host.most_images_per_sec / NEEDED, abs=0.03)
+    assert epoch(host, workers=workers, hosts=hosts).input_wait == pytest.approx(
+        1 - host.most_images_per_sec / NEEDED, abs=0.03
+    )
 
 
 @pytest.mark.parametrize("host", [Host(1.25 * NEEDED), Host(1.25 * NEEDED, mb_per_sec=1.25 * NEEDED * 0.11)])
@@ -40,7 +45,7 @@ def test_one_slow_bucket_holds_up_all_hosts_once_what_they_hold_is_used_up() -> 
 
 
 def test_more_workers_hold_more_images() -> None:
-    few, many = (epoch(Host(2 * NEEDED, workers=workers)) for workers in (8, 96))
+    few, many = (epoch(Host(2 * NEEDED), workers=workers) for workers in (8, 96))
     batch_mb = PER_HOST * 224 * 224 * 3 / 1e6
     assert 2 * batch_mb < few.host_mb < many.host_mb
 
