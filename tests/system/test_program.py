@@ -46,7 +46,7 @@ def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EROFS, errno.EIO, errno.ENOTCONN])
 def test_machine_errors_name_the_file(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(OSError(number, os.strerror(number), "some/file")) == 2
     assert capsys.readouterr().err.startswith(f"some/file: got {os.strerror(number)}, expected ")

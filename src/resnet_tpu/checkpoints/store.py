@@ -38,7 +38,7 @@ from resnet_tpu.checkpoints.orbax_calls import ocp
 from resnet_tpu.errors import UserError, describe
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.storage import buckets
+from resnet_tpu.storage import buckets, disks
 
 log = logging.getLogger(__name__)
 
@@ -347,8 +347,9 @@ def _reading(path: str) -> Iterator[None]:
     """Turns whatever reading raises into DamagedCheckpointError."""
     with orbax_calls.calling():
         try:
-            yield
-        except UserError:  # about a bucket that does not exist or refuses
+            with disks.reaching(path):
+                yield
+        except UserError:  # about a disk that cannot be reached, or a bucket that does not exist or refuses
             raise
         except Exception as error:  # noqa: BLE001  Orbax, TensorStore and the file system raise errors of their own
             _check_bucket(path, error)

@@ -19,6 +19,7 @@ from resnet_tpu import storage
 from resnet_tpu.data.records.index import HEADER
 from resnet_tpu.data.records.tfrecord import OVERHEAD, RecordError, header_length, read_records
 from resnet_tpu.errors import UserError
+from resnet_tpu.storage import disks
 
 # The classes in these modules are made at run time; type checkers do not see them.
 _events: Any = event_pb2
@@ -78,12 +79,13 @@ class EventFile:
             values = [_summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in row.items()]
             summary = _summaries.Summary(value=values)
             self._file.write_event(_events.Event(wall_time=now, step=step, summary=summary))
-        with storage.naming_full(self._folder):
+        with disks.naming(self._folder):
             self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with disks.naming(self._folder):
+            self._file.close()
 
 
 def _prefix(folder: str) -> str:

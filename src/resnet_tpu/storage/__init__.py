@@ -29,7 +29,6 @@ from resnet_tpu.storage.writing import (
     check_writable,
     folder_aside,
     make_dir,
-    naming_full,
     reserved,
     write_bytes,
     write_text,
@@ -39,7 +38,7 @@ from resnet_tpu.storage.writing import (
 __all__ = [
     "BLOCK", "Entry", "absolute", "append_text", "cache_dir", "check_file", "check_reachable", "check_room",
     "check_writable", "entries_in", "exists", "file_state", "files_below", "folder_aside", "is_dir", "is_remote",
-    "join", "list_dir", "make_dir", "move", "naming_full", "open_read", "parent_of", "read_bytes", "read_names",
+    "join", "list_dir", "make_dir", "move", "open_read", "parent_of", "read_bytes", "read_names",
     "read_range", "read_ranges", "read_text", "remove", "remove_dir", "reserved", "states_in", "write_bytes",
     "write_text", "write_whole",
 ]  # fmt: skip

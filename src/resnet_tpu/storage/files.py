@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.storage import buckets
+from resnet_tpu.storage import buckets, disks
 from resnet_tpu.storage.paths import filesystem, is_remote, join
 
 BLOCK = 8 << 20
@@ -33,10 +33,14 @@ def exists(path: str) -> bool:
 
 
 def check_reachable(path: str) -> None:
-    """Raises UserError where a folder above a local `path` may not be entered, for which `exists` says no."""
+    """Raises UserError where `exists` says no of a local `path` because a folder above it may not be entered.
+
+    Or because its disk cannot be reached.
+    """
     try:
         if not is_remote(path):
-            os.stat(path)  # noqa: PTH116
+            with disks.reaching(path):
+                os.stat(path)  # noqa: PTH116
     except PermissionError:
         do = "Change the permissions of the folders above it, or ask their owner to."
         raise UserError(f"Path {path}", "permission denied", "a path that may be read", do) from None
@@ -220,9 +224,10 @@ def remove_dir(path: str) -> None:
 
 
 def read_bytes(path: str) -> bytes:
-    """The whole of a small file, in one request."""
+    """The whole of a small file, in one request. Raises UserError where its disk or bucket cannot be reached."""
     if not is_remote(path):
-        return Path(path).read_bytes()
+        with disks.reaching(path):
+            return Path(path).read_bytes()
     with buckets.naming(path):
         return cast("bytes", filesystem(path).cat_file(path))
 

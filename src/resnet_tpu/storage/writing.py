@@ -1,7 +1,6 @@
 """Files and folders that appear whole or not at all, local or in a bucket."""
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -13,13 +12,11 @@ from pathlib import Path
 from typing import IO, cast
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.storage import buckets
+from resnet_tpu.storage import buckets, disks
 from resnet_tpu.storage.files import exists, generation_of, is_dir, list_dir, read_bytes, remove
 from resnet_tpu.storage.paths import filesystem, is_remote, join, parent_of
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, for this user, in one file
 
 
 def make_dir(path: str) -> None:
@@ -88,17 +85,6 @@ def check_room(folder: str, num_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def naming_full(path: str) -> Iterator[None]:
-    """Names `path` in the OSError of a full disk, in which the system names no file."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL and error.filename is None:
-            error.filename = path
-        raise
-
-
-@contextlib.contextmanager
 def write_whole(path: str) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name only when whole: written aside, synced, renamed.
 
@@ -120,7 +106,7 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
     folder, name = os.path.split(target)
     aside = join(folder, f".{name}.{uuid.uuid4().hex}.partial")
     try:
-        with naming_full(path), Path(aside).open("xb") as file:
+        with disks.naming(path), Path(aside).open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -235,7 +221,7 @@ def append_text(path: str, text: str) -> None:
     """
     data = text.encode()
     if not is_remote(path):
-        with naming_full(path), Path(path).open("ab") as file:
+        with disks.naming(path), Path(path).open("ab") as file:
             file.write(data)
         return
     generation = generation_of(path)

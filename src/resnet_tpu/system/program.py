@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from resnet_tpu.errors import UserError, first_line
-from resnet_tpu.storage import buckets
+from resnet_tpu.storage import buckets, disks
 from resnet_tpu.system import signals
 
-_NOT_OUR_BUG = (
+_REFUSING = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG,
 )  # fmt: skip
@@ -115,12 +115,15 @@ def _say(what: object) -> None:
 
 
 def _of_files(error: Exception) -> UserError | None:
-    """The error for a file or a disk that refuses, or a current folder that was deleted; None for others."""
+    """The error for a file or a disk that refuses or fails, or a current folder that was deleted; None for others."""
     if isinstance(error, FileNotFoundError) and _is_nowhere():
         return UserError("Current folder", "none: it was deleted", "an existing folder", "Change to another.")
-    if not isinstance(error, OSError) or error.errno not in _NOT_OUR_BUG:
+    if isinstance(error, OSError) and error.errno in disks.FAILING:
+        do = disks.CONNECT
+    elif isinstance(error, OSError) and error.errno in _REFUSING:
+        do = "Check the path, its permissions and the free space."
+    else:
         return None
-    do = "Check the path, its permissions and the free space."
     return UserError(str(error.filename or "Files"), error.strerror, "files that can be read and written", do)
 
 

@@ -1,6 +1,7 @@
 """Batches: exact and complete, and nothing continues after their end."""
 
 import dataclasses
+import errno
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -452,6 +454,14 @@ def test_a_photo_that_cannot_be_read_is_skipped_where_that_is_allowed(class_fold
     data = config(class_folders, skip_bad_records=True, num_label_classes=None)
     (batch,) = take(train_batches(open_source(data, "train"), data, batch_size=20, seed=5), 1)
     assert {*batch["label"]} == {1, 2}
+
+
+def test_photos_that_cannot_be_reached_are_never_skipped(class_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = config(class_folders, skip_bad_records=True, num_label_classes=None)
+    source = open_source(data, "train")
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=OSError(errno.ESTALE, os.strerror(errno.ESTALE))))
+    with pytest.raises(UserError, match="expected a disk that can be reached"):
+        next(train_batches(source, data, batch_size=20, seed=5))
 
 
 def test_wrong_labels_are_never_skipped(records: Path) -> None:

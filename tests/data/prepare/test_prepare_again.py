@@ -1,5 +1,6 @@
 """Running `prepare` again, after changes, kills and full disks: finished work is kept, results are byte-identical."""
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -119,6 +120,25 @@ def test_overwriting_goes_on_where_it_was_stopped_too(
     assert len(written) == 2 * 5
     run(class_folders, out, train_shards=3, overwrite=True)  # what is finished is written again
     assert len(written) == 3 * 5
+
+
+def test_photos_that_cannot_be_reached_are_not_left_out(
+    class_folders: Path, tmp_path: Path, run, contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, whole = tmp_path / "out", Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path == class_folders / "dog" / "001.jpg":
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), str(path))
+        return whole(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", read)
+        with pytest.raises(UserError, match=r"dog/001\.jpg: got .*, expected a disk that can be reached.*same command"):
+            run(class_folders, out, train_shards=3, max_bad_fraction=1)
+    run(class_folders, out, train_shards=3, max_bad_fraction=1)
+    run(class_folders, tmp_path / "fresh", train_shards=3, max_bad_fraction=1)
+    assert contents(out) == contents(tmp_path / "fresh")
 
 
 def test_a_foreign_file_is_found_before_anything_is_deleted(class_folders: Path, tmp_path: Path, run, contents) -> None:

@@ -1,0 +1,38 @@
+"""What the OSErrors of a disk mean: it is full, it is broken, or it cannot be reached."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from resnet_tpu.errors import UserError
+
+UNREACHABLE = (errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENODEV)
+"""Codes of a disk that was taken away, or whose network is down. No file on it is known to be damaged."""
+
+FAILING = (errno.EIO, *UNREACHABLE)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, for this user, in one file
+
+CONNECT = "Check the disk and the connection to it, then run the same command again."
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Names `path` in the OSError of a disk that is full or fails, in which the system names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (*_FULL, *FAILING) and error.filename is None:
+            error.filename = path
+        raise
+
+
+@contextlib.contextmanager
+def reaching(path: str) -> Iterator[None]:
+    """Raises UserError where the disk of `path` cannot be reached: whoever skips damaged files must not skip those."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNREACHABLE:
+            raise
+        raise UserError(f"Path {path}", error.strerror, "a disk that can be reached", CONNECT) from None
