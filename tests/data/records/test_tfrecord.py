@@ -253,7 +253,7 @@ def test_access_like_a_list(tmp_path: Path) -> None:
 def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
     code = (
         "import sys, resource\nfrom resnet_tpu.data.records.tfrecord import RecordFile, RecordWriter\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
         "paths = [f'{sys.argv[1]}/shard-{i}' for i in range(400)]\n"
         "for i, path in enumerate(paths):\n"
         "    with RecordWriter(path) as writer: writer.write(b'%d' % i)\n"

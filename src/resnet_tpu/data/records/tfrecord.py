@@ -182,8 +182,8 @@ class _OpenFile:
         os.close(self.descriptor)
 
 
-# Bounded: ImageNet has more shards than a process may have open files.
-@functools.lru_cache(maxsize=256)
+# Bounded: ImageNet has more shards than a process may have open files, which are 256 by default on macOS.
+@functools.lru_cache(maxsize=128)
 def _opened(path: str, state: tuple[int, int]) -> _OpenFile:  # noqa: ARG001  # a changed file is opened again
     return _OpenFile(os.open(path, os.O_RDONLY))
 
