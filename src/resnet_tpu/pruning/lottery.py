@@ -152,20 +152,8 @@ def _begin(config: Config, named: str | None) -> None:
         hosts.wait_for_all()  # until no process reads the file that says where to begin
     else:
         start = present or _reset(config, network)
-        arrays = start_with(
-            start.arrays, masks or start.masks, maskable(network), step=start.step, rewind_optimizer="restore"
-        )
-        hosts.wait_for_all()  # until no process reads what is set aside below
-        if hosts.is_first():
-            set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
-            _forget_names(flags.lottery_results_dir, model_dir)
-            storage.make_dir(model_dir)
-            storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(asked, indent=2) + "\n")
-            begin_photos(model_dir, asked["lottery_reset_to"])
-        hosts.wait_for_all()
-        meta = make_meta(config, source.class_names, start.step * config.train.train_batch_size)
-        with CheckpointStore(folders.folder_of(model_dir), keep=1) as checkpoints:
-            checkpoints.save(start.step, arrays, meta)
+        start = dataclasses.replace(start, masks=masks or start.masks)
+        _write_start(config, network, source.class_names, start, asked)
     if hosts.is_first():
         if named:  # used only once: TensorFlow would now write into this file how far the training is
             storage.remove(storage.join(model_dir, tf1.STATE))
@@ -173,6 +161,25 @@ def _begin(config: Config, named: str | None) -> None:
             storage.make_dir(flags.lottery_results_dir)
             text = str(density(masks.values()))
             storage.write_text(storage.join(flags.lottery_results_dir, DENSITY), text)
+
+
+def _write_start(
+    config: Config, network: Network, class_names: list[str] | None, start: _Origin, description: Mapping[str, Any]
+) -> None:
+    """Sets aside what is in `model_dir`, and writes the checkpoint that the training described begins with."""
+    model_dir = config.run.model_dir
+    arrays = start_with(start.arrays, start.masks, maskable(network), step=start.step, rewind_optimizer="restore")
+    hosts.wait_for_all()  # until no process reads what is set aside below
+    if hosts.is_first():
+        set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
+        _forget_names(config.lottery.lottery_results_dir, model_dir)
+        storage.make_dir(model_dir)
+        storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(description, indent=2) + "\n")
+        begin_photos(model_dir, description["lottery_reset_to"])
+    hosts.wait_for_all()
+    meta = make_meta(config, class_names, start.step * config.train.train_batch_size)
+    with CheckpointStore(folders.folder_of(model_dir), keep=1) as checkpoints:
+        checkpoints.save(start.step, arrays, meta)
 
 
 def _prune(config: Config, network: Network) -> Masks:
