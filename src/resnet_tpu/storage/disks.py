@@ -10,10 +10,12 @@ UNREACHABLE = (errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, e
 """Codes of a disk that was taken away, or whose network is down. No file on it is known to be damaged."""
 
 FAILING = (errno.EIO, *UNREACHABLE)
+"""Those, and the code of a disk that is broken, perhaps at this one file."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, for this user, in one file
 
 CONNECT = "Check the disk and the connection to it, then run the same command again."
+"""What to do about them."""
 
 
 @contextlib.contextmanager
