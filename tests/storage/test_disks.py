@@ -5,18 +5,21 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
 import pytest
+from aiohttp import ClientOSError
 
 from resnet_tpu import storage
+from resnet_tpu.checkpoints import checksums, store
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.reports.events import EventFile
-from resnet_tpu.storage import disks
+from resnet_tpu.storage import buckets, disks
 
 
 def fail_with(number: int) -> Callable[..., None]:
@@ -78,3 +81,11 @@ def test_checkpoints_that_cannot_be_reached_are_not_set_aside(tmp_path: Path, mo
             with pytest.raises(UserError, match=r"5: got .*, expected a disk that can be reached"):
                 checkpoints.restore(jax.eval_shape(lambda: arrays))
         assert checkpoints.restore(jax.eval_shape(lambda: arrays))
+
+
+def test_a_bucket_that_cannot_be_reached_is_not_called_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ClientOSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+    monkeypatch.setattr(buckets, "require_bucket", Mock())
+    monkeypatch.setattr(checksums, "check", Mock(side_effect=error))
+    with pytest.raises(UserError, match="expected an answer from the bucket"):
+        store.stored_shapes("gs://bucket/run/checkpoints/5")

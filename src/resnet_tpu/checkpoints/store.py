@@ -345,9 +345,11 @@ def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
     """Turns whatever reading raises into DamagedCheckpointError."""
+    # clients of buckets raise OSErrors with the same codes; `_check_bucket` names those
+    reaching = contextlib.nullcontext() if storage.is_remote(path) else disks.reaching(path)
     with orbax_calls.calling():
         try:
-            with disks.reaching(path):
+            with reaching:
                 yield
         except UserError:  # about a disk that cannot be reached, or a bucket that does not exist or refuses
             raise

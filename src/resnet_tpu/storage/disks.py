@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 from resnet_tpu.errors import UserError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Codes of a disk without room: for anything, for this user, in one file."""
+
 UNREACHABLE = (errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENODEV)
 """Codes of a disk that was taken away, or whose network is down. No file on it is known to be damaged."""
 
 FAILING = (errno.EIO, *UNREACHABLE)
-"""Those, and the code of a disk that is broken, perhaps at this one file."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, for this user, in one file
+"""The same, and the code of a disk that is broken, perhaps at this one file."""
 
 CONNECT = "Check the disk and the connection to it, then run the same command again."
-"""What to do about them."""
+"""What to do about these."""
 
 
 @contextlib.contextmanager
@@ -24,7 +25,7 @@ def naming(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (*_FULL, *FAILING) and error.filename is None:
+        if error.errno in (*FULL, *FAILING) and error.filename is None:
             error.filename = path
         raise
 

@@ -18,8 +18,7 @@ from resnet_tpu.storage import buckets, disks
 from resnet_tpu.system import signals
 
 _REFUSING = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EISDIR,
-    errno.ENAMETOOLONG,
+    *disks.FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 )  # fmt: skip
 _EXIT_BROKEN_PIPE = 128 + 13
 _LAST_WORDS = {
