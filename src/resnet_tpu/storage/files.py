@@ -5,7 +5,8 @@ import hashlib
 import io
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -16,6 +17,8 @@ from resnet_tpu.storage.paths import filesystem, is_remote, join
 
 BLOCK = 8 << 20
 """Bytes of a file in a bucket that are requested at a time, where more than a few are needed."""
+_REQUESTS = 16
+"""Files in a bucket that are deleted or copied at the same time."""
 
 
 def _info(path: str) -> dict[str, Any] | None:
@@ -219,8 +222,25 @@ def remove(path: str) -> None:
 
 def remove_dir(path: str) -> None:
     """Deletes a folder with all that is in it, where there is one."""
-    with contextlib.suppress(FileNotFoundError), buckets.naming(path, is_write=True):
+    if is_remote(path):
+        _for_each(remove, _all_in(path))
+        return
+    with contextlib.suppress(FileNotFoundError):
         filesystem(path).rm(path, recursive=True)
+
+
+def _all_in(path: str) -> list[str]:
+    """The files in a folder of a bucket and in those below it, or the file `path` itself.
+
+    Clients can delete and move folders too, but take a name such as run[12] for a pattern, which others match.
+    """
+    return [join(path, name) if name else path for name in _names_below(path)]
+
+
+def _for_each(use: Callable[[str], None], files: list[str]) -> None:
+    """Calls `use` of each file in a bucket, of several at a time."""
+    with ThreadPoolExecutor(_REQUESTS) as threads:
+        list(threads.map(use, files))
 
 
 def read_bytes(path: str) -> bytes:
@@ -248,6 +268,13 @@ def read_names(path: str) -> list[str]:
 
 
 def move(path: str, target: str) -> None:
-    """Renames a file or a folder."""
-    with buckets.naming(path, is_write=True):
+    """Renames a file or a folder. Those in a bucket are copied, and deleted when all copies are there."""
+    if not is_remote(path):
         filesystem(path).mv(path, target, recursive=True)
+        return
+    files, store = _all_in(path), filesystem(path)
+    if not files:
+        raise FileNotFoundError(path)
+    with buckets.naming(path, is_write=True):
+        _for_each(lambda file: store.cp_file(file, target + file[len(path) :]), files)
+    _for_each(remove, files)
