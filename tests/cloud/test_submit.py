@@ -19,7 +19,7 @@ import pytest
 import yaml
 from fsspec.implementations.memory import MemoryFileSystem
 
-from resnet_tpu import cli
+from resnet_tpu import cli, storage
 from resnet_tpu.cli.run_options import slice_for
 from resnet_tpu.cli.submit import SUBMIT
 from resnet_tpu.cloud import tpu_vm, vertex
@@ -526,6 +526,20 @@ def test_an_error_while_following_says_how_to_end_the_training(
     assert not tpu_service.deleted
 
 
+@pytest.mark.parametrize("follow", [True, False])
+def test_where_the_bucket_may_not_be_written_the_slice_is_not_forgotten(
+    tpu_service: Any, follow: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise UserError(f"Writing {path}", "permission denied", "a bucket that may be written", "Ask its owner.")
+
+    monkeypatch.setattr(storage, "remove", refuse)
+    options = tpu_vm.TpuVmOptions(zone="z", follow=follow)
+    with caplog.at_level(logging.INFO), pytest.raises(UserError, match="permission denied"):
+        tpu_vm.submit(make_job(), options, endpoint=tpu_service.address)
+    assert "The training goes on. End it with: gcloud" in caplog.text
+
+
 # ----------------------------------------------------------------------------------------------------- Vertex service
 
 
@@ -642,6 +656,28 @@ def test_what_kubectl_says_is_shown_as_it_is(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cli.main(words("gke")) == 2
     assert "GKE: got no program kubectl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo service/job-1 unchanged; echo job.batch/job-1 unchanged",  # the same once more
+        """echo service/job-1 unchanged; echo 'The Job "job-1" is invalid: spec: field is immutable' >&2; exit 1""",
+    ],
+)
+def test_a_job_that_the_cluster_has_does_not_start_again(
+    script: str,
+    tmp_path: Path,
+    programs: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    programs(kubectl=f"cat >/dev/null; {script}")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    assert cli.main(words("gke")) == 2
+    said = capsys.readouterr().err
+    assert "--job_name: got job-1, which the cluster has already, expected the name of a new job." in said
+    assert "kubectl --namespace=default delete job,service job-1" in said
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input

@@ -101,7 +101,8 @@ def _pod(job: Job, options: GkeOptions) -> dict[str, Any]:
 def submit(job: Job, options: GkeOptions) -> None:
     """Gives the manifest to `kubectl apply`.
 
-    Raises UserError with kubectl's message when it refuses, and for a cluster of another project than the job's.
+    Raises UserError with kubectl's message when it refuses, for a cluster of another project than the job's, and where
+    the cluster has a job of that name, which does not start again.
     """
     kubectl = shutil.which("kubectl")
     if kubectl is None:
@@ -114,14 +115,18 @@ def submit(job: Job, options: GkeOptions) -> None:
         [kubectl, *context, "apply", "--filename=-"],
         input=to_yaml(manifest(job, options)), capture_output=True, text=True, check=False,
     )  # fmt: skip
+    flags = " ".join([*context, f"--namespace={options.namespace}"])
+    delete = f"kubectl {flags} delete job,service {job.name}"
+    if f"job.batch/{job.name} unchanged" in done.stdout or "field is immutable" in done.stderr:
+        do = f"Delete it, unless it is still running: {delete}"
+        raise UserError("--job_name", f"{job.name}, which the cluster has already", "the name of a new job", do)
     if done.returncode:
         words = " ".join(done.stderr.split())[:500]
         do = "Check the cluster: `gcloud container clusters get-credentials CLUSTER` selects it for kubectl."
         raise UserError("kubectl apply", words, "the cluster to accept the job", do)
     log.info("%s", done.stdout.strip())
-    flags = " ".join([*context, f"--namespace={options.namespace}"])
     log.info("Its log: kubectl %s logs --follow job/%s", flags, job.name)
-    log.info("Delete it with: kubectl %s delete job,service %s", flags, job.name)
+    log.info("Delete it with: %s", delete)
 
 
 def _current_context(kubectl: str) -> str:

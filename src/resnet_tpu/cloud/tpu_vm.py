@@ -79,12 +79,12 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
     do = "Change what this answer names; `resnet-tpu submit --dry_run` shows the request."
     with explained(what, role=ROLE, do=do):
         client.create_queued_resource(request=_as_message(asked))
-    forget(job.folder)  # not before: of a name that is in use, it is the log of the job that has it
     log.info("Asked for %s. Its log: %s", name, job.folder)
-    if not options.follow:
-        return
     try:
         with explained(what, role=ROLE, do=do), saying_how_to_end(_delete_command(job, options)):
+            forget(job.folder)  # not before: of a name that is in use, it is the log of the job that has it
+            if not options.follow:
+                return
             follow(functools.partial(_look, client, name), job.folder, pause_secs=pause_secs)
     except TrainingFailedError:
         _end(client, name, job, options)
