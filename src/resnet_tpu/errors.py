@@ -37,6 +37,12 @@ def check_kind(what: str, value: object, kind: type, do: str) -> None:
         raise UserError(what, f"{value!r} of type {type(value).__name__}", f"type {kind.__name__}", do)
 
 
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether the machine or a device has less memory than was asked of it."""
+    in_jax = type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)  # JAX is long to import
+    return in_jax or isinstance(error, MemoryError)
+
+
 def missing_extra(feature: str, package: str, extra: str) -> UserError:
     """The error for an optional package that is not installed, naming the extra that brings it."""
     return UserError(feature, f"no package {package!r}", "it to be installed", f"pip install 'resnet-tpu[{extra}]'.")

@@ -150,6 +150,18 @@ def test_a_signal_while_a_checkpoint_is_read_does_not_make_it_damaged(
     assert sorted(path.name for path in (saved / folders.FOLDER).iterdir()) == ["6", "7"]
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")]
+)
+def test_lack_of_memory_does_not_make_a_checkpoint_damaged(
+    error: Exception, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.ocp, "load_checkpointables", Mock(side_effect=error))
+    with store.CheckpointStore(str(saved / folders.FOLDER), keep=2) as checkpoints, pytest.raises(type(error)):
+        checkpoints.restore(jax.eval_shape(lambda: ARRAYS))
+    assert sorted(path.name for path in (saved / folders.FOLDER).iterdir()) == ["6", "7"]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("count", "is_lost"), [(1, False), (2, True)])
 def test_the_first_signal_waits_for_a_write_and_the_second_says_what_it_costs(

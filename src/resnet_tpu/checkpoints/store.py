@@ -35,7 +35,7 @@ from resnet_tpu.checkpoints.folders import (
 )
 from resnet_tpu.checkpoints.missing import no_checkpoint
 from resnet_tpu.checkpoints.orbax_calls import ocp
-from resnet_tpu.errors import UserError, describe
+from resnet_tpu.errors import UserError, describe, is_lack_of_memory
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.storage import buckets, disks
@@ -353,7 +353,9 @@ def _reading(path: str) -> Iterator[None]:
                 yield
         except UserError:  # about a disk that cannot be reached, or a bucket that does not exist or refuses
             raise
-        except Exception as error:  # noqa: BLE001  Orbax, TensorStore and the file system raise errors of their own
+        except Exception as error:  # Orbax, TensorStore and the file system raise errors of their own
+            if is_lack_of_memory(error):
+                raise
             _check_bucket(path, error)
             got = describe(error)
             del error

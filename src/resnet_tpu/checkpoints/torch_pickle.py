@@ -157,7 +157,7 @@ def _reading(path: str) -> Iterator[None]:
     """Turns whatever a damaged file raises into UserError."""
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001  pickle, zipfile and NumPy raise errors of their own, OSError among them
         expected = "a whole, undamaged torch.save file"

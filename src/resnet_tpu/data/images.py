@@ -82,7 +82,7 @@ def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage
         warnings.simplefilter("ignore")  # Pillow's warnings about odd metadata and large sizes
         try:
             return _clean(data, name, limits)
-        except BadImageError:
+        except (BadImageError, MemoryError):
             raise
         except Image.UnidentifiedImageError:
             raise BadImageError(Kind.UNREADABLE, f"not {', '.join(_SUFFIXES)}") from None

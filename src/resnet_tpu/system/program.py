@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.errors import UserError, first_line, is_lack_of_memory
 from resnet_tpu.storage import buckets, disks
 from resnet_tpu.system import signals
 
@@ -145,11 +145,11 @@ def _no_temporary_folder(error: Exception) -> UserError | None:
 
 def _out_of_memory(error: Exception) -> UserError | None:
     """The error for a device or a machine that has less memory than was asked of it; None for others."""
+    if not is_lack_of_memory(error):
+        return None
     do = "Lower train_batch_size or eval_batch_size (max_batch_size of a server), or raise gradient_accumulation_steps."
     if isinstance(error, MemoryError):
         return UserError("Memory", first_line(error) if str(error) else "none left", "room for the work", do)
-    if type(error).__name__ != "JaxRuntimeError" or "RESOURCE_EXHAUSTED" not in str(error):  # JAX takes long to import
-        return None
     return UserError("Memory of the device", first_line(error), "room for a step", do)
 
 

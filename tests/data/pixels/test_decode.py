@@ -10,12 +10,14 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import simplejpeg
 from PIL import Image, ImageOps
 
+from resnet_tpu.data.images import clean_image
 from resnet_tpu.data.pixels import jpeg
 from resnet_tpu.data.pixels.crop import Window, eval_window, sample_crop_window
 from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, decode, eval_image, train_image
@@ -269,6 +271,15 @@ def test_broken_image_is_an_error(kind: str) -> None:
     ):
         with pytest.raises(DecodeError, match=r"^Image: got .+, expected a whole JPEG.*skip_bad_records"):
             attempt(BROKEN[kind])
+
+
+def test_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = saved(picture(), "PNG")
+    monkeypatch.setattr(Image.Image, "load", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        decode(encoded)
+    with pytest.raises(MemoryError):
+        clean_image(encoded, "a.png")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")

@@ -228,7 +228,7 @@ def _decode_other(
             if pixels.shape[:2] != size:
                 raise ValueError("a size other than the one in the header")
             return turn(pixels, orientation_of(image)) if honour_exif else pixels
-    except DecodeError:
+    except (DecodeError, MemoryError):
         raise
     except Image.DecompressionBombError:
         raise TooLargeError("Image", "far too many pixels", f"at most {max_pixels} pixels", _DO) from None
