@@ -92,7 +92,7 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
     such as /dev/null, or a pipe, is written to.
     """
     if is_remote(path):  # uploaded when whole: not every store discards what was sent of an upload that broke off
-        with tempfile.NamedTemporaryFile() as whole:
+        with disks.naming(tempfile.gettempdir()), tempfile.NamedTemporaryFile() as whole:
             yield cast("IO[bytes]", whole)
             whole.flush()
             with buckets.naming(path, is_write=True):

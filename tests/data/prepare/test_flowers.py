@@ -6,7 +6,7 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,28 @@ def test_without_network_it_says_what_to_do(served: tuple[Path, str]) -> None:
             fetch_flower_photos(url=address, console=QUIET)
         assert f"Downloading {address}: got " in str(caught.value)
         assert "unpack it, and run: resnet-tpu prepare path/to/flower_photos OUT" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"no protocol\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    ],
+)
+@pytest.mark.usefixtures("served")
+def test_an_answer_that_is_garbled_or_breaks_off(answer: bytes, tmp_path: Path) -> None:
+    class Garbled(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(answer)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Garbled) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(UserError, match=r"Downloading .*: got .+, expected an archive of 229 MB\. Download"):
+            fetch_flower_photos(url=f"http://127.0.0.1:{server.server_port}/f.tgz", console=QUIET)
+        server.shutdown()
+    assert list((tmp_path / "cache" / "resnet_tpu").iterdir()) == []
 
 
 def test_counts_are_those_of_the_original() -> None:

@@ -62,11 +62,15 @@ class BigtableServer:
         """Creates an empty table in instance `i` of project `p`."""
         return self.tables.setdefault(f"projects/p/instances/i/tables/{name}", Table([family]))
 
-    def put(self, table: str, key: str, value: bytes, column: str = "tfexample:example", time: int = 1000) -> None:
+    def put(
+        self, table: str, key: str | bytes, value: bytes, column: str = "tfexample:example", time: int = 1000
+    ) -> None:
         """Writes a cell directly, without the protocol; `time` is in microseconds."""
         family, qualifier = column.split(":")
         with self._lock:
-            self.make_table(table).cells(key.encode())[family, qualifier.encode()].insert(0, (time, value))
+            self.make_table(table).cells(key.encode() if isinstance(key, str) else key)[
+                family, qualifier.encode()
+            ].insert(0, (time, value))
 
     def close(self) -> None:
         """Stops the server and closes all connections."""

@@ -257,6 +257,16 @@ def test_keys_without_an_index_come_in_the_order_of_their_bytes(server: Any, enc
     assert [names[source[i].label] for i in range(5)] == sorted(names)
 
 
+def test_keys_may_be_any_bytes(server: Any, encoded: list[bytes]) -> None:
+    for key, value in ((b"train_a\xff", example(3, encoded[0])), (b"train_b\xff", b"damaged")):
+        server.put("t", key, value)
+    source = open_source(config(), "train")
+    assert source.where(0) == r"in row train_a\xff of Bigtable p/i/t"
+    assert source[0].label == 3
+    with pytest.raises(UserError, match=r"Row train_b\\xff of Bigtable p/i/t: got"):
+        _ = source[1]
+
+
 def test_a_large_table_is_scanned_in_parts(server: Any) -> None:
     for i in range(100):
         server.put("t", f"train_{i:010}", example(0, b""))

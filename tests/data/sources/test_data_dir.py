@@ -214,6 +214,12 @@ def test_random_labels_follow_from_the_file_name_alone(tmp_path: Path) -> None:
         random = open_source(config(tmp_path, lth_use_random_label=True), split)
         assert labels(random) == [361, 611]  # TensorFlow's hashes modulo 1000
         assert [sample.name for sample in samples(random)] == [*names]
+    for name, class_name in zip(names, ("cat", "dog"), strict=True):
+        photo = tmp_path / "photos" / "train" / class_name / name
+        photo.parent.mkdir(parents=True)
+        photo.write_bytes(b"x")
+    in_folder = open_source(config(tmp_path / "photos", lth_use_random_label=True, num_label_classes=1000), "train")
+    assert labels(in_folder) == [361, 611]
     few = open_source(config(tmp_path, lth_use_random_label=True, num_label_classes=7), "train")
     assert labels(few) == [10039506620223816361 % 7, 5943321549862734611 % 7]
 

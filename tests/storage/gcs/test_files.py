@@ -1,7 +1,9 @@
 """Files in a bucket with the real client: complete or absent, whatever the network does; refusals are reported."""
 
+import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,6 +70,23 @@ def test_files_are_as_on_the_disk(folder: str) -> None:
     assert storage.list_dir(folder) == []
 
 
+def test_a_name_is_no_pattern_that_others_match(folder: str) -> None:
+    for name in ("run[12]", "run1", "run2", "run*", "r?n1"):
+        storage.write_text(f"{folder}/{name}/5/state[1]", name)
+        storage.write_text(f"{folder}/{name}/log", name)
+    storage.remove_dir(f"{folder}/run[12]/5")
+    assert storage.list_dir(f"{folder}/run[12]") == ["log"]
+    storage.remove_dir(f"{folder}/run*")
+    storage.move(f"{folder}/r?n1", f"{folder}/[moved]")
+    storage.move(f"{folder}/run[12]/log", f"{folder}/run[12]/log2")
+    assert storage.list_dir(folder) == ["[moved]", "run1", "run2", "run[12]"]
+    assert storage.list_dir(f"{folder}/run[12]") == ["log2"]
+    for name, text in (("run1", "run1"), ("run2", "run2"), ("[moved]", "r?n1")):
+        assert storage.read_text(f"{folder}/{name}/5/state[1]") == storage.read_text(f"{folder}/{name}/log") == text
+    with pytest.raises(FileNotFoundError):
+        storage.move(f"{folder}/nothing", f"{folder}/moved")
+
+
 def test_a_write_that_fails_leaves_what_was_there(bucket: Bucket, folder: str) -> None:
     path = f"{folder}/file"
     storage.write_text(path, "before")
@@ -110,6 +129,13 @@ def test_faults_of_the_network_pass_unseen(bucket: Bucket, folder: str) -> None:
     assert [f"{folder}/{name}" for name in storage.list_dir(folder)] == list(contents)
     assert {path: storage.read_bytes(path) for path in contents} == contents
     assert sum(bucket.requests().values()) > 2 * len(contents) + 5  # some were retried
+
+
+def test_a_temporary_folder_that_is_full_is_named(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(OSError, match=f"'{tmp_path}'"), storage.write_whole(f"{folder}/file"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert storage.list_dir(folder) == []
 
 
 def test_a_page_holds_a_thousand_names(bucket: Bucket, folder: str) -> None:

@@ -265,6 +265,11 @@ def test_data_without_an_index_gets_one_on_this_machine(
     assert "media" not in bucket.requests()
 
 
+def test_what_is_read_is_kept_on_this_machine(far: str, options: Callable[..., DataConfig]) -> None:
+    with pytest.raises(UserError, match=r"cache_folder: got gs://bucket/kept, expected a folder on this machine\."):
+        open_source(options(far, cache_folder="gs://bucket/kept"), "train")
+
+
 def test_a_folder_without_data_is_named(bucket: Bucket, options: Callable[..., DataConfig]) -> None:
     with pytest.raises(UserError, match="data_dir: got 'gs://bucket/nothing/here', expected an existing folder"):
         open_source(options(f"{bucket.url}/nothing/here"), "train")

@@ -114,7 +114,9 @@ def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
         return None if before.finished else replace(part, about=replace(part.about, done=before.done))
     first = part.rows.first_key(part.rows.prefix)
     if first is not None and not overwrite:
-        got = f"rows of other data with the prefix {part.rows.prefix}, such as {first.decode()}"
+        got = (
+            f"rows of other data with the prefix {part.rows.prefix}, such as {first.decode(errors='backslashreplace')}"
+        )
         do = f"Pass --overwrite to delete them, or choose another table or {part.rows.prefix_option}."
         raise UserError(part.rows.name, got, "none, or rows of the same records", do)
     part.rows.write_about(part.about)  # before anything changes: until the last row is written, there is no data set

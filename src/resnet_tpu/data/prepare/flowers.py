@@ -1,6 +1,7 @@
 """The 3,670 photos of five flowers on which the original's tutorial fine-tunes."""
 
 import hashlib
+import http.client
 import shutil
 import tarfile
 import tempfile
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import wrap_file
 
 from resnet_tpu import storage
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, describe
 from resnet_tpu.system.terminal import OutputConsole
 
 FLOWER_PHOTOS = "flower_photos"
@@ -52,10 +53,11 @@ def fetch_flower_photos(
                 raise UserError(url, f"photos {_count(unpacked)}", f"photos {counts}", by_hand)
             shutil.rmtree(folder, ignore_errors=True)
             unpacked.rename(folder)
-    except (OSError, tarfile.TarError) as error:  # URLError and TimeoutError are OSErrors
+    # URLError and TimeoutError are OSErrors; a length that is no number is a ValueError
+    except (OSError, tarfile.TarError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        raise UserError(f"Downloading {url}", error, "an archive of 229 MB", by_hand) from None
+        raise UserError(f"Downloading {url}", describe(error), "an archive of 229 MB", by_hand) from None
     return str(folder)
 
 

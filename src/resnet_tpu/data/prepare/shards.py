@@ -73,7 +73,9 @@ def write_shard(shard: Shard, out_dir: str, limits: Limits, after_photo: Callabl
     except OSError as error:
         got = error.strerror or error
         do = "Free space or fix permissions, then run the same command again: finished shards are kept."
-        raise UserError(f"Writing {path}", got, "a folder with free space that can be written to", do) from None
+        raise UserError(
+            f"Writing {error.filename or path}", got, "a folder with free space that can be written to", do
+        ) from None
     return result
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.data.records.tfrecord import RecordFile
+from resnet_tpu.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +199,10 @@ def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
     """The reader for files in a bucket: one that keeps what it reads, where there is room for all of it.
 
     cache_folder: where to keep it; empty for the user's cache; 'none' to keep nothing.
+    Raises UserError where that is not on this machine.
     """
+    if storage.is_remote(cache_folder):
+        raise UserError("cache_folder", cache_folder, "a folder on this machine", "Name one, or none to keep nothing.")
     if cache_folder == "none":
         return DirectReader()
     folder = Path(cache_folder or storage.join(storage.cache_dir(), "pieces"))

@@ -179,7 +179,7 @@ class Rows:
             return checked_json.as_kind(About, checked_json.parse(cells[0].value), "row")
         except ValueError:
             do = "Write the table again with `resnet-tpu prepare --overwrite`, or delete this row."
-            what = f"Row {self._about_key.decode()} of {self.name}"
+            what = f"Row {self._about_key.decode(errors='backslashreplace')} of {self.name}"
             raise UserError(what, repr(cells[0].value[:100]), "what `prepare` wrote", do) from None
 
     def write_about(self, about: About) -> None:

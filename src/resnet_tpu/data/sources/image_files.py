@@ -57,7 +57,11 @@ class FolderSource:
                 f"data_dir {data.data_dir}", f"none of its {len(found.photos)} images", f"{split} images", do
             )
         self._photos = [
-            (photo.path, photo.name, classes.of(stored[photo.class_name], photo.name, lambda: data.data_dir))
+            (
+                photo.path,
+                photo.name,
+                classes.of(stored[photo.class_name], photo.path.rpartition("/")[2], lambda: data.data_dir),
+            )
             for photo in photos
         ]
 
