@@ -23,6 +23,8 @@ from resnet_tpu.reports.predictions import (
 )
 
 _WITH_LABELS = frozenset({"classes.csv", "confusion_matrix.png", "mistakes.png"})
+_LABELLED = b'{\n  "accuracy": {'
+"""How `predictions_json` begins where labels are known."""
 
 
 def predictions_table(predictions: Predictions, *, k: int = 3) -> Table:
@@ -166,13 +168,20 @@ def write_report(
                 mistakes, images, num_wrong=num_wrong, honour_exif=honour_exif
             )
     storage.make_dir(folder)
-    for name in _WITH_LABELS - texts.keys() - figures.keys():  # of an earlier report, on other images
-        storage.remove(storage.join(folder, name))
+    if _has_report_with_labels(folder):  # on other images
+        for name in _WITH_LABELS - texts.keys() - figures.keys():
+            storage.remove(storage.join(folder, name))
     for name, text in texts.items():
         storage.write_text(storage.join(folder, name), text)
     for name, figure in figures.items():
         style.write_png(figure, storage.join(folder, name))
     return [storage.join(folder, name) for name in (*texts, *figures)]
+
+
+def _has_report_with_labels(folder: str) -> bool:
+    """Whether an earlier `write_report` left one there. Other files of these names may be anybody's."""
+    path = storage.join(folder, "predictions.json")
+    return storage.exists(path) and storage.read_range(path, 0, len(_LABELLED)) == _LABELLED
 
 
 def _rank(predictions: Predictions, k: int) -> list[list[tuple[str, float]]]:

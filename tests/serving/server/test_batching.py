@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -150,6 +151,30 @@ def test_images_of_those_who_left_are_not_decoded() -> None:
             may_end.set()
             assert_right([1], [await first])
         assert decoded == []
+
+    check(work)
+
+
+def test_files_of_those_who_left_are_not_kept() -> None:
+    class File:
+        def decode(self) -> np.ndarray:
+            return image(1)()
+
+    async def work(_: Network, make: Callable[..., Batcher]) -> None:
+        may_end = threading.Event()
+        with ThreadPoolExecutor(1) as decoders:
+            batcher = make(decoders=decoders)
+            (first,) = batcher.submit([lambda: [may_end.wait(30), image(1)()][1]])
+            file = File()
+            kept = weakref.ref(file)
+            (second,) = batcher.submit([file.decode])
+            second.cancel()
+            del file
+            while batcher.queue_length > 1:
+                await asyncio.sleep(0)
+            assert kept() is None  # although the only thread is still busy with the first
+            may_end.set()
+            await first
 
     check(work)
 

@@ -24,7 +24,7 @@ import uvicorn
 
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
-from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle
+from resnet_tpu.serving.export.bundle import open_bundle
 from resnet_tpu.serving.server.models import Model, Version
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.server import accept_waiting, serve
@@ -261,15 +261,17 @@ def test_what_cannot_be_served_is_told_before_it_starts(
     assert "Bundle: got a/b=" in fails(capsys, f"a/b={export_dir}", "--port=0")
     assert "Name of a model: got 'my flowers', expected English letters" in fails(capsys, f"my flowers={export_dir}")
     assert "int8" in fails(capsys, export_dir, "--form=int8", "--port=0")
-    assert "inference_batch_sizes: got 0,32" in fails(
-        capsys, export_dir, "--form=stablehlo", "--inference_batch_sizes=0,32", "--port=0"
+    assert "inference_batch_sizes: got 0,32" in fails(capsys, export_dir, "--inference_batch_sizes=0,32", "--port=0")
+    assert "max_body_mb: got 32.0, expected at most max_pending_mb, 1.0" in fails(
+        capsys, export_dir, "--max_pending_mb=1"
     )
+    assert "max_image_megapixels: got 400" in fails(capsys, export_dir, "--max_image_megapixels=400")
     assert "max_images_per_request" in fails(capsys, export_dir, "--max_queue=1", "--port=0")
     assert "port: got 70000" in fails(capsys, export_dir, "--port=70000")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"Address: got 127.0.0.1:{port} (Address already in use)" in fails(capsys, export_dir, f"--port={port}")
-    for host in ("127.0.0.1:80", "192.0.2.1"):  # the last is nobody's address
+    for host in ("127.0.0.1:80", "192.0.2.1", "a..é"):  # the second is nobody's address
         assert "Give --host an address of this machine" in fails(capsys, export_dir, f"--host={host}", "--port=0")
 
 
@@ -311,12 +313,28 @@ def test_a_missing_extra_is_named(
 def test_a_bundle_that_is_named_with_a_slash_is_not_read_again(
     export_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = open_bundle(newest_bundle(str(export_dir)))
+    bundle = open_bundle(export_dir)
     model = Model("m", f"{bundle.path}/", Version(bundle, "onnx", Mock(), 1))
     loader = Mock()
     monkeypatch.setattr("resnet_tpu.storage.files_below", Mock(side_effect=AssertionError))
     model.reload(loader)
     assert not loader.mock_calls  # nothing loaded, nothing refused
+
+
+def test_each_time_that_a_folder_is_gone_is_told_once(
+    export_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, bundle = tmp_path / "place", open_bundle(export_dir)
+    model = Model("m", str(place), Version(dataclasses.replace(bundle, path=str(place)), "onnx", Mock(), 1))
+    for _ in range(2):
+        for _ in range(2):
+            model.reload(Mock())
+        (place / "bundle.json").parent.mkdir()
+        (place / "bundle.json").touch()
+        model.reload(Mock())
+        shutil.rmtree(place)
+    told = f"Folder {place}: got no bundle, expected the one that is served, or a newer one."
+    assert [told in line.getMessage() for line in caplog.records] == [True, True]
 
 
 def test_a_bundle_that_failed_for_a_passing_reason_is_tried_again(

@@ -207,4 +207,4 @@ def test_batch_sizes_of_xla() -> None:
     assert ServeOptions(inference_batch_sizes="32,1,8").batch_sizes() == [1, 8, 32]
     for wrong in ("1,8", "0,32", "a,32", "64"):
         with pytest.raises(UserError, match="with max_batch_size, 32, as the largest"):
-            ServeOptions(inference_batch_sizes=wrong).batch_sizes()
+            ServeOptions(inference_batch_sizes=wrong)

@@ -98,11 +98,13 @@ def is_bundle(path: str) -> bool:
     return storage.exists(storage.join(path, DESCRIPTION))
 
 
-def newest_bundle(folder: str) -> str:
-    """`folder` itself when it is a bundle, else the newest of those in it. Raises UserError when there is none."""
-    if path := _search(folder):
-        return path
-    raise _no_bundle(folder)
+def newest_bundle(folder: str) -> str | None:
+    """`folder` itself when it is a bundle, else the newest of those in it, if there is one."""
+    if is_bundle(folder):
+        return folder
+    versions = sorted((name for name in storage.list_dir(folder) if name.isdecimal()), key=int, reverse=True)
+    paths = (storage.join(folder, version) for version in versions)
+    return next(filter(is_bundle, paths), None)
 
 
 def find_bundle(path: str) -> str | None:
@@ -113,16 +115,8 @@ def find_bundle(path: str) -> str | None:
     from resnet_tpu.checkpoints import folders  # JAX, which a server with ONNX Runtime does without
 
     with contextlib.suppress(UserError):
-        return None if folders.steps_of_run(path) else _search(path)
+        return None if folders.steps_of_run(path) else newest_bundle(path)
     return None
-
-
-def _search(folder: str) -> str | None:
-    if is_bundle(folder):
-        return folder
-    versions = sorted((name for name in storage.list_dir(folder) if name.isdecimal()), key=int, reverse=True)
-    paths = (storage.join(folder, version) for version in versions)
-    return next(filter(is_bundle, paths), None)
 
 
 def _no_bundle(path: str) -> UserError:
@@ -152,7 +146,10 @@ def open_bundle(path: GivenPath) -> Bundle:
     Raises UserError when there is none, or a file of it is missing or cut off. Checksums are compared when a file is
     read.
     """
-    path = newest_bundle(expand_home(path)).rstrip("/")
+    given = expand_home(path)
+    path = (newest_bundle(given) or "").rstrip("/")
+    if not path:
+        raise _no_bundle(given)
     file = storage.join(path, DESCRIPTION)
     try:
         found = checked_json.loads(storage.read_text(file))

@@ -1,4 +1,4 @@
-"""The network as StableHLO: one program for CPU, CUDA and TPU and any number of images, with separate weights."""
+"""The network as StableHLO: one program for CPU, GPU and TPU and any number of images, with separate weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from resnet_tpu.serving.export.fold import Folded
 from resnet_tpu.serving.export.walk import Pads, walk
 from resnet_tpu.training.compiler_options import sound_options_for
 
-PLATFORMS = ("cpu", "cuda", "tpu")
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"
 
 

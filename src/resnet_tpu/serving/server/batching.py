@@ -13,6 +13,8 @@ from resnet_tpu.serving.server.metrics import ModelMetrics
 from resnet_tpu.serving.server.refusal import Refusal
 
 Answer = asyncio.Future[np.ndarray]
+Decode = Callable[[], np.ndarray]
+"""Makes an image of its file, which it holds."""
 
 
 class Batcher:
@@ -50,7 +52,7 @@ class Batcher:
         """Images that are being decoded or wait for the network."""
         return self._num_decoding + len(self._waiting)
 
-    def submit(self, decodes: Sequence[Callable[[], np.ndarray]]) -> list[Answer]:
+    def submit(self, decodes: Sequence[Decode]) -> list[Answer]:
         """Futures of the logits [classes] of the images that these functions return on a decoding thread.
 
         Cancelling an answer takes its image out of the queue. An answer raises what its function raises. Raises Refusal
@@ -63,10 +65,11 @@ class Batcher:
         answers = []
         for decode in decodes:
             answer: Answer = loop.create_future()
-            job = loop.run_in_executor(self._decoders, decode)
+            held = [decode]
+            job = loop.run_in_executor(self._decoders, _decode, held)
             self._num_decoding += 1
             job.add_done_callback(functools.partial(self._take, answer, start))
-            answer.add_done_callback(functools.partial(self._forget, job))
+            answer.add_done_callback(functools.partial(self._forget, job, held))
             answers.append(answer)
         return answers
 
@@ -82,10 +85,11 @@ class Batcher:
                 self._waiting[answer] = job.result(), now
         self._consider()
 
-    def _forget(self, job: asyncio.Future[np.ndarray], answer: Answer) -> None:
+    def _forget(self, job: asyncio.Future[np.ndarray], held: list[Decode], answer: Answer) -> None:
         """Drops the work for an answer that nobody waits for."""
         if answer.cancelled():
             job.cancel()
+            held.clear()  # the executor keeps what was cancelled until a thread is free to drop it
             self._waiting.pop(answer, None)
 
     def _consider(self) -> None:
@@ -136,3 +140,7 @@ class Batcher:
         self._metrics.run.observe(time.perf_counter() - start)
         self._metrics.batch_images.observe(count)
         return logits
+
+
+def _decode(held: list[Decode]) -> np.ndarray:
+    return held.pop()()

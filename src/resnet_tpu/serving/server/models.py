@@ -74,8 +74,12 @@ class Model:
         """
         found: tuple[str, object] = self.location, None
         try:
-            path = bundles.newest_bundle(self.location).rstrip("/")  # as `open_bundle` names it
+            path = (bundles.newest_bundle(self.location) or "").rstrip("/")  # as `open_bundle` names it
+            if not path:
+                do = "Export one into it, or bring it back."
+                raise UserError(f"Folder {self.location}", "no bundle", "the one that is served, or a newer one", do)
             if path == self.current.bundle.path:
+                self._refused = None
                 return
             found = path, [(file, storage.file_state(file)) for file in storage.files_below(path)]
             if found == self._refused and time.monotonic() < self._retry_at:

@@ -36,11 +36,11 @@ class ServeOptions:
     num_parallel_calls: int | None = option(
         None, "Threads that decode images. Default: one per CPU core.", at_least=1, at_most=4096
     )
-    max_body_mb: float = option(32.0, "Largest request, in MB.", at_least=0)
+    max_body_mb: float = option(32.0, "Largest request, in MB.", at_least=0, at_most=_MILLION)
     max_pending_mb: float = option(
-        512.0, "Largest total of all requests in progress, in MB; more are answered 503.", at_least=0
+        512.0, "Largest total of all requests in progress, in MB; more are answered 503.", at_least=0, at_most=_MILLION
     )
-    max_image_megapixels: float = option(50.0, "Largest image, in million pixels.", at_least=0)
+    max_image_megapixels: float = option(50.0, "Largest image, in million pixels.", at_least=0, at_most=178)
     max_images_per_request: int = option(128, "Images in one request.", at_least=1)
     max_queue: int = option(512, "Images that wait, for one model; more are answered 503.", at_least=1)
     max_connections: int = option(1000, "Connections at a time; more are answered 503.", at_least=1)
@@ -69,6 +69,10 @@ class ServeOptions:
         if self.max_images_per_request > self.max_queue:
             expected = f"at most max_queue, {self.max_queue}"
             raise UserError("max_images_per_request", self.max_images_per_request, expected, "Change one of them.")
+        if self.max_body_mb > self.max_pending_mb:
+            expected = f"at most max_pending_mb, {self.max_pending_mb}"
+            raise UserError("max_body_mb", self.max_body_mb, expected, "Change one of them.")
+        self.batch_sizes()
 
     @property
     def max_body(self) -> int:

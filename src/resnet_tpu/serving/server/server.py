@@ -77,19 +77,22 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
-    except OSError as error:
+    except (OSError, TypeError) as error:  # the second: of a text that cannot be a name
         listener.close()
         raise _unusable(host, port, error) from None
     return listener
 
 
-def _unusable(host: str, port: int, error: OSError) -> UserError:
+def _unusable(host: str, port: int, error: OSError | TypeError) -> UserError:
     do = "Stop the program that listens there, or choose another port with --port; 0 takes a free one."
-    if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+    code = getattr(error, "errno", None)
+    if isinstance(error, socket.gaierror | TypeError) or code in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
         do = "Give --host an address of this machine, without a port; 0.0.0.0 means all of them."
-    elif error.errno == errno.EACCES:
+    elif code == errno.EACCES:
         do = "Choose a port of at least 1024 with --port: lower ones need more rights."
-    return UserError("Address", f"{host}:{port} ({error.strerror})", "one that is free on this machine", do)
+    return UserError(
+        "Address", f"{host}:{port} ({getattr(error, 'strerror', error)})", "one that is free on this machine", do
+    )
 
 
 class _Server(uvicorn.Server):
