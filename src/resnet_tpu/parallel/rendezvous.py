@@ -51,17 +51,27 @@ def _check(given: Mapping[str, Any]) -> None:
 
 def is_in_cluster(run: RunConfig) -> bool:
     """Whether JAX should look for other processes: by the environment alone, as JAX's own search may wait."""
-    env = os.environ
-    if _are_several() or {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*env}:
-        return True
-    if not run.use_tpu or "tpu" not in env.get("JAX_PLATFORMS", "tpu"):
-        return False
-    hosts = env.get("TPU_PROCESS_ADDRESSES") or env.get("TPU_WORKER_HOSTNAMES") or ""
     # importing JAX notes this in the environment: there are TPU chips, and a metadata server that knows the slice
-    return "," in hosts or ("TPU_ML_PLATFORM" in env and "TPU_SKIP_MDS_QUERY" not in env)
+    knows_slice = "TPU_ML_PLATFORM" in os.environ and "TPU_SKIP_MDS_QUERY" not in os.environ
+    return _are_several(run) or (_may_use_tpu(run) and knows_slice)
 
 
-def _are_several() -> bool:
+def _are_several(run: RunConfig) -> bool:
+    """Whether the environment says that there are several processes, which must not train alone."""
+    env = os.environ
+    hosts = env.get("TPU_PROCESS_ADDRESSES") or env.get("TPU_WORKER_HOSTNAMES") or ""
+    return _are_tasks() or _is_pod_of_job() or (_may_use_tpu(run) and "," in hosts)
+
+
+def _may_use_tpu(run: RunConfig) -> bool:
+    return run.use_tpu and "tpu" in os.environ.get("JAX_PLATFORMS", "tpu")
+
+
+def _is_pod_of_job() -> bool:
+    return {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*os.environ}
+
+
+def _are_tasks() -> bool:
     """Whether Slurm or Open MPI has started several processes. An interactive shell is one, whatever its job has."""
     env = os.environ
     tasks = _count("SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
@@ -74,7 +84,7 @@ def _choose_port() -> None:
     Not under mpirun, which JAX asks first: its processes on other nodes belong to another step, but need the same port.
     """
     env = os.environ
-    if _are_several() and "SLURM_STEP_ID" in env and "OMPI_COMM_WORLD_SIZE" not in env:
+    if _are_tasks() and "SLURM_STEP_ID" in env and "OMPI_COMM_WORLD_SIZE" not in env:
         number = _count("SLURM_JOB_ID") + 613 * _count("SLURM_STEP_ID")  # far from the jobs that follow this one
         env.setdefault("JAX_COORDINATOR_PORT", str(61440 + number % 4096))  # the range that JAX uses
 
@@ -114,11 +124,11 @@ def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
             "all of them to start at about the same time",
             "Check the address and the firewall, and start all; or raise coordinator_timeout.",
         )  # fmt: skip
-    if outcome[0] is not None and (given or _are_several() or not isinstance(outcome[0], ValueError)):
-        raise UserError(
-            "Several processes", first_line(outcome[0]), "a connection to the others",
-            "Check coordinator_address; give it with num_processes and process_id where they are not found.",
-        ) from outcome[0]  # fmt: skip
+    if outcome[0] is not None and (given or _are_several(run) or not isinstance(outcome[0], ValueError)):
+        do = "Check coordinator_address; give it with num_processes and process_id where they are not found."
+        if not given and _is_pod_of_job():
+            do = f"pip install 'jax[k8s]', with which JAX finds them. {do}"
+        raise UserError("Several processes", first_line(outcome[0]), "a connection to the others", do) from outcome[0]
 
 
 def _who_is_missing(given: Mapping[str, Any], seconds: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import jax
@@ -141,14 +142,37 @@ def test_a_cluster_is_known_by_the_environment(
     assert rendezvous.is_in_cluster(Config().run) == is_cluster
 
 
-def test_processes_that_cannot_find_each_other_do_not_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def initialize(**_: object) -> None:  # what it does under Open MPI 5, before JAX is in use
+@pytest.mark.parametrize(
+    ("environment", "do"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "Check coordinator_address"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}, r"pip install 'jax\[k8s\]'"),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, "Check coordinator_address"),
+        ({"TPU_PROCESS_ADDRESSES": "a:1,b:1"}, "Check coordinator_address"),
+    ],
+)
+def test_processes_that_cannot_find_each_other_do_not_train_alone(
+    environment: dict[str, str], do: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def initialize(**_: object) -> None:  # as under Open MPI 5, without Kubernetes' client, or without libtpu
         raise ValueError("coordinator_address should be defined.")
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    with pytest.raises(UserError, match=r"coordinator_address should be defined.*give it with num_processes"):
-        rendezvous.meet(Config().replace(use_tpu=False).run)
+    monkeypatch.delenv("JAX_PLATFORMS")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    expected = rf"coordinator_address should be defined, expected a connection to the others\. {do}.*num_processes"
+    with pytest.raises(UserError, match=expected):
+        rendezvous.meet(Config().run)
+
+
+def test_a_tpu_that_is_no_part_of_a_slice_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax.distributed, "initialize", Mock(side_effect=ValueError("coordinator_address")))
+    for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TPU_ML_PLATFORM", "Jax")
+    assert rendezvous.is_in_cluster(Config().run)
+    rendezvous.meet(Config().run)
 
 
 def slurm_port(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str | None:
