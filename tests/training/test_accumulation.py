@@ -1,5 +1,6 @@
 """Gradient accumulation: the step of a whole batch, computed in parts."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,25 @@ def test_each_part_on_each_of_eight_devices_is_a_batch_norm_group() -> None:
 @pytest.mark.long
 def test_with_frozen_batch_norm_parts_change_nothing() -> None:
     assert_same(one_step(parts=4, freeze_batch_norm=True), one_step(freeze_batch_norm=True))
+
+
+def test_frozen_statistics_are_the_same_to_the_bit() -> None:
+    options: dict[str, Any] = {"freeze_batch_norm": True, "gradient_accumulation_steps": 3}
+    config = CONFIG.replace(**options)
+    network = create_network(config.model, num_classes=7, image_size=16)
+    step: Callable[..., Result] = make_train_step(network, constant(0.1), config.optimizer, num_devices=1)
+    state = create_state(network, config.optimizer, seed=0)
+    rng = np.random.default_rng(0)
+    before = jax.tree.map(lambda leaf: rng.random(leaf.shape, np.float32), state.batch_stats)
+    batch = {
+        "image": rng.integers(0, 256, (3, 16, 16, 3), dtype=np.uint8),
+        "label": np.arange(3, dtype=np.int32),
+        "weight": np.ones(3, np.float32),
+    }
+    mesh = distributed.make_mesh(1)
+    state = distributed.put_replicated(dataclasses.replace(state, batch_stats=before), mesh)
+    after, _ = step(state, distributed.put_batch(batch, mesh))
+    jax.tree.map(np.testing.assert_array_equal, after.batch_stats, before)
 
 
 def test_parts_with_statistics_of_their_own_do_change_the_step() -> None:

@@ -330,6 +330,17 @@ def test_numbers_stand_for_names_that_are_not_known(found: list[str], expected: 
         check_classes("data", found, expected)
 
 
+def test_classes_that_differ_far_down_the_list_are_told() -> None:
+    names = [f"class{number}" for number in range(12)]
+    for found, got, expected in (
+        (names[:-1], "11, where 11 is missing", "12, where it is class11"),
+        ([*names[:-1], "other"], "12, where 11 is other", "12, where it is class11"),
+        ([*names, "more"], "13, where 12 is more", "12, where it is missing"),
+    ):
+        with pytest.raises(UserError, match=f"Classes of data: got {got}, expected {expected}, in this order"):
+            check_classes("data", found, names)
+
+
 def test_a_run_without_checkpoint_is_named(tmp_path: Path, tiny: Callable[..., Config]) -> None:
     with pytest.raises(UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it"):
         evaluate_run(tiny(tmp_path))

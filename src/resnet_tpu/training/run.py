@@ -1,5 +1,6 @@
 """What a run settles before its first step: its counts, data order and lengths, and whether its classes fit."""
 
+import itertools
 from dataclasses import dataclass
 
 import jax
@@ -9,11 +10,13 @@ from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.meta import completed, numbered
 from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, listed
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import Length, steps
 from resnet_tpu.options.overrides import read_run
 from resnet_tpu.parallel import hosts
+
+_MOST_SHOWN = 10  # classes in an error
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,10 @@ def check_classes(where: str, found: list[str] | None, expected: list[str] | Non
         return
     is_unnamed = expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
     if not is_unnamed and completed(found, len(expected)) != expected:
-        raise UserError(
-            f"Classes of {where}", ", ".join(found[:10]), ", ".join(expected[:10]) + ", in this order",
-            "Use data with the same classes, or another model_dir.",
-        )  # fmt: skip
+        do = "Use data with the same classes, or another model_dir."
+        got, wanted = listed(found, _MOST_SHOWN), listed(expected, _MOST_SHOWN)
+        if got == wanted:  # they differ only in what is not shown
+            pairs = enumerate(itertools.zip_longest(found, expected, fillvalue="missing"))
+            number, one, other = next((number, one, other) for number, (one, other) in pairs if one != other)
+            got, wanted = f"{len(found)}, where {number} is {one}", f"{len(expected)}, where it is {other}"
+        raise UserError(f"Classes of {where}", got, f"{wanted}, in this order", do)

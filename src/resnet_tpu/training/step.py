@@ -126,7 +126,11 @@ def _make_gradients(
         shapes = jax.eval_shape(gradient_of, state.params, state.batch_stats, first, key, progress)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
-        return jax.tree.map(lambda leaf: leaf / num_parts, total)
+        mean = jax.tree.map(lambda leaf: leaf / num_parts, total)
+        if not network.architecture.freeze_batch_norm:
+            return mean
+        (loss, (_, correct)), gradients = mean
+        return (loss, (state.batch_stats, correct)), gradients  # the mean of equal parts may differ in the last bit
 
     return compute
 
