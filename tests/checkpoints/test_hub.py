@@ -5,6 +5,7 @@ The client reads its environment only once, so each test runs it in a separate p
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,17 @@ def test_offline_what_another_program_fetched_is_enough(asker: Asker) -> None:
         path.unlink()
     _, options = asker.fetch(HF_HUB_OFFLINE="1")
     assert options.keys() == {"weights_origin"}
+
+
+def test_offline_weights_of_the_older_kind_are_found_too(asker: Asker) -> None:
+    files = asker.hub.files["timm/tiny.test"]
+    files["pytorch_model.bin"] = files.pop("model.safetensors")
+    place, _ = asker.fetch()
+    assert place.name == "pytorch_model.bin"
+    assert asker.fetch(HF_HUB_OFFLINE="1")[0] == place
+    for path in asker.home.rglob(".no_exist"):
+        shutil.rmtree(path)  # where the client noted which files there are not
+    assert asker.fetch(HF_HUB_OFFLINE="1")[0] == place
 
 
 def test_without_a_network_the_cache_answers(asker: Asker) -> None:

@@ -89,6 +89,13 @@ def test_the_first_training_names_what_it_keeps(before: Path) -> None:
         assert store.step_of(find_named(str(before / f"checkpoint_iter_{name}"))) == step
 
 
+def test_a_file_of_a_checkpoint_of_the_fork_is_no_name(tmp_path: Path) -> None:
+    prefix = tmp_path / "checkpoint_iter_6"
+    for suffix in (".index", ".data-00000-of-00001"):
+        prefix.with_name(prefix.name + suffix).write_bytes(b"\xff\xfe\x00")
+    assert find_named(f"{prefix}.index") == find_named(str(prefix)) == str(prefix)
+
+
 def test_naming_checkpoints_does_not_need_the_length_of_an_epoch(before: Path, tmp_path: Path) -> None:
     config = Config().replace(model_dir=str(before), lottery_results_dir=str(tmp_path), train_steps="2epochs")
     lottery._name_checkpoints(config.replace(lottery_checkpoint_iters=f"{EARLY}"))

@@ -40,9 +40,7 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     if config is None:
         raise _lacks(name, "config.json")
     commit = Path(config).parent.name
-    weights = next(filter(None, (_download(name, path, file, commit) for file in _FILES)), None)
-    if weights is None:
-        raise _lacks(name, _FILES[0])
+    weights = _download_weights(name, path, commit)
     card = None
     with contextlib.suppress(UserError):  # others fetch only the weights, and now there may be no network
         card = _download(name, path, "README.md", commit)
@@ -53,6 +51,18 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     log.info("%s: %.1f MB, commit %s, licence %s, in %s", name, megabytes, commit, said, Path(weights).parent)
     origin = f"hf:{path}@{commit} sha256:{checksum}"
     return weights, {"weights_origin": origin} | ({"weights_licence": licence} if licence else {})
+
+
+def _download_weights(name: str, repository: str, commit: str) -> str:
+    """The path of the first of the files of weights that there is; without the hub, the first in the cache."""
+    unreached: UserError | None = None
+    for file in _FILES:
+        try:
+            if weights := _download(name, repository, file, commit):
+                return weights
+        except UserError as error:
+            unreached = unreached or error
+    raise unreached or _lacks(name, _FILES[0])
 
 
 def _lacks(name: str, file: str) -> UserError:

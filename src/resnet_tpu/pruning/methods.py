@@ -42,8 +42,8 @@ HELP = {
     "prune_uniform_P": "keep P % of each layer, drawn at random",
     "prune_random_P": "keep P % of all weights, drawn at random",
     "prune_amc_first": "keep the fraction of each layer of ResNet-50 that AMC found; also _second, _third, _fourth",
-    "prune_resnet34_A": "remove whole filters by the paper's table A (or B) for ResNet-34; also resnet56, resnet110, "
-    "vgg16_A; a suffix _2 ... _9 means that many rounds at once",
+    "prune_resnet34_A": "remove whole filters by the paper's table A (or B) for ResNet-34; also resnet56 and "
+    "resnet110; a suffix _2 ... _9 means that many rounds at once",
 }
 """What the names mean; P is a percentage such as 20 or 51.2."""
 

@@ -14,7 +14,7 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.serving.export.bundle import Bundle, find_bundle, newest_bundle, open_bundle
+from resnet_tpu.serving.export.bundle import Bundle, find_bundle, open_bundle
 from resnet_tpu.serving.export.verify import Expected, open_expected, verify
 from resnet_tpu.training.predict import open_images
 from resnet_tpu.training.trained import Trained
@@ -49,10 +49,10 @@ def test_export_shows_files_and_how_the_forms_compare(
     assert "model.onnx" in shown
     assert "on 9 images" in shown
     assert "9 of 9" in shown
-    path = newest_bundle(str(folder))
+    path = open_bundle(folder).path
     assert f"{path}  holds onnx.\nPredict with it: resnet-tpu predict '{path}' IMAGE\n" in shown
     assert shown.endswith(f"Serve it: resnet-tpu serve '{path}'\n")
-    assert open_bundle(path).name == "resnet"
+    assert open_bundle(folder).name == "resnet"
 
 
 @pytest.mark.parametrize("option", ["--split=validation", "--verify_images=40"])
