@@ -155,11 +155,6 @@ WRITERS = {
         ["predict", "{run}", "--data_dir=synthetic", "--num_test_images=16", "--output_dir={disk}/report"],
         [1, 4], lambda disk: digests(disk / "report"),
     ),
-    "profile": Writer(
-        ["profile", "input", "--data_dir=synthetic", "--image_size=16", "--num_train_images=32",
-         "--train_batch_size=8", "--picture={disk}/profile.png"],
-        [1], lambda disk: (disk / "profile.png").exists(),
-    ),
 }  # fmt: skip
 
 

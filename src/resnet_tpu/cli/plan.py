@@ -90,7 +90,7 @@ def plan(given: Given) -> None:
     if not names:
         got = f"nothing, and recipe {recipe} is for no slice in particular" if recipe else "nothing"
         raise UserError("--topology", got, "TPU slices or GPUs", "Give --topology=v5e:2x4 or the like.")
-    slices = [find_topology(name) for name in names.split(",")]
+    slices = [find_topology(name.strip()) for name in names.split(",")]
     for found in slices:  # reports a mistake in any before the first is compiled
         compiler_of(found)
         check_plan(config, found)
@@ -117,6 +117,9 @@ def _host_of(options: PlanOptions) -> "Host | None":
                 expected, do = "host_images_per_sec as well", "Measure it there, with `resnet-tpu bench input`."
                 raise UserError(f"--{name}", f"{value:g} alone", expected, do)
         return None
+    if options.image_kb is not None and options.host_mb_per_sec is None:
+        do = "Give both, or neither."
+        raise UserError("--image_kb", f"{options.image_kb:g} alone", "host_mb_per_sec as well", do)
     sizes = {} if options.image_kb is None else {"image_kb": options.image_kb}
     return Host(options.host_images_per_sec, options.host_mb_per_sec, **sizes)
 

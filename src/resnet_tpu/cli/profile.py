@@ -26,7 +26,6 @@ class InputOptions:
     num_images: int = option(200, "Images on which the stages are timed.", at_least=1)
     seconds: float = option(5.0, "How long each speed is measured.", at_least=0)
     format: Literal["table", "json"] = option("table", "How to print the profile.")
-    picture: FilePath = option("", "Also draw it into this PNG file.")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class TrainOptions:
     "With the model_dir of a run, its options are the defaults. Nothing is trained.",
     examples=(
         "resnet-tpu profile input --recipe=flowers --data_dir=data/flowers",
-        "resnet-tpu profile input --model_dir=runs/flowers --picture=input.png",
+        "resnet-tpu profile input --model_dir=runs/flowers",
         "resnet-tpu profile input --data_dir=data --images_per_sec=4000 --num_parallel_calls=8",
     ),
     groups=[Group("what to do", InputOptions), *options_of_trainings()],
@@ -55,7 +54,6 @@ def profile_input(given: Given) -> None:
     options = given.fill(InputOptions)
     config = configure_like(given.values.get("model_dir", ""), given.values)
     check_data(config, without="for a step without images")
-    storage.check_file(options.picture)
 
     from resnet_tpu.performance.profiling import input as found
     from resnet_tpu.performance.profiling import report
@@ -68,11 +66,6 @@ def profile_input(given: Given) -> None:
         seconds=options.seconds,
     )
     _print(options.format, lambda: report.input_json(profile), lambda: report.show_input(profile))
-    if options.picture:
-        from resnet_tpu.performance.profiling.picture import draw_input
-        from resnet_tpu.reports.style import write_png
-
-        write_png(draw_input(profile), options.picture)
 
 
 @Command(

@@ -4,13 +4,14 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.batches import Batch, eval_batches, train_batches
-from resnet_tpu.data.loader.cache import CacheReport, ImageCache, open_cache
+from resnet_tpu.data.loader.cache import CacheReport, ImageCache, is_cached, open_cache
 from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.pixels.decode import decode, train_image
 from resnet_tpu.data.sources.data_dir import open_source
@@ -154,6 +155,16 @@ def test_where_there_is_nothing_to_gain(records: Path, caplog: pytest.LogCapture
     assert open_cache(config(records, cache="records"), 10) is None
     assert "is on this machine, which keeps in memory what was read" in caplog.text
     assert open_cache(config("memory://somewhere", cache="records"), 10)
+
+
+@pytest.mark.parametrize(
+    ("place", "cached"),
+    [("photos", {"decoded"}), ("gs://bucket/data", {"decoded", "records"}), ("synthetic", set()), ("null", set())],
+)
+def test_what_comes_from_memory_later(place: str, cached: set[str]) -> None:
+    kinds: tuple[Any, ...] = ("none", "records", "decoded")
+    assert {kind for kind in kinds if is_cached(DataConfig(data_dir=place, cache=kind))} == cached
+    assert is_cached(DataConfig(bigtable_instance="i", cache="records"))
 
 
 def test_a_cache_larger_than_memory_is_limited(records: Path, caplog: pytest.LogCaptureFixture) -> None:

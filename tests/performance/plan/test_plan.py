@@ -79,10 +79,19 @@ def test_where_devices_wait_the_least_that_ends_it_is_advised(decoded: float, re
     assert any(advice in text for text in advise(dataclasses.replace(plan, host=host)))
 
 
-@pytest.mark.parametrize("alone", ["--host_mb_per_sec=100", "--image_kb=100"])
-def test_what_a_host_reads_requires_what_it_decodes(alone: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "--recipe=v5e-8", alone]) == 2
-    assert "host_images_per_sec as well" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("alone", "missing"),
+    [
+        (["--host_mb_per_sec=100"], "host_images_per_sec"),
+        (["--image_kb=100"], "host_images_per_sec"),
+        (["--host_images_per_sec=9", "--image_kb=100"], "host_mb_per_sec"),
+    ],
+)
+def test_what_a_host_reads_requires_what_it_decodes(
+    alone: list[str], missing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", "--recipe=v5e-8", *alone]) == 2
+    assert f"{missing} as well" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_has_no_time() -> None:
@@ -106,7 +115,7 @@ def test_counts_left_to_the_data_are_imagenets_without_data() -> None:
 
 def test_prices_are_one_number_or_numbers_by_generation() -> None:
     assert price_of(read_prices("1.25"), "v4") == 1.25
-    prices = read_prices("v5e=1.2,v3=2,0.5")
+    prices = read_prices("v5litepod=1.2, v3=2, 0.5")
     assert [price_of(prices, name) for name in ("v5e", "v3", "v2")] == [1.2, 2.0, 0.5]
     assert price_of(read_prices(""), "v4") is None
 

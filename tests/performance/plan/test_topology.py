@@ -15,6 +15,7 @@ from resnet_tpu.recipes import RECIPES, find_recipe
         ("v4-8", "v4:2x2x1", 4, 4),
         ("v5e-8", "v5e:2x4", 8, 8),
         ("v5litepod-16", "v5e:4x4", 16, 16),
+        ("v5litepod:2x4", "v5e:2x4", 8, 8),
         ("v5p:4x4x4", "v5p:4x4x4", 64, 64),
         ("v6e-1", "v6e:1x1", 1, 1),
         ("h200:8", "h200:8", 8, 8),

@@ -77,6 +77,11 @@ def test_a_cache_in_use_is_not_advised_again() -> None:
     assert options(free_bytes=16e9, photos=LARGE, data=DataConfig(cache="decoded")) == []
 
 
+def test_no_cache_or_smaller_photos_where_decoding_is_little() -> None:
+    stages = (Stage("read", 700), Stage("crop decision", 200), Stage("decode", 100))
+    assert options(free_bytes=16e9, photos=LARGE, stages=stages) == []
+
+
 def test_augmentation_that_weighs_is_named() -> None:
     stages = (Stage("decode", 500), Stage("augment: randaugment", 500))
     data = DataConfig(augment_name="randaugment")

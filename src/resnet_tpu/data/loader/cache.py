@@ -120,12 +120,18 @@ class _Lock:
         self._between_threads.release()
 
 
+def is_cached(data: DataConfig) -> bool:
+    """Whether the images come from memory from the second epoch on: `data.cache` says so, and there is a gain."""
+    if data.location in ("", "null", "synthetic"):
+        return False
+    return data.cache == "decoded" or (data.cache == "records" and storage.is_remote(data.location))
+
+
 def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
-    """The cache that `data.cache` asks for, still empty; None where it asks for none or there is nothing to gain."""
-    if data.cache == "none" or data.location in ("", "null", "synthetic"):
-        return None
-    if data.cache == "records" and not storage.is_remote(data.location):
-        log.info("cache=records: %s is on this machine, which keeps in memory what was read.", data.data_dir)
+    """The cache of a training, still empty; None where nothing `is_cached`."""
+    if not is_cached(data):
+        if data.cache == "records":
+            log.info("cache=records: %s is on this machine, which keeps in memory what was read.", data.location)
         return None
     free = free_memory()
     budget = free // 2 if data.cache_memory is None else data.cache_memory * _GB

@@ -75,7 +75,7 @@ def by_layer(operations: Iterable[Operation]) -> list[Operation]:
         )
         for key, members in groups.items()
     ]  # fmt: skip
-    return sorted(summed, key=lambda one: (one.cycles is None, -(one.cycles or one.bytes)))
+    return sorted(summed, key=lambda one: (one.cycles is None, -(one.bytes if one.cycles is None else one.cycles)))
 
 
 def _sum_cycles(members: Iterable[Operation]) -> int | None:

@@ -14,7 +14,7 @@ def read_prices(text: str) -> dict[str, float]:
     """
     prices: dict[str, float] = {}
     for part in filter(None, text.split(",")):
-        generation, _, number = part.rpartition("=")
+        generation, _, number = part.strip().replace("v5litepod", "v5e").rpartition("=")
         try:
             price = float(number)
         except ValueError:

@@ -68,7 +68,8 @@ def find_topology(name: str) -> Topology:
     Raises UserError, naming those that exist, for any other name.
     """
     known = [*topologies(), *(f"{gpu}:{count}" for gpu in GPUS for count in COUNTS)]
-    found = topology_of(name.replace("v5litepod", "v5e")) or name
+    name = name.replace("v5litepod", "v5e")
+    found = topology_of(name) or name
     if found in known:
         return _parse(found)
     generation = re.split("[:-]", name)[0]

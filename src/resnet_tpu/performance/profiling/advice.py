@@ -57,10 +57,10 @@ class InputFigures:
     photos: Photos | None
     data: DataConfig
 
-    def share(self, *parts: str) -> float:
-        """Share of the CPU time in the stages whose names begin with any of `parts`."""
+    def share(self, part: str) -> float:
+        """Share of the CPU time in the stages whose names begin with `part`."""
         total = sum(stage.cpu_us for stage in self.stages)
-        found = sum(stage.cpu_us for stage in self.stages if stage.name.startswith(parts))
+        found = sum(stage.cpu_us for stage in self.stages if stage.name.startswith(part))
         return found / total if total else 0.0
 
 
@@ -123,12 +123,14 @@ def _for_storage(figures: InputFigures) -> Advice:
 
 
 def _for_photos(figures: InputFigures, photos: Photos) -> Iterator[Advice]:
-    decoding = figures.share("decode", "crop")
-    if figures.data.cache != "decoded" and photos.decoded_bytes < _CACHE_SHARE * figures.free_bytes:
+    decoding = figures.share("decode")
+    if figures.data.cache == "decoded" or decoding < _NOTABLE:
+        return
+    if photos.decoded_bytes < _CACHE_SHARE * figures.free_bytes:
         size = f"about {photos.decoded_bytes / 1e9:.2g} GB of the {figures.free_bytes / 1e9:.2g} GB that are free"
         text = f"Decoding is {decoding:.0%} of the CPU time. The decoded photos fit in memory, {size}:"
         yield Advice(f"{text} from the second epoch on none is decoded.", "--cache=decoded")
-    if figures.data.cache != "decoded" and photos.excess > _NOTABLE:
+    if photos.excess > _NOTABLE:
         text = f"The photos are {photos.short_side:.0f} px on the short side where {photos.needed_side} are enough:"
         option = f"resnet-tpu prepare RAW OUT --short_side={photos.needed_side}"
         yield Advice(f"{text} {photos.excess:.0%} of the decoding is thrown away.", option)

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from resnet_tpu.data.loader.batches import kind_of_workers, num_workers
+from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.memory import free_memory
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
@@ -49,7 +50,7 @@ def profile_input(
     log.info("The stages of the input, on %d images ...", num_images)  # first, while files are not yet in memory
     batch_size, seed = config.train.train_batch_size, config.train.seed
     sampled = sample_stages(source, config.data, batch_size=batch_size, seed=seed, num_images=num_images)
-    log.info("The loader, for %g s ...", seconds)
+    log.info("The loader, for %g s%s ...", seconds, ", once the cache is full" if is_cached(config.data) else "")
     loader = measure_loader(config, source, seconds=seconds)
     hand_over = time_hand_over(config, mesh)
     of_run = speed_of_run(config.run.model_dir) if config.run.model_dir else None
@@ -58,7 +59,7 @@ def profile_input(
         log.info("The training step, with data that are there ...")
         needed_by, needed_speed = "measured here", measure_step(config, mesh, seconds=seconds)
     elif needed_speed is None:
-        needed_by, needed_speed = f"of the run in {config.run.model_dir}", of_run
+        needed_by, needed_speed = f"of the run in {config.run.model_dir}" if of_run else "not known", of_run
     workers = num_workers(config.data)
     figures = InputFigures(
         speed=loader.images_per_sec,

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.order import random_at
 from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.source import Source
@@ -41,7 +42,7 @@ def measure_loader(config: Config, source: Source, *, seconds: float) -> LoaderS
     """Measures the loader as configured, for about `seconds`; with a cache, after a first epoch that fills it."""
     batch_size = config.train.train_batch_size
     with train_batches(source, config.data, batch_size=batch_size, seed=config.train.seed) as batches:
-        warm_up = len(source) if config.data.cache != "none" else batch_size
+        warm_up = len(source) if is_cached(config.data) else batch_size
         for _ in range(-(-warm_up // batch_size) + 1):
             next(batches)
         begin, cpu_begin, all_begin, count = time.perf_counter(), cpu_secs_of_family(), cpu_secs_per_core(), 0

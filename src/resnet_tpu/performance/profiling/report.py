@@ -50,22 +50,17 @@ def show_train(profile: TrainProfile) -> RenderableType:
     return Group(_parts(steps), *map(Text, _step_lines(steps)), _kinds(steps), _operations(steps), *map(Text, lines))
 
 
-def speeds(profile: InputProfile) -> dict[str, float]:
+def _speeds(profile: InputProfile) -> Table:
     """Images per second, as far as known, by what gives or takes them."""
     figures = profile.figures
-    named = {
-        "the loader gives": figures.speed,
-        f"decoding alone, {figures.workers} threads": figures.decoder_speed,
-        f"the step takes ({profile.needed_by})": figures.needed_speed,
-    }
-    return {name: speed for name, speed in named.items() if speed is not None}
-
-
-def _speeds(profile: InputProfile) -> Table:
-    figures = profile.figures
     table = _table("Speed", "", "images/s")
-    for name, speed in speeds(profile).items():
-        table.add_row(name, f"{speed:,.0f}")
+    for name, speed in (
+        ("the loader gives", figures.speed),
+        (f"decoding alone, {figures.workers} threads", figures.decoder_speed),
+        (f"the step takes ({profile.needed_by})", figures.needed_speed),
+    ):
+        if speed is not None:
+            table.add_row(name, f"{speed:,.0f}")
     if profile.speed_of_run is not None and profile.speed_of_run != figures.needed_speed:
         table.add_row("the step of the run in model_dir took", f"{profile.speed_of_run:,.0f}")
     return table

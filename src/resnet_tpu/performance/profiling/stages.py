@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from resnet_tpu.data.images import Limits, shrink
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS
 from resnet_tpu.data.loader.batches import CHUNKS
+from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.pixels.augment import augment
@@ -63,8 +64,8 @@ Reader = Callable[[Stopwatch, int], Sample]
 class Sampled:
     """What a sample of the training images says.
 
-    stages: in their order, as far as the data go through them; storage_share: of the wall time, waiting for files;
-    sides: (height, width) of the photos in pixels; encoded: their files.
+    stages: in their order, as far as the data go through them; storage_share: of the wall time, waiting for files that
+    no cache keeps; sides: (height, width) of the photos in pixels; encoded: their files.
     """
 
     stages: tuple[Stage, ...]
@@ -91,7 +92,7 @@ def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: in
     waiting = _waiting(watch) / (THREADS if _read_ahead(source, data) else 1)
     return Sampled(
         stages=tuple(Stage(name, ns / 1000 / num_images) for name, ns in spent.items()),
-        storage_share=waiting / (waiting + sum(spent.values())),
+        storage_share=0.0 if is_cached(data) else waiting / (waiting + sum(spent.values())),
         sides=tuple(sides for sides, _ in photos),
         encoded=tuple(encoded for _, encoded in photos),
     )
