@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
+import onnx.reference
 import onnxruntime
 import pytest
 
@@ -58,9 +60,10 @@ def live_logits(trained: Trained, images: np.ndarray) -> np.ndarray:
     return np.asarray(apply(trained.params, trained.batch_stats, inputs))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "18" else [pytest.mark.long]) for name in VARIANTS]
-)
+EACH = [pytest.param(name, marks=[] if name == "18" else [pytest.mark.long]) for name in VARIANTS]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_exported_equals_live(name: str, drawn: Callable[..., Trained], tmp_path: Path) -> None:
     trained = drawn(**VARIANTS[name])
     bundle = make(trained, tmp_path, "stablehlo,onnx")
@@ -121,6 +124,45 @@ def test_onnx_runtime_needs_nothing_else(trained: Trained, tmp_path: Path) -> No
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(probabilities, jax.nn.softmax(expected), rtol=0, atol=1e-6)
     assert names == [trained.class_names[label] for label in expected.argmax(1)]
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [pytest.param(name, marks=pytest.mark.peer(name)) for name in ("onnx", "opencv-python-headless", "openvino")],
+)
+@pytest.mark.parametrize("name", EACH)
+def test_others_run_the_onnx_form(name: str, runtime: str, drawn: Callable[..., Trained], tmp_path: Path) -> None:
+    trained = drawn(**VARIANTS[name])
+    bundle = make(trained, tmp_path, "onnx")
+    images = images_of(bundle)
+    found = run_elsewhere(runtime, f"{bundle.path}/model.onnx", images)
+    np.testing.assert_allclose(found, live_logits(trained, images), rtol=1e-5, atol=1e-5)
+
+
+OPENVINO = """
+import sys
+import numpy, openvino
+found = openvino.Core().compile_model(sys.argv[1], "CPU")({"images": numpy.load(sys.argv[2])})
+numpy.save(sys.argv[2], found["logits"])
+"""
+
+
+def run_elsewhere(runtime: str, path: str, images: np.ndarray) -> np.ndarray:
+    """The logits of a file, computed by another program than ONNX Runtime."""
+    if runtime == "openvino":  # in a process of its own: its import forks, which JAX warns of
+        array = f"{path}.npy"
+        np.save(array, images)
+        done = subprocess.run(
+            [sys.executable, "-c", OPENVINO, path, array], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return np.load(array)
+    if runtime == "onnx":
+        found: Any = onnx.reference.ReferenceEvaluator(path).run(["logits"], {"images": images})
+        return found[0]
+    network = cv2.dnn.readNetFromONNX(path)
+    network.setInput(images, "images")
+    return network.forward("logits")
 
 
 def test_a_pruned_network_is_exported_with_its_zeros(drawn: Callable[..., Trained], tmp_path: Path) -> None:
