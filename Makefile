@@ -91,7 +91,7 @@ pages: $(VENV)/installed  ## docs/commands.md, models.md, options.md, recipes.md
 	$(BIN)/python docs/pages.py
 
 bench: $(VENV)/installed  ## short forms of the benchmarks, with the peers that are installed
-	for name in flowers variants tf1_reader augment prepare bigtable gcs pieces epoch; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
+	for name in flowers variants tf1_reader augment prepare bigtable gcs pieces epoch ceiling; do $(BIN)/python -m benchmarks.$$name --quick || [ $$? = 2 ] || exit 1; done
 	for what in masks compact sizes; do $(BIN)/python -m benchmarks.pruned $$what --quick || exit 1; done
 	for what in input wait step serve; do $(BIN)/resnet-tpu bench $$what --quick || exit 1; done
 

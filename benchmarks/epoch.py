@@ -2,9 +2,9 @@
 
 `plan` reckons with the slower of decoding and reading alone; this shows what it leaves out. All hosts get equal shares
 of a batch and have the same loader. The trainings read `PHOTOS` from memory, and from a bucket on the tests' server,
-which delays its replies. A stand-in takes the place of the device, as in `resnet-tpu bench wait`. The first trainings
-have an infinitely fast device, with and without the decoder: their rates are what a host can decode and read. From
-these, the simulation predicts how long other devices wait.
+which delays its replies. A stand-in takes the place of the device, as in `resnet-tpu bench wait`. The rate of a
+training with an infinitely fast device is what a host can decode; that of its input alone, without the decoder, what it
+can read. From these, the simulation predicts how long other devices wait.
 
     python -m benchmarks.epoch PHOTOS
 """
@@ -19,10 +19,12 @@ from typing import Any
 from benchmarks import script
 from benchmarks.feeding import Epoch, Lost, Slow, simulate
 from benchmarks.gcs import ask, copy_records, serving
-from resnet_tpu.data.pixels.decode import train_image
+from benchmarks.undecoded import undecoded
+from resnet_tpu.data.loader.batches import train_batches
+from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.bench.photos import write_photos
-from resnet_tpu.performance.bench.undecoded import undecoded
+from resnet_tpu.performance.bench.task import Task, measure
 from resnet_tpu.performance.bench.wait import make_device
 from resnet_tpu.performance.plan.host import Host
 from resnet_tpu.reports.metrics import read_metrics
@@ -127,7 +129,7 @@ class _Trainings:
         bucket = copy_records(records)
         for _ in range(self.options.rounds):
             self._slow(1)
-            reading = self._rate(bucket, decodes=False) * image_kb / 1000
+            reading = self._rate_undecoded(bucket) * image_kb / 1000
             host = Host(self._rate(str(records)), reading, image_kb)
             for speed in (0.8, 1.0, 1.25):
                 yield self._compare("from a slow bucket", bucket, host, speed * host.most_images_per_sec)
@@ -147,30 +149,43 @@ class _Trainings:
         print(found, flush=True)
         return found
 
-    def _rate(self, data_dir: str, *, decodes: bool = True) -> float:
+    def _rate(self, data_dir: str) -> float:
         """Images/s with a device that takes no time."""
-        _, images_per_sec = self._train(data_dir, 0.0, self._steps(2000), decodes=decodes)
+        _, images_per_sec = self._train(data_dir, 0.0, self._steps(2000))
         return images_per_sec
+
+    def _rate_undecoded(self, data_dir: str) -> float:
+        """Images/s of the input alone, without its decoder."""
+        options = self.options
+        task = Task(
+            data_dir, options.num_images, 224, "bicubic", num_cores(), options.batch_size, options.seconds,
+            _storage_options(data_dir),
+        )  # fmt: skip
+        data = task.data()
+        source = open_source(data, "train")
+        with train_batches(source, data, batch_size=task.batch_size, seed=0, train_image=undecoded) as batches:
+            return measure(batches, task)["images_per_sec"]
 
     def _steps(self, images_per_sec: float) -> int:
         return max(20, round(self.options.seconds * images_per_sec / self.options.batch_size))
 
-    def _train(self, data_dir: str, step_seconds: float, steps: int, *, decodes: bool = True) -> tuple[float, float]:
+    def _train(self, data_dir: str, step_seconds: float, steps: int) -> tuple[float, float]:
         """Input wait and images/s of a training, excluding its first loop."""
         with tempfile.TemporaryDirectory() as model_dir:
             config = Config().replace(
                 data_dir=data_dir, model_dir=model_dir, mode="train", train_batch_size=self.options.batch_size,
                 train_steps=steps, iterations_per_loop=max(steps // 10, 1), num_label_classes=2, resnet_depth=18,
-                resnet_width=4, precision="float32", cache_folder="none",
-                data_order="pieces" if "://" in data_dir else "auto",
+                resnet_width=4, precision="float32", **_storage_options(data_dir),
             )  # fmt: skip
-            train(
-                config, train_step=make_device(1000 * step_seconds), train_image=train_image if decodes else undecoded
-            )
+            train(config, train_step=make_device(1000 * step_seconds))
             rows = [row for row in read_metrics(model_dir) if "input_wait_share" in row][1:]
         seconds = [1 / row["images_per_sec"] for row in rows]
         wait = sum(row["input_wait_share"] * each for row, each in zip(rows, seconds, strict=True))
         return wait / sum(seconds), len(rows) / sum(seconds)
+
+
+def _storage_options(data_dir: str) -> dict[str, str]:
+    return {"cache_folder": "none", "data_order": "pieces" if "://" in data_dir else "auto"}
 
 
 if __name__ == "__main__":

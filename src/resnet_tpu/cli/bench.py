@@ -30,7 +30,6 @@ def _named(*names: str) -> Mapping[str, Option]:
         "resnet-tpu bench input",
         "resnet-tpu bench input photos --resize_method=bilinear --variants --picture=input.png",
         "resnet-tpu bench input data --peers=torch,grain --num_parallel_calls=8",
-        "resnet-tpu bench input --ceiling --batch_size=1024",
     ),
     arguments=(Argument("where", "DATA", "Photos to measure with.", is_required=False),),
     groups=[
@@ -41,11 +40,10 @@ def _named(*names: str) -> Mapping[str, Option]:
 )
 def bench_input(given: Given) -> None:
     """Images per second of the input pipeline, beside tf.data, PyTorch's DataLoader, Grain, SPDL, DALI and FFCV."""
-    from resnet_tpu.performance.bench.ceiling import bench_ceiling
     from resnet_tpu.performance.bench.input import InputBenchOptions
     from resnet_tpu.performance.bench.input import bench_input as measure
 
-    _call(bench_ceiling if given.values.get("ceiling") else measure, InputBenchOptions, "input", given)
+    _call(measure, InputBenchOptions, "input", given)
 
 
 @Command(
@@ -56,7 +54,6 @@ def bench_input(given: Given) -> None:
         "resnet-tpu bench wait",
         "resnet-tpu bench wait photos --cache=decoded --picture=wait.png",
         "resnet-tpu bench wait data --device_ms=50",
-        "resnet-tpu bench wait --stubbed --batch_size=1024 --device_ms=50 --input_workers=processes",
     ),
     arguments=(Argument("where", "DATA", "Photos to train on.", is_required=False),),
     groups=[

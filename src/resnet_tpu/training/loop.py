@@ -24,7 +24,6 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.folders import check_outside
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.loader.order_choice import require_pieces
-from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
@@ -76,7 +75,6 @@ def train(
     *,
     on_step: OnStep | None = None,
     train_step: TrainStep | None = None,
-    train_image: TrainImage = train_image,
 ) -> Summary:
     """Trains to `train_steps` and, in mode train_and_eval, evaluates every `steps_per_eval` steps and at the end.
 
@@ -85,7 +83,7 @@ def train(
     a loss or a weight is not finite.
     on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
     every step, in order, once it has ended on the devices; what it raises ends the training.
-    train_step, train_image: replacements for the network's step and the decoder, to measure what is around them.
+    train_step: replaces the network's step, to measure what is around it.
     """
     check_config(config)
     check_start(config)
@@ -115,7 +113,6 @@ def train(
                 start=find_start(config, network, checkpoints, source.class_names, weights, mesh),
                 on_step=on_step,
                 train_step=train_step,
-                train_image=train_image,
             )
             if validation is not None:
                 warn_of_seen(config.run.model_dir, validation, "validation")
@@ -183,9 +180,8 @@ class Trainer:
         start: Start,
         on_step: OnStep | None,
         train_step: TrainStep | None,
-        train_image: TrainImage,
     ) -> None:
-        """config: resolved. The last three: see `train`."""
+        """config: resolved. The last two: see `train`."""
         self.config, self.mesh, self.source, self.validation = config, mesh, source, validation
         self.checkpoints = checkpoints
         self.lengths = lengths_of(config)
@@ -196,7 +192,6 @@ class Trainer:
         self.input_wait = InputWait()
         self._flight = StepsInFlight()
         self._on_step = on_step
-        self._train_image = train_image
         self.state, self.step = start.state, start.step
         self.position, self.class_names = start.position, start.class_names
         self._kernels = start.kernels
@@ -243,7 +238,6 @@ class Trainer:
                 start_position=self.position,
                 host_index=jax.process_index(),
                 num_hosts=jax.process_count(),
-                train_image=self._train_image,
             )
         )
         batches = distributed.prefetch(loader, self.mesh, ahead=0 if self._is_basic else 2)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -10,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.data.pixels import native
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_records
@@ -65,30 +63,6 @@ def test_both_pipelines_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     figures = json.loads(output.read_text())["figures"]
     assert figures["device_ms"] > 0
     assert {name: len(runs) for name, runs in figures["runs"].items()} == {"basic": 1, "optimized": 1}
-
-
-@pytest.mark.skipif(native.load() is None, reason="without the library in C there is no stub")
-@pytest.mark.long
-def test_without_a_decoder_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "wait.json"
-    arguments = ["--quick", "--image_size=32", "--format=csv", f"--output={output}", "--stubbed", "--device_ms=20"]
-    assert cli.main(["bench", "wait", *arguments]) == 0
-    header, row = (line.split(",") for line in capsys.readouterr().out.splitlines())
-    assert (header[0], row[0]) == ("input_pipeline", "optimized without a decoder")
-    figures = json.loads(output.read_text())["figures"]
-    assert figures["device_ms"] == 20
-    ((run,),) = figures["runs"].values()
-    assert 0 <= run["input_wait_share"] <= 1
-
-
-def test_without_a_decoder_there_must_be_a_device_and_the_library(
-    monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
-) -> None:
-    monkeypatch.setattr(native, "load", lambda: object())
-    assert "stubbed: got no device_ms, expected how long the device takes" in refusal("bench", "wait", "--stubbed")
-    monkeypatch.setattr(native, "load", lambda: None)
-    message = refusal("bench", "wait", "--stubbed", "--device_ms=50")
-    assert "stubbed: got an installation without the library in C, expected one with it." in message
 
 
 def test_pipelines_differ_in_options_that_there_are() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from resnet_tpu.data.images import Limits
 from resnet_tpu.data.loader.batches import train_batches
-from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
@@ -23,7 +22,6 @@ from resnet_tpu.performance.bench.options import BenchOptions
 from resnet_tpu.performance.bench.peers import PEERS
 from resnet_tpu.performance.bench.photos import find_jpegs, write_photos, write_records
 from resnet_tpu.performance.bench.task import Task, measure
-from resnet_tpu.performance.bench.undecoded import undecoded
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.system.program import exit_code
 
@@ -41,11 +39,6 @@ class InputBenchOptions(BenchOptions):
         False,
         "Also measure resnet-tpu with processes, with cache=decoded, with photos made smaller by prepare, and its "
         "basic pipeline.",
-    )
-    ceiling: bool = option(
-        False,
-        "Instead: measure resnet-tpu alone, with few and many threads and processes, with and without a decoder, and "
-        "estimate hosts of 16, 112 and 224 cores.",
     )
 
 
@@ -113,7 +106,7 @@ def _variants(task: Task, short_side: int) -> dict[str, Task]:
 
 
 def run_alone(pipeline: str, task: Task) -> list[str]:
-    """The command that measures one of PEERS, "ours" or "stubbed" (ours without a decoder) in a process of its own."""
+    """The command that measures "ours" or one of PEERS in a process of its own."""
     return [sys.executable, "-m", "resnet_tpu.performance.bench.input", pipeline, json.dumps(asdict(task))]
 
 
@@ -162,9 +155,9 @@ def _run(arguments: Sequence[str]) -> None:
     """One run in this process: the name of a pipeline and a Task as JSON."""
     pipeline, text = arguments
     task = Task(**json.loads(text))
-    if pipeline in ("ours", "stubbed"):
-        data, make = task.data(), undecoded if pipeline == "stubbed" else train_image
-        batches = train_batches(open_source(data, "train"), data, batch_size=task.batch_size, seed=0, train_image=make)
+    if pipeline == "ours":
+        data = task.data()
+        batches = train_batches(open_source(data, "train"), data, batch_size=task.batch_size, seed=0)
     else:
         peer = PEERS[pipeline]
         if peer.write:

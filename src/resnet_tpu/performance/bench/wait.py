@@ -21,8 +21,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from resnet_tpu.data.pixels.decode import train_image
-from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.parallel import distributed
@@ -33,7 +31,6 @@ from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.input import our_task, run_alone
 from resnet_tpu.performance.bench.options import BenchOptions
 from resnet_tpu.performance.bench.photos import write_photos
-from resnet_tpu.performance.bench.undecoded import check_stub, undecoded
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.program import exit_code
 from resnet_tpu.training.loop import train
@@ -52,7 +49,6 @@ PIPELINES: dict[str, dict[str, str | None]] = {
     },
     "optimized": {"input_pipeline": "optimized"},
 }
-STUBBED = {"optimized without a decoder": PIPELINES["optimized"]}
 _HEADROOM = 1.25  # the device's time over the loader's, whose cores also do the hand-over
 _MIN_STEPS = 4
 _STEPS_OF_A_DEVICE = 50
@@ -70,25 +66,15 @@ class WaitBenchOptions(BenchOptions):
         "quarter more than the optimized pipeline takes for a batch.",
         at_least=1,
     )
-    stubbed: bool = option(
-        False,
-        "Instead of both pipelines: run the optimized one without a decoder, with a stand-in of --device_ms that may "
-        "be faster than these cores can decode.",
-    )
 
 
 def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: Sequence[str]) -> None:
     """Trains on the photos of `where` (drawn ones if empty) with both pipelines, and shows how long the device waited.
 
     config: options of the data, and of the network where it is the real step. command: what the user typed, for the
-    record. Raises UserError when a training fails; with `stubbed` also without `device_ms` or the library in C.
+    record. Raises UserError when a training fails.
     """
     options = options.resolved()
-    if options.stubbed:
-        check_stub("stubbed")
-        if options.device_ms is None:
-            do = "--batch_size=1024 --device_ms=50 is a device of 20,480 images/s."
-            raise UserError("stubbed", "no device_ms", "how long the device takes for a batch", do)
     # in a process of its own: this one would keep the device from the others
     device = compare.run("the device", [*_THIS, "device", json.dumps(config.run.use_tpu)])
     with tempfile.TemporaryDirectory() as folder:
@@ -98,10 +84,9 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
         device_ms = options.device_ms
         if device_ms is None and device["platform"] == "cpu":
             device_ms = _calibrate(config, options)
-        pipelines = STUBBED if options.stubbed else PIPELINES
         contenders = [
             Contender(name, lambda _, changes=changes: _command(config.replace(**changes), device_ms, options))
-            for name, changes in pipelines.items()
+            for name, changes in PIPELINES.items()
         ]
         outputs = compare.alternate(contenders, rounds=options.rounds)
     note = f"Device: {device['kind']}, ResNet-{config.model.resnet_depth}."
@@ -132,7 +117,7 @@ def _command(config: Config, device_ms: float | None, options: WaitBenchOptions)
     changes = {"train_steps": 3 * steps, "iterations_per_loop": steps, "num_label_classes": 2}
     if device_ms is not None:
         changes |= _SMALL_NETWORK  # nothing is computed with it
-    run = {"options": config.replace(**changes).flat(), "device_ms": device_ms, "stubbed": options.stubbed}
+    run = {"options": config.replace(**changes).flat(), "device_ms": device_ms}
     return [*_THIS, "train", json.dumps(run)]
 
 
@@ -199,7 +184,7 @@ def _train(run: Mapping[str, Any]) -> dict[str, float]:
     step = None if run["device_ms"] is None else make_device(run["device_ms"])
     with tempfile.TemporaryDirectory() as model_dir:
         config = Config().replace(**run["options"]).replace(model_dir=model_dir)
-        train(config, train_step=step, train_image=undecoded if run["stubbed"] else train_image)
+        train(config, train_step=step)
         row = [row for row in read_metrics(model_dir) if "input_wait_share" in row][1]
     return {name: row[name] for name in ("images_per_sec", "input_wait_share")}
 

@@ -1,22 +1,22 @@
-"""`bench input --ceiling`: what is measured without a decoder, and what is estimated from it."""
+"""The ceiling of the input: what is measured without a decoder, and what is estimated from it."""
 
-import csv
 import json
+import sys
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
-from resnet_tpu import cli
+from benchmarks import ceiling
+from benchmarks.ceiling import Run, tabulate
+from benchmarks.undecoded import undecoded
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels import native
 from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import DataConfig
-from resnet_tpu.performance.bench.ceiling import Run, tabulate
 from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_records
-from resnet_tpu.performance.bench.undecoded import undecoded
 
 needs_library = pytest.mark.skipif(native.load() is None, reason="without the library in C there is no stub")
 
@@ -27,7 +27,7 @@ def test_what_is_estimated() -> None:
         Run("real", "threads", 2): (3_000.0, 640.0, 640.0),
         Run("real", "processes", 2): (3_000.0, 20.0, 640.0),
     }
-    rows = tabulate(medians, "").rows
+    rows = tabulate(medians).rows
     assert [list(row[1:4]) for row in rows] == [
         ["20,000", "50.0", "50.0"], ["3,000", "640.0", "640.0"], ["3,000", "20.0", "640.0"],
     ]  # fmt: skip
@@ -66,42 +66,15 @@ def test_what_is_left_out_draws_the_same_numbers(tmp_path: Path) -> None:
 
 @needs_library
 @pytest.mark.long
-def test_as_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output, picture = tmp_path / "ceiling.json", tmp_path / "ceiling.png"
-    arguments = [
-        "--ceiling",
-        "--quick",
-        "--image_size=32",
-        "--format=csv",
-        f"--output={output}",
-        f"--picture={picture}",
-    ]
-    assert cli.main(["bench", "input", *arguments]) == 0
-    rows = list(csv.reader(capsys.readouterr().out.splitlines()))
-    assert rows[0][-3:] == ["16 cores", "112 cores", "224 cores"]
-    titles = [row[0] for row in rows[1:]]
+def test_its_short_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "ceiling.json"
+    monkeypatch.setattr(sys, "argv", ["ceiling", "--quick", "--image_size=32", f"--output={output}"])
+    ceiling.main()
+    header, _, *rows = capsys.readouterr().out.splitlines()[:8]
+    assert header.endswith("| 16 cores | 112 cores | 224 cores |")
+    titles = [row.split(" | ")[0].removeprefix("| ") for row in rows]
     assert titles == [f"{d}, {w}: 1" for d in ("stubbed", "memcpy", "real") for w in ("threads", "processes")]
     runs = json.loads(output.read_text())["figures"]["runs"]
     assert all(
         0 < run["parent_us_per_image"] < 1e6 and run["images_per_sec"] > 0 for one in runs.values() for run in one
     )
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("other", ["--peers=grain", "--variants"])
-def test_ceiling_with_peers_or_variants_is_refused(other: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "input", "--ceiling", other]) == 2
-    assert "ceiling: got peers or variants as well, expected neither." in capsys.readouterr().err
-
-
-def test_ceiling_measures_several_numbers_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "input", "--ceiling", "--num_parallel_calls=4"]) == 2
-    assert "num_parallel_calls: got 4 with ceiling, expected nothing" in capsys.readouterr().err
-
-
-def test_without_the_library_nothing_can_be_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(native, "load", lambda: None)
-    assert cli.main(["bench", "input", "--ceiling"]) == 2
-    assert "ceiling: got an installation without the library in C, expected one with it." in capsys.readouterr().err

@@ -7,14 +7,6 @@ import numpy as np
 
 from resnet_tpu.data.pixels import native
 from resnet_tpu.data.pixels.crop import MIN_AREA, train_window
-from resnet_tpu.errors import UserError
-
-
-def check_stub(what: str) -> None:
-    """Raises UserError for `what` if the library in C, which reads the size of an image file, is not installed."""
-    if not native.load():
-        do = "See docs/input.md for how to get it."
-        raise UserError(what, "an installation without the library in C", "one with it", do)
 
 
 def undecoded(
@@ -27,7 +19,10 @@ def undecoded(
     resize_method: str = "bicubic",
     **_: object,
 ) -> None:
-    """Does all that `train_image` does for an ordinary JPEG but to decode and resize; `out` stays as it was."""
+    """Does all that `train_image` does for an ordinary JPEG but to decode and resize; `out` stays as it was.
+
+    The size of the image is read by the library in C; without it, no window is drawn.
+    """
     library = native.load()
     mirrored = bool(rng.random() < 0.5)
     facts = library.read_facts(encoded) if library else None
