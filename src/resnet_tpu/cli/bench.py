@@ -83,7 +83,7 @@ def bench_wait(given: Given) -> None:
     groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions")],
 )
 def bench_step(given: Given) -> None:
-    """Images per second of a training step, beside PyTorch, flax and Keras."""
+    """Images per second of a training step, beside PyTorch."""
     from resnet_tpu.performance.bench.step import StepBenchOptions
     from resnet_tpu.performance.bench.step import bench_step as measure
 

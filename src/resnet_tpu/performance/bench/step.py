@@ -1,4 +1,4 @@
-"""Images per second of a training step, next to PyTorch, flax and Keras.
+"""Images per second of a training step, next to PyTorch.
 
 The batch is in memory, so that nothing but the step is measured: uint8 images in; normalisation, forward, backward,
 momentum; new parameters out. Every run is a process that warms up, then times each step and gives the median.
@@ -92,7 +92,7 @@ def _measure_case(
     case: Case, precision: str, peers: Sequence[str], options: StepBenchOptions, *, optional: bool
 ) -> Outputs:
     """What each program printed in each round, by its title."""
-    names = [OURS, *(name for name in peers if case.depth in PROGRAMS[name].depths)]
+    names = [OURS, *peers]
     lengths = [str(options.warmup), str(options.steps), str(options.seconds)]
     contenders = [
         Contender(PROGRAMS[name].title, lambda _, name=name: run_alone(name, case, precision, lengths))

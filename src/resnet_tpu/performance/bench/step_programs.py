@@ -145,50 +145,6 @@ def make_torch(case: Case, precision: str, *, compiled: bool = False) -> tuple[A
     return model, lambda: train_step(images, labels, rate)
 
 
-def make_flax(case: Case, precision: str) -> tuple[Any, Step]:
-    """(parameters, a step) of a ResNet as flax's users write it: NNX's layers one by one, optax, one jit."""
-    import jax
-    import optax
-    from flax import nnx
-
-    from resnet_tpu.performance.bench.flax_resnet import make_resnet
-
-    model = make_resnet(case.depth, NUM_CLASSES, precision)
-    optimizer = nnx.Optimizer(model, optax.sgd(0.01, 0.9, nesterov=True), wrt=nnx.Param)
-    batch = jax.device_put(case.batch())
-
-    def loss_of(model: Any, batch: Any) -> jax.Array:
-        images = (batch["image"].astype(np.float32) - 118) / 58
-        losses = optax.softmax_cross_entropy_with_integer_labels(model(images), batch["label"])
-        return losses.mean() + 0.005 * sum((leaf**2).sum() for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-
-    @nnx.jit
-    def train_step(model: Any, optimizer: Any, batch: Any) -> jax.Array:
-        loss, gradients = nnx.value_and_grad(loss_of)(model, batch)
-        optimizer.update(model, gradients)
-        return loss
-
-    return model, lambda: float(train_step(model, optimizer, batch))
-
-
-def make_keras(case: Case, precision: str) -> tuple[Any, Step]:
-    """(the network, a step) of Keras' own ResNet-50 on TensorFlow."""
-    import keras
-    import tensorflow as tf
-
-    keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
-    shape = (case.image_size, case.image_size, 3)
-    make: Any = keras.applications.ResNet50  # its types do not allow for weights=None
-    model = make(weights=None, input_shape=shape, classes=NUM_CLASSES, classifier_activation=None)
-    model.compile(
-        keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True, weight_decay=1e-4),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
-    batch = case.batch()
-    images, labels = tf.constant((batch["image"].astype(np.float32) - 118) / 58), tf.constant(batch["label"])
-    return model, lambda: float(model.train_on_batch(images, labels))
-
-
 def _device_of_jax() -> str:
     import jax
 
@@ -201,12 +157,6 @@ def _device_of_torch() -> str:
     return "gpu" if torch.cuda.is_available() else "cpu"
 
 
-def _device_of_tensorflow() -> str:
-    import tensorflow as tf
-
-    return "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Program(Peer):
     """A contender, and how to make its step."""
@@ -214,7 +164,6 @@ class Program(Peer):
     make: Callable[[Case, str], tuple[Any, Step]]
     keeps_memory: bool = False
     """Whether it runs with settings of the C library that keep freed memory, as ours does by itself."""
-    depths: tuple[int, ...] = DEPTHS
     device: Callable[[], str] = _device_of_jax
     """Gives the kind of device that it computes on: cpu, gpu or tpu."""
     only_on: str = ""
@@ -232,9 +181,5 @@ PROGRAMS = {
     "torch_compiled": Program(
         "PyTorch, compiled", "torch", "torch", make=functools.partial(make_torch, compiled=True),
         device=_device_of_torch, only_on="gpu",
-    ),
-    "flax": Program("flax, layer by layer", "flax", "flax", make=make_flax, depths=(18, 34, 50)),
-    "keras": Program(
-        "Keras", "tensorflow", "tensorflow-cpu", make=make_keras, depths=(50,), device=_device_of_tensorflow
     ),
 }  # fmt: skip
