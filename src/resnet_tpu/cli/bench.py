@@ -1,6 +1,8 @@
 """`resnet-tpu bench WHAT`: speed, compared with peers."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group, Menu
@@ -8,7 +10,7 @@ from resnet_tpu.cli.dawnbench import dawnbench
 from resnet_tpu.cli.run_options import configure
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.fields import Option
+from resnet_tpu.options.fields import Option, option
 
 T = TypeVar("T")
 
@@ -17,6 +19,25 @@ _OURS = ("input_workers", "cache", "cache_short_side", "cache_memory")
 _NETWORK = ("resnet_depth", "resnet_width", "image_size")
 _CASES = "What to train: depth:image_size:batch_size, with commas. Default: 50:224:16,18:128:32."
 _DATA = "DATA is a folder of JPEGs or of TFRecords; without it, pictures are drawn."
+
+_QUICK = {"rounds": "1", "seconds": "0.2"}
+_QUICK_INPUT = _QUICK | {"batch_size": "8", "num_images": "32"}
+_QUICK_STEP = _QUICK | {"where": "18:64:8", "warmup": "1", "steps": "2"}
+_QUICK_SERVE = _QUICK | {"resnet_depth": "18", "resnet_width": "8", "image_size": "64"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Whether a benchmark is only tried out."""
+
+    quick: bool = option(
+        False,
+        "One short round with few images, where no other option says otherwise: shows that it works, the figures mean "
+        "nothing.",
+    )
+
+
+_TRIAL = Group("to try it out", Trial)
 
 
 def _named(*names: str) -> Mapping[str, Option]:
@@ -34,6 +55,7 @@ def _named(*names: str) -> Mapping[str, Option]:
     arguments=(Argument("where", "DATA", "Photos to measure with.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.input:InputBenchOptions"),
+        _TRIAL,
         Group("every pipeline", _named(*_INPUT)),
         Group("only resnet-tpu's pipeline", _named(*_OURS, "input_pipeline")),
     ],
@@ -43,7 +65,7 @@ def bench_input(given: Given) -> None:
     from resnet_tpu.performance.bench.input import InputBenchOptions
     from resnet_tpu.performance.bench.input import bench_input as measure
 
-    _call(measure, InputBenchOptions, "input", given)
+    _call(measure, InputBenchOptions, "input", _over(_QUICK_INPUT, given))
 
 
 @Command(
@@ -58,6 +80,7 @@ def bench_input(given: Given) -> None:
     arguments=(Argument("where", "DATA", "Photos to train on.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.wait:WaitBenchOptions"),
+        _TRIAL,
         Group("the input", _named(*_INPUT, *_OURS)),
         Group("the step, where it is no stand-in", _named("resnet_depth", "use_tpu")),
     ],
@@ -67,7 +90,7 @@ def bench_wait(given: Given) -> None:
     from resnet_tpu.performance.bench.wait import WaitBenchOptions
     from resnet_tpu.performance.bench.wait import bench_wait as measure
 
-    _call(measure, WaitBenchOptions, "wait", given)
+    _call(measure, WaitBenchOptions, "wait", _over(_QUICK_INPUT, given))
 
 
 @Command(
@@ -80,17 +103,18 @@ def bench_wait(given: Given) -> None:
         "resnet-tpu bench step --check",
     ),
     arguments=(Argument("where", "CASES", _CASES, is_required=False, is_path=False),),
-    groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions")],
+    groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions"), _TRIAL],
 )
 def bench_step(given: Given) -> None:
     """Images per second of a training step, beside PyTorch."""
     from resnet_tpu.performance.bench.step import StepBenchOptions
     from resnet_tpu.performance.bench.step import bench_step as measure
 
-    options = given.fill(StepBenchOptions)
+    layered = _over(_QUICK_STEP, given)
+    options = layered.fill(StepBenchOptions)
     if options.check and (more := [name for name in given.values if name not in ("where", "check", "quick")]):
         raise UserError("--check", ", ".join(more), "CASES alone", "Leave the rest out: nothing is measured.")
-    measure(given.values["where"], options, _typed("step", given))
+    measure(layered.values["where"], options, _typed("step", given))
 
 
 @Command(
@@ -104,6 +128,7 @@ def bench_step(given: Given) -> None:
     arguments=(Argument("where", "BUNDLE", "A bundle, or a folder of bundles.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.serve:ServeBenchOptions"),
+        _TRIAL,
         Group("the network without BUNDLE", _named(*_NETWORK)),
     ],
 )
@@ -115,7 +140,7 @@ def bench_serve(given: Given) -> None:
     from resnet_tpu.performance.bench.serve import ServeBenchOptions
     from resnet_tpu.performance.bench.serve import bench_serve as measure
 
-    _call(measure, ServeBenchOptions, "serve", given)
+    _call(measure, ServeBenchOptions, "serve", _over(_QUICK_SERVE, given))
 
 
 def _call(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
@@ -125,6 +150,14 @@ def _call(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[
     config = configure(given.values)
     check(config)
     measure(given.values["where"], config, given.fill(owner), _typed(what, given))
+
+
+def _over(little: Mapping[str, str], given: Given) -> Given:
+    """What was typed; with `--quick`, above the values of `little` work, which replace only defaults."""
+    if not given.fill(Trial).quick:
+        return given
+    typed = {name: value for name, value in given.values.items() if value or name != "where"}  # empty: left out
+    return dataclasses.replace(given, values={"where": "", **little, **typed})
 
 
 def _typed(what: str, given: Given) -> list[str]:

@@ -116,11 +116,6 @@ def test_a_peer_that_is_missing_is_left_out_or_an_error(
     assert "Left out: tf.data, optimized, not installed (pip install tensorflow)." in shown
 
 
-def test_quick_changes_nothing_that_was_given() -> None:
-    given = InputBenchOptions(quick=True, batch_size=64, rounds=3).resolved()
-    assert (given.batch_size, given.num_images, given.rounds, given.seconds) == (64, 32, 3, 0.2)
-
-
 def test_one_photo_is_no_folder_to_measure_with(photos: Path) -> None:
     with pytest.raises(UserError, match=r"^Photos to measure with: got .*, expected an existing folder"):
         find_jpegs(str(next(photos.rglob("*.jpg"))))
@@ -202,4 +197,4 @@ def test_bars_are_as_long_as_their_values(tmp_path: Path) -> None:
 def test_a_photo_that_fails_ends_the_benchmark(tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"no photo")
     with pytest.raises(UserError, match="Benchmark of resnet-tpu: got exit code 2"):
-        bench_input(str(tmp_path), Config(), InputBenchOptions(quick=True, peers="none"), ["resnet-tpu"])
+        bench_input(str(tmp_path), Config(), InputBenchOptions(num_images=32, peers="none"), ["resnet-tpu"])

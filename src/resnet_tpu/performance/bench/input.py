@@ -48,7 +48,7 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
     config: the options of ours; image size, resize method and parallel calls are everyone's. command: what the user
     typed, for the record. Raises UserError for a peer asked for by name that is not installed, and when one fails.
     """
-    options = options.resolved()
+    options.check_files()
     peers, notes = compare.choose_peers(options.peers, PEERS)
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "records")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import numbers_in, option
 from resnet_tpu.performance.bench import compare, http, runtimes
 from resnet_tpu.performance.bench.bundle import make_bundle
@@ -25,7 +25,6 @@ from resnet_tpu.system.machine import num_cores
 HTTP = "HTTP"
 _CLASSES = 1000
 _PHOTOS = 16
-_TINY = {"resnet_depth": 18, "resnet_width": 8, "image_size": 64}
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,14 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
 
     command: what the user typed, for the record. Raises UserError for invalid options, and when one of ours fails.
     """
-    options = options.resolved()
+    options.check_files()
     clients = _parse_clients(options.clients)
     known = {name: runtime for name, runtime in RUNTIMES.items() if name not in OURS}
     asked = [*OURS, *compare.asked_peers(options.peers, known)]
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder, "photos")
         draw_photos(photos, _PHOTOS)
-        path = where or _make_bundle(_smaller(config) if options.quick else config, Path(folder), photos)
+        path = where or _make_bundle(config, Path(folder), photos)
         bundle = open_bundle(path)
         names, notes = runtimes.choose(bundle, asked)
         task = {"bundle": bundle.path, "photos": sorted(map(str, photos.glob("*/*"))), "clients": clients}
@@ -73,12 +72,6 @@ def _parse_clients(text: str) -> list[int]:
     if not clients or min(clients) < 1:
         raise UserError("clients", text, "positive numbers separated by commas, such as 1,8,64", "Change the value.")
     return clients
-
-
-def _smaller(config: Config) -> Config:
-    """The options of a small network, but for those that were given."""
-    given = config.flat()
-    return config.replace(**{name: size for name, size in _TINY.items() if given[name] == OPTIONS[name].default})
 
 
 def _make_bundle(config: Config, folder: Path, photos: Path) -> str:

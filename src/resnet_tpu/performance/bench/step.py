@@ -54,9 +54,7 @@ def bench_step(cases: str, options: StepBenchOptions, command: Sequence[str]) ->
     command: what the user typed, for the record. Raises UserError for what is not installed but asked for, and when a
     program fails.
     """
-    options = options.resolved()
-    if options.quick:
-        options, cases = options.unless_given(warmup=1, steps=2), cases or "18:64:8"
+    options.check_files()
     chosen = [Case.parse(text) for text in (cases or CASES).split(",")]
     if options.check:
         for case in chosen:

@@ -74,7 +74,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     config: options of the data, and of the network where it is the real step. command: what the user typed, for the
     record. Raises UserError when a training fails.
     """
-    options = options.resolved()
+    options.check_files()
     # in a process of its own: this one would keep the device from the others
     device = compare.run("the device", [*_THIS, "device", json.dumps(config.run.use_tpu)])
     with tempfile.TemporaryDirectory() as folder:
