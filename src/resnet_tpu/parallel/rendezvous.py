@@ -127,7 +127,7 @@ def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
     if outcome[0] is not None and (given or _are_several(run) or not isinstance(outcome[0], ValueError)):
         do = "Check coordinator_address; give it with num_processes and process_id where they are not found."
         if not given and _is_pod_of_job():
-            do = f"pip install 'jax[k8s]', with which JAX finds them. {do}"
+            do = f"pip install 'jax[k8s]', with which JAX finds them. {do} With num_processes 1, each pod trains alone."
         raise UserError("Several processes", first_line(outcome[0]), "a connection to the others", do) from outcome[0]
 
 
