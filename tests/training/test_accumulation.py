@@ -23,7 +23,7 @@ Result = tuple[TrainState, dict[str, jax.Array]]
 
 
 @functools.cache
-def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, **options: Any) -> Result:
+def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, count: int = BATCH, **options: Any) -> Result:
     """The state after a step and its metrics, from the same state and batch for all options."""
     config = CONFIG.replace(gradient_accumulation_steps=parts, **options)
     network = create_network(config.model, num_classes=7, image_size=16, batch_norm_groups=groups)
@@ -31,11 +31,13 @@ def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, **options: An
     mesh = distributed.make_mesh(devices)
     rng = np.random.default_rng(0)
     batch = {
-        "image": rng.integers(0, 256, (BATCH, 16, 16, 3), dtype=np.uint8),
-        "label": rng.integers(0, 7, BATCH, dtype=np.int32),
-        "weight": np.ones(BATCH, np.float32),
+        "image": rng.integers(0, 256, (count, 16, 16, 3), dtype=np.uint8),
+        "label": rng.integers(0, 7, count, dtype=np.int32),
+        "weight": np.ones(count, np.float32),
     }
-    state = distributed.put_replicated(create_state(network, config.optimizer, seed=0), mesh)
+    state = create_state(network, config.optimizer, seed=0)
+    statistics = jax.tree.map(lambda leaf: rng.uniform(0.5, 1.5, leaf.shape).astype(np.float32), state.batch_stats)
+    state = distributed.put_replicated(dataclasses.replace(state, batch_stats=statistics), mesh)
     return step(state, distributed.put_batch(batch, mesh))
 
 
@@ -62,22 +64,8 @@ def test_with_frozen_batch_norm_parts_change_nothing() -> None:
 
 
 def test_frozen_statistics_are_the_same_to_the_bit() -> None:
-    options: dict[str, Any] = {"freeze_batch_norm": True, "gradient_accumulation_steps": 3}
-    config = CONFIG.replace(**options)
-    network = create_network(config.model, num_classes=7, image_size=16)
-    step: Callable[..., Result] = make_train_step(network, constant(0.1), config.optimizer, num_devices=1)
-    state = create_state(network, config.optimizer, seed=0)
-    rng = np.random.default_rng(0)
-    before = jax.tree.map(lambda leaf: rng.random(leaf.shape, np.float32), state.batch_stats)
-    batch = {
-        "image": rng.integers(0, 256, (3, 16, 16, 3), dtype=np.uint8),
-        "label": np.arange(3, dtype=np.int32),
-        "weight": np.ones(3, np.float32),
-    }
-    mesh = distributed.make_mesh(1)
-    state = distributed.put_replicated(dataclasses.replace(state, batch_stats=before), mesh)
-    after, _ = step(state, distributed.put_batch(batch, mesh))
-    jax.tree.map(np.testing.assert_array_equal, after.batch_stats, before)
+    parts, whole = (one_step(parts=parts, count=3, freeze_batch_norm=True)[0].batch_stats for parts in (3, 1))
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
 
 
 def test_parts_with_statistics_of_their_own_do_change_the_step() -> None:

@@ -94,7 +94,7 @@ def train_lottery(config: Config) -> None:
 def find_named(path: str) -> str:
     """The checkpoint that a name such as `DIR/checkpoint_iter_11259` means. Raises UserError when there is none."""
     folder, _, name = path.rstrip("/").rpartition("/")
-    if name.startswith(_NAME) and "." not in name:  # files of the fork's own checkpoints go on after a dot
+    if _is_name(name):
         if storage.exists(path) and not storage.is_dir(path) and folders.is_checkpoint(kept := storage.read_text(path)):
             return kept
         step = name.removeprefix(_NAME)
@@ -106,6 +106,11 @@ def find_named(path: str) -> str:
     if prefix := tf1.find_checkpoint(path):
         return prefix
     return store.find(path)
+
+
+def _is_name(file: str) -> bool:
+    """Whether a file names one of our checkpoints; those of the fork's own checkpoints go on after a dot."""
+    return file.startswith(_NAME) and "." not in file
 
 
 def _named_start(model_dir: str) -> str | None:
@@ -273,7 +278,7 @@ def _forget_names(results_dir: str, model_dir: str) -> None:
     own = storage.absolute(folders.folder_of(model_dir)) + "/"
     for name in storage.list_dir(results_dir) if results_dir else []:
         path = storage.join(results_dir, name)
-        if name.startswith(_NAME) and "." not in name and storage.read_text(path).startswith(own):
+        if _is_name(name) and storage.read_text(path).startswith(own):
             storage.remove(path)
 
 

@@ -14,7 +14,7 @@ import resnet_tpu
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.records.tfrecord import RecordFile, read_records
-from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings
+from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings, shown
 from resnet_tpu.data.sources.classes import find_classes
 from resnet_tpu.data.sources.data_dir import check_shards, shards_in
 from resnet_tpu.data.sources.tfrecords import cut_between_records
@@ -114,9 +114,7 @@ def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
         return None if before.finished else replace(part, about=replace(part.about, done=before.done))
     first = part.rows.first_key(part.rows.prefix)
     if first is not None and not overwrite:
-        got = (
-            f"rows of other data with the prefix {part.rows.prefix}, such as {first.decode(errors='backslashreplace')}"
-        )
+        got = f"rows of other data with the prefix {part.rows.prefix}, such as {shown(first)}"
         do = f"Pass --overwrite to delete them, or choose another table or {part.rows.prefix_option}."
         raise UserError(part.rows.name, got, "none, or rows of the same records", do)
     part.rows.write_about(part.about)  # before anything changes: until the last row is written, there is no data set

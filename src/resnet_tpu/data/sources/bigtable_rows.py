@@ -179,7 +179,7 @@ class Rows:
             return checked_json.as_kind(About, checked_json.parse(cells[0].value), "row")
         except ValueError:
             do = "Write the table again with `resnet-tpu prepare --overwrite`, or delete this row."
-            what = f"Row {self._about_key.decode(errors='backslashreplace')} of {self.name}"
+            what = f"Row {self._about_key.decode()} of {self.name}"
             raise UserError(what, repr(cells[0].value[:100]), "what `prepare` wrote", do) from None
 
     def write_about(self, about: About) -> None:
@@ -208,3 +208,8 @@ def _range(prefix: str) -> Any:
 def _keys_only() -> Any:
     filters = api().row_filters
     return filters.RowFilterChain([filters.CellsRowLimitFilter(1), filters.StripValueTransformerFilter(True)])
+
+
+def shown(key: bytes) -> str:
+    """A row's key for messages; it may be any bytes."""
+    return key.decode(errors="backslashreplace")

@@ -99,9 +99,9 @@ def is_bundle(path: str) -> bool:
 
 
 def newest_bundle(folder: str) -> str | None:
-    """`folder` itself when it is a bundle, else the newest of those in it, if there is one."""
+    """`folder` itself, without a slash at its end, when it is a bundle; else the newest of those in it, if any."""
     if is_bundle(folder):
-        return folder
+        return folder.rstrip("/")
     versions = sorted((name for name in storage.list_dir(folder) if name.isdecimal()), key=int, reverse=True)
     paths = (storage.join(folder, version) for version in versions)
     return next(filter(is_bundle, paths), None)
@@ -147,20 +147,20 @@ def open_bundle(path: GivenPath) -> Bundle:
     read.
     """
     given = expand_home(path)
-    path = (newest_bundle(given) or "").rstrip("/")
-    if not path:
+    newest = newest_bundle(given)
+    if newest is None:
         raise _no_bundle(given)
-    file = storage.join(path, DESCRIPTION)
+    file = storage.join(newest, DESCRIPTION)
     try:
         found = checked_json.loads(storage.read_text(file))
         if (version := as_kind(int, found["format"], "format")) > FORMAT:
             do = f"Use resnet_tpu {found['description']['package_version']} or later."
-            raise UserError(f"Bundle {path}", f"format {version}", f"at most {FORMAT}", do)
-        bundle = _parse(path, found)
+            raise UserError(f"Bundle {newest}", f"format {version}", f"at most {FORMAT}", do)
+        bundle = _parse(newest, found)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _damaged(file, f"a file that cannot be read ({first_line(error)})", "what was written") from None
     for name, (size, _) in bundle.files.items():
-        file = storage.join(path, name)
+        file = storage.join(newest, name)
         if not storage.exists(file):
             raise _damaged(file, "no such file", f"the {size} bytes that {DESCRIPTION} lists")
         if (there := storage.file_state(file)[0]) != size:

@@ -74,8 +74,8 @@ class Model:
         """
         found: tuple[str, object] = self.location, None
         try:
-            path = (bundles.newest_bundle(self.location) or "").rstrip("/")  # as `open_bundle` names it
-            if not path:
+            path = bundles.newest_bundle(self.location)
+            if path is None:
                 do = "Export one into it, or bring it back."
                 raise UserError(f"Folder {self.location}", "no bundle", "the one that is served, or a newer one", do)
             if path == self.current.bundle.path:
