@@ -131,7 +131,7 @@ def main() -> None:
         outputs = script.alternate(contenders, options)
     what = f"{options.image_size} px, CPU us per image"
     rows = [compare.compare(what, policy, OURS, peer, outputs) for policy in POLICIES for peer in (PIL, TENSORS)]
-    text = f"{compare.table(rows)}\n\n{describe_ours(outputs[OURS], options.image_size)}"
+    text = f"{script.table(rows)}\n\n{describe_ours(outputs[OURS], options.image_size)}"
     figures = {"comparisons": [asdict(row) | {"ratios": row.ratios()} for row in rows], OURS: outputs[OURS]}
     script.report("augment", text, figures, options)
 

@@ -24,7 +24,7 @@ import resnet_tpu as rt
 from benchmarks import script
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
-from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench import child, record
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 
 TOP = 10  # operations of the profile
@@ -167,7 +167,7 @@ def run(part: Part, folder: Path, seconds: float) -> dict[str, Any]:
     log.unlink(missing_ok=True)
     for command in part.commands:
         left = max(0.0, seconds - (time.monotonic() - start))
-        ended = compare.run_to_end(command, script.within_reach(), left)
+        ended = child.run_to_end(command, script.within_reach(), left)
         said.append("\n".join(ended.output))
         with log.open("a") as file:
             file.write("\n".join([f"$ {shlex.join(command)}", *ended.errors, said[-1], ""]))
@@ -223,7 +223,7 @@ def program() -> None:
         if not is_done(done, part.name):
             print(f"{part.name} ...", flush=True)
             done[part.name] = run(part, options.folder, min(part.seconds, end - time.monotonic()))
-            storage.write_text(str(path), compare.record(sys.argv, begun))
+            storage.write_text(str(path), record.to_json(sys.argv, begun))
         rows.append((part.name, done[part.name]["state"], f"{done[part.name]['seconds']:.0f}"))
     draw(done, options.folder)
     show(Grid("A first day on a GPU", ("part", "state", "seconds"), rows, [f"Figures: {path}"]), "table")

@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks import script
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.errors import UserError
-from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench import record
 from resnet_tpu.pruning.outcome import PHASES
 from resnet_tpu.reports.metrics import metrics_path, read_metrics
 from resnet_tpu.system.cpu_time import cpu_secs_of_process
@@ -107,7 +107,7 @@ def run(folder: Path, precision: str) -> None:
 def _run(folder: Path, arguments: list[str]) -> None:
     """Runs a `resnet-tpu` command, keeping its row up to date; a signal to us ends it too, after it has saved."""
     rows = _starts(folder)
-    row: dict[str, Any] = {"command": arguments, "processor": compare.machine()["processor"]}
+    row: dict[str, Any] = {"command": arguments, "processor": record.machine()["processor"]}
     row |= {"began": datetime.now(UTC).isoformat(timespec="seconds"), "cpu_hours": 0.0, "ended": "lost"}
     child = subprocess.Popen([sys.executable, "-m", "resnet_tpu", *arguments], cwd=folder)
     try:

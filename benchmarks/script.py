@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench import compare, record
 from resnet_tpu.performance.bench.compare import Comparison, Contender
 from resnet_tpu.system.program import exit_code
 
@@ -61,15 +61,23 @@ def report(name: str, text: str, figures: Mapping[str, Any], options: argparse.N
     if path is None and not options.quick:
         path = CHECKOUT / RESULTS / f"{datetime.now(UTC).date().isoformat()}-{name}.json"
     if path is not None:
-        compare.write_results(
-            str(path), ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]], figures
-        )
+        record.write(str(path), ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]], figures)
 
 
 def report_ratios(name: str, comparisons: Sequence[Comparison], options: argparse.Namespace) -> None:
     """Calls `report` for comparisons."""
     rows = [asdict(row) | {"ratios": row.ratios()} for row in comparisons]
-    report(name, compare.table(comparisons), {"comparisons": rows}, options)
+    report(name, table(comparisons), {"comparisons": rows}, options)
+
+
+def table(comparisons: Sequence[Comparison]) -> str:
+    """Markdown: the medians of both, the median of the rounds' ratios and their range."""
+    lines = ["| what | ours | peer | ours / peer | range over rounds |", "|---|---|---|---|---|"]
+    for row in comparisons:
+        ours, peer = row.medians()
+        cells = (f"{ours:.4g}", f"{row.peer}: {peer:.4g}", *compare.ratio_cells(row.ratios()))
+        lines.append(f"| {row.what}, {row.metric.replace('_', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main(program: Callable[[], None]) -> None:

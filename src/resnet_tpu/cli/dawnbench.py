@@ -6,7 +6,7 @@ from resnet_tpu.cli.arguments import Command, Given, Group
 from resnet_tpu.cli.run_options import check_data, configure, options_of_trainings
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.overrides import Layer
-from resnet_tpu.performance.bench.dawnbench_options import DawnbenchOptions, read_job
+from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, read_job
 
 
 @Command(
@@ -26,6 +26,6 @@ def dawnbench(given: Given) -> None:
     config = configure(given.values, Layer(before.origin, known))
     check_data(config, without="to measure speed without images")
 
-    from resnet_tpu.performance.bench import dawnbench as job
+    from resnet_tpu.performance.dawnbench import job
 
     job.dawnbench(config, dataclasses.replace(given, values={**before.values, **given.values}).fill(DawnbenchOptions))

@@ -12,7 +12,7 @@ from resnet_tpu.data.sources.bigtable_rows import About
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import merge, read_run
-from resnet_tpu.performance.bench.dawnbench_options import read_job
+from resnet_tpu.performance.dawnbench.options import read_job
 from resnet_tpu.performance.profiling.labels import read_labels
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.serving.export.bundle import open_bundle

@@ -1,4 +1,4 @@
-"""One program beside another: alternating runs, medians, ratios, and a record of where and how they were measured.
+"""One program beside another: alternating runs, medians and ratios.
 
 Every run is a process of its own. Within one process the thread pools of two frameworks disturb each other, and the one
 that allocates first decides how memory behaves for the other. Rounds alternate, and every second round runs backwards
@@ -6,37 +6,18 @@ that allocates first decides how memory behaves for the other. Rounds alternate,
 """
 
 import contextlib
-import datetime
 import importlib.util
-import json
 import logging
-import os
-import platform
-import shlex
-import signal
 import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
-from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.system.machine import installed_version, num_cores
+from resnet_tpu.performance.bench import child
 
 log = logging.getLogger(__name__)
-
-PACKAGES = (
-    "resnet-tpu", "jax", "jaxlib", "flax", "grain", "numpy", "scipy", "opencv-python-headless", "simplejpeg",
-    "pillow", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "spdl-core", "nvidia-dali-cuda120",
-    "ffcv", "onnxruntime", "uvicorn", "fastapi",
-)  # fmt: skip
-
-_PATIENCE = 10.0
-"""Seconds that a command has to end once it is asked to."""
 
 KEEP_HEAP = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
@@ -145,7 +126,7 @@ def alternate(
             continue
         start = time.perf_counter()
         try:
-            figures = run(name, contender.command(number), environment)
+            figures = child.run(name, contender.command(number), environment)
         except UserError as error:
             if name not in optional:
                 raise
@@ -156,62 +137,6 @@ def alternate(
         shown = ", ".join(f"{metric} {_short(value)}" for metric, value in figures.items())
         log.info("Round %d of %d, %s, %.0f s: %s", number + 1, rounds, name, time.perf_counter() - start, shown)
     return outputs
-
-
-def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The figures that the command prints; see `run_to_end`. Raises UserError when it fails or prints no figures."""
-    ended = run_to_end(command, environment)
-    if ended.code == 0 and ended.output:
-        with contextlib.suppress(ValueError):
-            if isinstance(figures := json.loads(ended.output[-1]), dict):
-                return figures
-    raise UserError(
-        f"Benchmark of {name}",
-        "\n".join([f"exit code {ended.code}", *ended.errors[-30:], ""]),
-        "exit code 0 and a line with a JSON object",
-        f"Run it alone: {shlex.join(command)}",
-    )
-
-
-class Ended(NamedTuple):
-    """How a command ended: its exit code, None for one that was out of time, and the lines that it wrote."""
-
-    code: int | None
-    output: list[str]
-    errors: list[str]
-
-
-def run_to_end(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float | None = None
-) -> Ended:
-    """Runs a command for at most `seconds`, in a session of its own, of which no process survives."""
-    # files, not pipes: a pipe ends only when the last process that inherited it does
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(  # noqa: S603  # the caller's own command
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            env=os.environ | dict(environment or {}),
-            start_new_session=True,
-        )
-        code = None
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # lets it end children that have sessions of their own
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # workers that it left behind, or all of it after Ctrl-C
-            process.wait()
-        return Ended(code, _read(output), _read(errors))
-
-
-def _read(file: IO[str]) -> list[str]:
-    file.seek(0)
-    return file.read().strip().splitlines()
 
 
 def _short(value: Any) -> str:
@@ -231,46 +156,3 @@ def median(runs: Sequence[Mapping[str, Any]], metric: str) -> float:
 def ratio_cells(ratios: Sequence[float]) -> tuple[str, str]:
     """Two cells of a table: the median of the rounds' ratios, and their range."""
     return f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
-
-
-def table(comparisons: Sequence[Comparison]) -> str:
-    """Markdown: the medians of both, the median of the rounds' ratios and their range."""
-    lines = ["| what | ours | peer | ours / peer | range over rounds |", "|---|---|---|---|---|"]
-    for row in comparisons:
-        ours, peer = row.medians()
-        cells = (f"{ours:.4g}", f"{row.peer}: {peer:.4g}", *ratio_cells(row.ratios()))
-        lines.append(f"| {row.what}, {row.metric.replace('_', ' ')} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def write_results(path: str, command: Sequence[str], figures: Mapping[str, Any]) -> None:
-    """Writes the figures as JSON, with what `record` adds to them, into a folder that is made where there is none."""
-    storage.make_dir(storage.parent_of(path))
-    storage.write_text(path, record(command, figures))
-    log.info("Written: %s", path)
-
-
-def record(command: Sequence[str], figures: Mapping[str, Any]) -> str:
-    """The figures as JSON, with the date, the machine, the versions and the command they come from."""
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    content = {"date": today, "command": shlex.join(command), "machine": machine(), "figures": figures}
-    return json.dumps(content, indent=2) + "\n"
-
-
-def machine() -> dict[str, Any]:
-    """Processor, cores, memory, system, and the version of everything that takes part."""
-    return {
-        "processor": _processor(),
-        "cores": num_cores(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := installed_version(name))},
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resnet_tpu.performance.bench import compare, load, server
+from resnet_tpu.performance.bench import child, load, server
 from resnet_tpu.performance.bench.load import KINDS, Load
 from resnet_tpu.serving.export.bundle import default_form, load_classifier, open_bundle
 from resnet_tpu.serving.server import images
@@ -37,7 +37,7 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
                 changes = {"kind": kind, "clients": clients, "warm_up": max(task["seconds"] / 5, _PAUSE)}
                 asked = json.dumps(asdict(first) | changes)
                 begin = served.cpu_secs()
-                found = compare.run("the clients", [sys.executable, "-m", load.__name__, asked])
+                found = child.run("the clients", [sys.executable, "-m", load.__name__, asked])
                 found["server_cpu_ms_per_image"] = 1000 * (served.cpu_secs() - begin) / found["requests"]
                 figures |= {f"{kind}_{clients}_{name}": value for name, value in found.items()}
     return figures

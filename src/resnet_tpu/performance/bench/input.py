@@ -15,7 +15,7 @@ from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
-from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench import compare, record
 from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import BenchOptions
@@ -64,7 +64,7 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
     grid = _tabulate(outputs, task, notes)
     show(grid, options.format)
     if options.output:
-        compare.write_results(options.output, command, _record(outputs, task))
+        record.write(options.output, command, _record(outputs, task))
     if options.picture:
         _draw(options.picture, outputs, list(tasks), grid.title)
 

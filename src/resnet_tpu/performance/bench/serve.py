@@ -11,7 +11,7 @@ from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import numbers_in, option
-from resnet_tpu.performance.bench import compare, http, runtimes
+from resnet_tpu.performance.bench import compare, http, record, runtimes
 from resnet_tpu.performance.bench.bundle import make_bundle
 from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
@@ -62,7 +62,7 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
     show(_http_grid(outputs, clients, what), options.format)
     if options.output:
         card = {name: value for name, value in bundle.description.items() if name != "class_names"}
-        compare.write_results(options.output, command, {"bundle": card, "runs": outputs})
+        record.write(options.output, command, {"bundle": card, "runs": outputs})
     if options.picture:
         _draw(options.picture, outputs, clients, what)
 

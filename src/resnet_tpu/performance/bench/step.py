@@ -14,7 +14,7 @@ from typing import Any
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
-from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench import compare, record
 from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import MeasureOptions
@@ -73,7 +73,7 @@ def bench_step(cases: str, options: StepBenchOptions, command: Sequence[str]) ->
     header = ("step", "program", "images/s", "ours / it", "range", "CPU ms", "MFU")
     show(Grid("Training step", header, rows, notes), options.format)
     if options.output:
-        compare.write_results(options.output, command, {"options": asdict(options), "cases": records})
+        record.write(options.output, command, {"options": asdict(options), "cases": records})
     if options.picture:
         write_bars(options.picture, "Training step", bars, "images per second")
 

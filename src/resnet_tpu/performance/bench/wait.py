@@ -25,7 +25,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
-from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench import child, compare, record
 from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.input import our_task, run_alone
@@ -76,7 +76,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     """
     options.check_files()
     # in a process of its own: this one would keep the device from the others
-    device = compare.run("the device", [*_THIS, "device", json.dumps(config.run.use_tpu)])
+    device = child.run("the device", [*_THIS, "device", json.dumps(config.run.use_tpu)])
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "records")
         write_photos(where, records, options.num_images)
@@ -96,7 +96,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     show(grid, options.format)
     if options.output:
         figures = {"device": device, "device_ms": device_ms, "options": config.flat() | {"data_dir": where}}
-        compare.write_results(options.output, command, figures | {"runs": outputs})
+        record.write(options.output, command, figures | {"runs": outputs})
     if options.picture:
         shares = {name: compare.median(runs, "input_wait_share") for name, runs in outputs.items()}
         bars = [Bar(name, 100 * share, f"{share:.1%}", name != "basic") for name, share in shares.items()]
@@ -105,7 +105,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
 
 def _calibrate(config: Config, options: WaitBenchOptions) -> float:
     """Milliseconds per batch of a device that the optimized pipeline can just keep busy."""
-    speed = compare.run("the input pipeline", run_alone("ours", our_task(config, options)))["images_per_sec"]
+    speed = child.run("the input pipeline", run_alone("ours", our_task(config, options)))["images_per_sec"]
     device_ms = _HEADROOM * 1000 * options.batch_size / speed
     log.info("The input gives %.0f images/s; the device takes %.1f ms for a batch.", speed, device_ms)
     return device_ms

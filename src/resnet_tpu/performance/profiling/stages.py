@@ -1,12 +1,12 @@
 """CPU time of each stage of the input pipeline, measured on one core by calling the stages themselves."""
 
+import contextlib
 import functools
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import jax
 import numpy as np
@@ -29,8 +29,6 @@ from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.profiling.advice import Stage
 from resnet_tpu.training.reference import random_rows
 
-T = TypeVar("T")
-
 ORDER, READ, PARSE, CROP, DECODE, RESIZE = (
     "order and random numbers", "read", "parse", "crop decision", "decode", "resize"
 )  # fmt: skip
@@ -47,13 +45,13 @@ class Stopwatch:
         self.cpu_ns: dict[str, int] = defaultdict(int)
         self.wall_ns: dict[str, int] = defaultdict(int)
 
-    def run(self, stage: str, work: Callable[[], T]) -> T:
-        """The result of `work`, whose time in this thread is added to `stage`."""
+    @contextlib.contextmanager
+    def at(self, stage: str) -> Iterator[None]:
+        """Adds the time of the block, in this thread, to `stage`."""
         wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-        result = work()
+        yield
         self.cpu_ns[stage] += time.thread_time_ns() - cpu
         self.wall_ns[stage] += time.perf_counter_ns() - wall
-        return result
 
 
 Reader = Callable[[Stopwatch, int], Sample]
@@ -103,12 +101,13 @@ def _walk(
 ) -> list[tuple[tuple[int, int], bytes]]:
     """Takes the first `count` images of the training through the stages; returns (sides, file) of each sound one."""
     out, photos = np.empty((data.image_size, data.image_size, 3), np.uint8), []
-    is_cached = data.cache == "decoded"  # from the second epoch on nothing is read
+    reading = Stopwatch() if data.cache == "decoded" else watch  # there, nothing is read from the second epoch on
     for position in range(count):
-        watch.run(ORDER, lambda position=position: record_at_position(position, num_records=len(source), seed=seed))
-        rng = watch.run(ORDER, lambda position=position: random_at(position, seed=seed))
+        with watch.at(ORDER):
+            record_at_position(position, num_records=len(source), seed=seed)
+            rng = random_at(position, seed=seed)
         try:
-            encoded = read(Stopwatch() if is_cached else watch, position).encoded
+            encoded = read(reading, position).encoded
             if isinstance(encoded, np.ndarray):
                 continue
             image = decode(encoded, honour_exif=source.honour_exif)
@@ -117,7 +116,8 @@ def _walk(
         photos.append((image.shape[:2], encoded))
         _time_decoding(watch, encoded, image, rng, out, source, data)
         if policy := " and ".join(_policies(data)):
-            watch.run(f"{AUGMENT}: {policy}", lambda rng=rng: augment(out, rng, data))
+            with watch.at(f"{AUGMENT}: {policy}"):
+                augment(out, rng, data)
     return photos
 
 
@@ -146,12 +146,16 @@ def _time_decoding(
     if data.cache == "decoded":
         image = shrink(image, Limits(short_side=data.cached_short_side))
     elif data.input_pipeline == "basic":
-        watch.run(DECODE, lambda: decode(encoded, honour_exif=source.honour_exif))
+        with watch.at(DECODE):
+            decode(encoded, honour_exif=source.honour_exif)
     else:
-        watch.run(_FROM_FILE, lambda: fill(encoded))
+        with watch.at(_FROM_FILE):
+            fill(encoded)
     height, width, _ = image.shape
-    watch.run(CROP, lambda: train_window(rng, height, width, data.image_size, data.min_crop_area))
-    watch.run(_FROM_PIXELS, lambda: fill(image))
+    with watch.at(CROP):
+        train_window(rng, height, width, data.image_size, data.min_crop_area)
+    with watch.at(_FROM_PIXELS):
+        fill(image)
 
 
 def _told_apart(watch: Stopwatch) -> dict[str, int]:
@@ -177,12 +181,15 @@ def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
     """Gets the images of these records; of TFRecords on a disk, reading and parsing are told apart."""
     if far := _read_ahead(source, data):
         return _distant_reader(far, records)
-    if not isinstance(source, RecordSource):
-        return lambda watch, position: watch.run(READ, lambda: source[records[position]])
 
     def read(watch: Stopwatch, position: int) -> Sample:
-        payload = watch.run(READ, lambda: source.payload(records[position]))
-        return watch.run(PARSE, lambda: source.parse(records[position], payload))
+        if not isinstance(source, RecordSource):
+            with watch.at(READ):
+                return source[records[position]]
+        with watch.at(READ):
+            payload = source.payload(records[position])
+        with watch.at(PARSE):
+            return source.parse(records[position], payload)
 
     return read
 
@@ -199,7 +206,8 @@ def _distant_reader(source: DistantSource, records: Sequence[int]) -> Reader:
     def read(watch: Stopwatch, position: int) -> Sample:
         if position == len(found):
             wanted = records[position : position + CHUNKS_PER_REQUEST * CHUNKS["threads"]]
-            found.extend(watch.run(READ, lambda: source.fetch(wanted)))
+            with watch.at(READ):
+                found.extend(source.fetch(wanted))
         return sample_of(found[position])
 
     return read

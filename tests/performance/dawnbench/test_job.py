@@ -19,9 +19,9 @@ from resnet_tpu.checkpoints import folders, store
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.performance.bench.dawnbench import FAST_BOUNDARIES, dawnbench, phases_of
-from resnet_tpu.performance.bench.dawnbench_options import DawnbenchOptions, read_job
-from resnet_tpu.performance.bench.dawnbench_results import Row, verdict, write_tsv
+from resnet_tpu.performance.dawnbench.job import FAST_BOUNDARIES, dawnbench, phases_of
+from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, read_job
+from resnet_tpu.performance.dawnbench.results import Row, verdict, write_tsv
 from resnet_tpu.reports.metrics import read_metrics
 
 HEADER = "epoch\thours\ttop1Accuracy\ttop5Accuracy"

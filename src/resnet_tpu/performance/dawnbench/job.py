@@ -19,8 +19,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.performance.bench.dawnbench_options import DawnbenchOptions, write_job
-from resnet_tpu.performance.bench.dawnbench_results import RESULTS, START, follow, started_at, verdict
+from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, write_job
+from resnet_tpu.performance.dawnbench.results import RESULTS, START, follow, started_at, verdict
 from resnet_tpu.system.program import exit_code
 from resnet_tpu.training.loop import check_training, train
 from resnet_tpu.training.run import lengths_of

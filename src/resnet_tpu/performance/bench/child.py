@@ -1,0 +1,72 @@
+"""A program run in a process of its own, of which nothing is left behind."""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from resnet_tpu.errors import UserError
+
+_PATIENCE = 10.0
+"""Seconds that a command has to end once it is asked to."""
+
+
+def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The figures that the command prints; see `run_to_end`. Raises UserError when it fails or prints no figures."""
+    ended = run_to_end(command, environment)
+    if ended.code == 0 and ended.output:
+        with contextlib.suppress(ValueError):
+            if isinstance(figures := json.loads(ended.output[-1]), dict):
+                return figures
+    raise UserError(
+        f"Benchmark of {name}",
+        "\n".join([f"exit code {ended.code}", *ended.errors[-30:], ""]),
+        "exit code 0 and a line with a JSON object",
+        f"Run it alone: {shlex.join(command)}",
+    )
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, None for one that was out of time, and the lines that it wrote."""
+
+    code: int | None
+    output: list[str]
+    errors: list[str]
+
+
+def run_to_end(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float | None = None
+) -> Ended:
+    """Runs a command for at most `seconds`, in a session of its own, of which no process survives."""
+    # files, not pipes: a pipe ends only when the last process that inherited it does
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(  # noqa: S603  # the caller's own command
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=os.environ | dict(environment or {}),
+            start_new_session=True,
+        )
+        code = None
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # lets it end children that have sessions of their own
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # workers that it left behind, or all of it after Ctrl-C
+            process.wait()
+        return Ended(code, _read(output), _read(errors))
+
+
+def _read(file: IO[str]) -> list[str]:
+    file.seek(0)
+    return file.read().strip().splitlines()
