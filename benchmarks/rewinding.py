@@ -20,12 +20,13 @@ import shlex
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks import script
+from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import record
@@ -113,7 +114,7 @@ def _run(folder: Path, arguments: list[str]) -> None:
     try:
         while child.poll() is None:
             row["cpu_hours"] = round(cpu_secs_of_process(child.pid) / 3600, 4)
-            _write_json(folder / STARTS, [*rows, row])
+            _write_starts(folder, [*rows, row])
             try:
                 child.wait(30)
             except subprocess.TimeoutExpired:
@@ -121,7 +122,7 @@ def _run(folder: Path, arguments: list[str]) -> None:
     finally:
         child.terminate()
         row["ended"] = "stopped" if (code := child.wait()) else ENDED
-        _write_json(folder / STARTS, [*rows, row])
+        _write_starts(folder, [*rows, row])
     if code:
         raise UserError(shlex.join(arguments), f"exit code {code}", "0", "See what it printed above.")
 
@@ -130,11 +131,8 @@ def _starts(folder: Path) -> list[dict[str, Any]]:
     return json.loads((folder / STARTS).read_text()) if (folder / STARTS).exists() else []
 
 
-def _write_json(path: Path, content: Any) -> None:
-    """Writes the file atomically: after a kill, it has either the old or the new content."""
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
-    aside.rename(path)
+def _write_starts(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    storage.write_text(str(folder / STARTS), json.dumps(rows, indent=1) + "\n")
 
 
 def _runs(folder: Path) -> list[Path]:
@@ -166,7 +164,7 @@ def pack(folder: Path, packed: Path) -> None:
         last = ([row for row in rows if row["split"] == "eval"] or [{"step": "", "top_1_accuracy": ""}])[-1]
         table.append((str(name), steps[-1], config["train_steps"], last["step"], last["top_1_accuracy"]))
     starts = _starts(folder)
-    _write_json(packed / STARTS, starts)
+    _write_starts(packed, starts)
     _copy_phases(folder, packed)
     with (packed / "progress.csv").open("w") as file:
         csv.writer(file, lineterminator="\n").writerows(table)
@@ -191,7 +189,7 @@ def unpack(packed: Path, folder: Path) -> None:
             archive.extractall(folder, filter="data")
         run_name = str(path.relative_to(packed)).removesuffix(".tar.xz")
         Path(metrics_path(str(folder / run_name))).write_text((packed / f"{run_name}.jsonl").read_text())
-    _write_json(folder / STARTS, _starts(packed))
+    _write_starts(folder, _starts(packed))
     _copy_phases(packed, folder)
 
 

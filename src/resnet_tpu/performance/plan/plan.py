@@ -200,7 +200,6 @@ class _Planner:
     def largest_batch(self, known: Step | None) -> int | None:
         """The largest training batch of the whole slice that fits; `known` needs not be compiled again."""
         unit = self.devices * self._config.optimizer.gradient_accumulation_steps
-
         available = (1 - PROGRAM) * self._topology.device_memory
 
         def needed(batch: int) -> float:
