@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from resnet_tpu.options.config import OPTIONS
-from resnet_tpu.resnet_main import MEANT, OTHER_NAMES, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS
+from resnet_tpu.resnet_main import ALIASES, MEANT, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "flags.md").read_text()
 FLAGS = PAGE.partition("\n## Its other programs")[0]
@@ -20,14 +20,14 @@ names_of = re.compile(r"`(\w+)`").findall
 
 
 def test_every_flag_has_its_place_and_every_name_is_a_flag() -> None:
-    known = [*SINGLE_FLAGS, *OTHER_NAMES, *YAML_FLAGS, *TEXT_FLAGS]
+    known = [*SINGLE_FLAGS, *ALIASES, *YAML_FLAGS, *TEXT_FLAGS]
     in_rows = [name for row in ROWS for name in names_of(row[0])]
     assert len(in_rows) == len(set(in_rows))
     assert set(in_rows).union(*LISTS.values()) == set(known)
 
 
 def test_other_names() -> None:
-    assert LISTS["Other names"] == {*OTHER_NAMES, *OTHER_NAMES.values(), *MEANT}
+    assert LISTS["Other names"] == {*ALIASES, *ALIASES.values(), *MEANT}
 
 
 def test_what_is_said_not_to_act_does_not() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.cli.arguments import Command, Group, OtherName
+from resnet_tpu.cli.arguments import Alias, Command, Group
 from resnet_tpu.cli.train import train_and_export
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.config import OPTIONS, Config
@@ -22,7 +22,7 @@ from resnet_tpu.system.program import exit_code
 
 log = logging.getLogger("resnet_tpu.resnet_main")  # not by __name__, which is __main__ in `python -m`
 
-OTHER_NAMES = {
+ALIASES = {
     "resnet_size": "resnet_depth",
     "max_train_steps": "train_steps",
     "project": "gcp_project",
@@ -80,19 +80,19 @@ _MANY = {
     for name, text in {**YAML_FLAGS, **TEXT_FLAGS}.items()
 }
 
-_SAME = {name: OtherName(first) for name, first in OTHER_NAMES.items()}
+_SAME = {name: Alias(first) for name, first in ALIASES.items()}
 
 COMMAND = Command(
     "python -m resnet_tpu.resnet_main",
     usage="--data_dir=FOLDER --model_dir=FOLDER [flags]",
     groups=[
-        Group("flags with an effect", {name: SINGLE_FLAGS[name] for name in OPTIONS}, other_names=_SAME),
+        Group("flags with an effect", {name: SINGLE_FLAGS[name] for name in OPTIONS}, aliases=_SAME),
         Group("bool flags that stand for the value of another", {name: SINGLE_FLAGS[name] for name in MEANT}),
         Group(
             "many options at once, from lowest to highest priority; single flags rank just below hparams",
             _MANY,
         ),
-        Group("accepted, but without effect", SPENT, other_names=_SAME),
+        Group("accepted, but without effect", SPENT, aliases=_SAME),
     ],
     single_dash=True,
 )
@@ -202,9 +202,9 @@ def _by_first_names(layer: Layer) -> Layer:
     """The layer with aliases replaced by the flags' primary names. Raises UserError for an unknown flag."""
     values: dict[str, Any] = {}
     for given, value in layer.values.items():
-        name = OTHER_NAMES.get(given, given)
+        name = ALIASES.get(given, given)
         if name not in SINGLE_FLAGS:
-            hint = nearest(given, (*SINGLE_FLAGS, *OTHER_NAMES))
+            hint = nearest(given, (*SINGLE_FLAGS, *ALIASES))
             raise UserError(f"Option ({layer.origin})", given, "a known option", f"See {COMMAND.program} --help.{hint}")
         if name == _LIST and isinstance(value, list):
             value = ",".join(map(str, value))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group, Menu, OtherName, help_of, metavar
+from resnet_tpu.cli.arguments import Alias, Argument, Command, Given, Group, Menu, help_of, metavar
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import FilePath, option
@@ -111,9 +111,9 @@ def test_what_comes_after_two_dashes_is_for_another_program() -> None:
 
 def test_other_names_mean_the_option_and_are_in_the_help() -> None:
     means = {"start": "seed", "with_tpu": "use_tpu", "absent": "momentum"}
-    names = {name: OtherName(option) for name, option in means.items()}
-    names["epochs"] = OtherName("train_steps", unit="epochs")
-    command = Command("prog verb", groups=[Group("some", named("seed", "use_tpu", "train_steps"), other_names=names)])
+    names = {name: Alias(option) for name, option in means.items()}
+    names["epochs"] = Alias("train_steps", unit="epochs")
+    command = Command("prog verb", groups=[Group("some", named("seed", "use_tpu", "train_steps"), aliases=names)])
     assert command.parse(["--start=1"]).values == command.parse(["--seed=1"]).values == {"seed": "1"}
     assert command.parse(["--seed=1", "--start", "2", "--nowith_tpu"]).values == {"seed": "2", "use_tpu": "false"}
     assert command.parse(["--epochs", "0.5"]).values == {"train_steps": "0.5epochs"}

@@ -12,11 +12,11 @@ import pytest
 
 from resnet_tpu import __version__, cli
 from resnet_tpu.cli.run_options import (
+    ALIASES,
     COMMON_AFTERWARDS,
     COMMON_IN_TRAINING,
     IN_EXPORT,
     IN_TRAINING,
-    OTHER_NAMES,
     options_about,
 )
 from resnet_tpu.options.config import OPTIONS, Config
@@ -103,8 +103,8 @@ def test_the_short_help_is_short(verb: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_options_that_the_short_help_shows_are_options() -> None:
     assert {*OPTIONS, "recipe", "config_file"} >= COMMON_IN_TRAINING | COMMON_AFTERWARDS
-    assert OPTIONS.keys() >= {other.option for other in OTHER_NAMES.values()}
-    assert not OPTIONS.keys() & OTHER_NAMES.keys()
+    assert OPTIONS.keys() >= {alias.option for alias in ALIASES.values()}
+    assert not OPTIONS.keys() & ALIASES.keys()
 
 
 def test_recipes_are_listed_and_printed_as_files_of_options(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

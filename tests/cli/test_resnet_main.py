@@ -10,7 +10,7 @@ import pytest
 from resnet_tpu import resnet_main
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.resnet_main import MEANT, OTHER_NAMES, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS, parse
+from resnet_tpu.resnet_main import ALIASES, MEANT, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS, parse
 
 ORIGINAL_FLAGS = """
 resnet_depth train_batch_size eval_batch_size num_train_images num_eval_images num_label_classes train_steps
@@ -39,7 +39,7 @@ pruning, synonyms."""
 
 
 def test_every_flag_of_the_original_is_there_once() -> None:
-    tables = (OPTIONS, SPENT, MEANT, OTHER_NAMES, YAML_FLAGS, TEXT_FLAGS)
+    tables = (OPTIONS, SPENT, MEANT, ALIASES, YAML_FLAGS, TEXT_FLAGS)
     names = [name for table in tables for name in table]
     assert len(names) == len(set(names))
     assert set(names) - set(OPTIONS) <= set(ORIGINAL_FLAGS.split()) <= set(names)
@@ -48,7 +48,7 @@ def test_every_flag_of_the_original_is_there_once() -> None:
 def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert resnet_main.main(["--help"]) == 0
     words = capsys.readouterr().out.split()
-    for name in (*SINGLE_FLAGS, *OTHER_NAMES, *YAML_FLAGS, *TEXT_FLAGS):
+    for name in (*SINGLE_FLAGS, *ALIASES, *YAML_FLAGS, *TEXT_FLAGS):
         assert {f"--{name}", f"--{name}."} & {*words}
 
 
@@ -187,7 +187,7 @@ def test_names_and_spellings(argument: list[str], expected: dict[str, Any]) -> N
 @pytest.mark.parametrize("name", [*SPENT, "zone"])
 def test_flags_with_nothing_left_to_do_say_why(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    first = OTHER_NAMES.get(name, name)
+    first = ALIASES.get(name, name)
     assert options(f"--{name}={(*SPENT[first].choices, '1')[0]}") == {}
     messages = [record.message for record in caplog.records]
     assert messages == [f"{first}: accepted with nothing to do. {SPENT[first].help}"]

@@ -41,7 +41,7 @@ class Argument(NamedTuple):
         return text if self.is_required else f"[{text}]"
 
 
-class OtherName(NamedTuple):
+class Alias(NamedTuple):
     """An alias of an option, and a unit added to its value: `--epochs=20` stands for `--train_steps=20epochs`."""
 
     option: str
@@ -58,14 +58,14 @@ class Group:
 
     owner: a dataclass of options, or the options themselves by name. notes: names with explanations, shown above the
     options. Either may be given as `package.module:name`, which is imported only when needed. without: names of options
-    to leave out. other_names: aliases; those of options outside this group are ignored. common: names of the options
-    that --help shows; --help-all shows all of them. None: --help shows all too.
+    to leave out. aliases: other names of options; those of options outside this group are ignored. common: names of the
+    options that --help shows; --help-all shows all of them. None: --help shows all too.
     """
 
     title: str
     owner: type | Mapping[str, Option] | str
     without: Collection[str] = ()
-    other_names: Mapping[str, OtherName] = field(default_factory=dict)
+    aliases: Mapping[str, Alias] = field(default_factory=dict)
     common: Collection[str] | None = None
     notes: Mapping[str, str] | str = field(default_factory=dict)
 
@@ -77,17 +77,17 @@ class Group:
         return {name: option for name, option in options.items() if name not in self.without}
 
     @property
-    def others(self) -> dict[str, OtherName]:
+    def own_aliases(self) -> dict[str, Alias]:
         """The aliases of these options."""
-        return {name: other for name, other in self.other_names.items() if other.option in self.options}
+        return {name: alias for name, alias in self.aliases.items() if alias.option in self.options}
 
     def entries(self, *, whole: bool) -> dict[str, str]:
         """The text of each note and option, by its spelling; without `whole`, only the common options."""
         texts = dict(_found(self.notes))
         for name, option in self.options.items():
             if whole or self.common is None or name in self.common:
-                others = [other.describe(called) for called, other in self.others.items() if other.option == name]
-                texts[f"--{name} {metavar(option)}"] = " ".join([help_of(option), *others])
+                also = [alias.describe(other) for other, alias in self.own_aliases.items() if alias.option == name]
+                texts[f"--{name} {metavar(option)}"] = " ".join([help_of(option), *also])
         return texts
 
 
@@ -151,7 +151,7 @@ class Command:
         found: dict[str, Option] = {}
         for group in self.groups:
             found |= group.options
-            found |= {name: found[other.option] for name, other in group.others.items()}
+            found |= {name: found[alias.option] for name, alias in group.own_aliases.items()}
         return found
 
     def parse(self, words: Sequence[str]) -> Given:
@@ -165,21 +165,21 @@ class Command:
         if self.rest is not None and "--" in own:
             cut = own.index("--")
             own, rest = own[:cut], own[cut + 1 :]
-        units = {name: other.unit for group in self.groups for name, other in group.others.items()}
+        units = {name: alias.unit for group in self.groups for name, alias in group.own_aliases.items()}
         values: dict[str, Any] = {}
-        others: list[str] = []
+        positional: list[str] = []
         for name, text in self._split(own):
             if name in _HELPS:
                 print(self.help(whole=name == "help_all"))
                 sys.exit(0)
             elif name is None:
-                others.append(text)
+                positional.append(text)
             else:
                 option = self.options[name]
                 whole = text if text[-1:].isalpha() else text + units.get(name, "")
                 value = option.convert(text) if option.is_path else whole
                 values[option.name] = [*values.get(option.name, ()), value] if option.is_repeatable else value
-        return Given(words, self._place(others) | values, rest)
+        return Given(words, self._place(positional) | values, rest)
 
     def _split(self, words: Sequence[str]) -> Iterator[tuple[str | None, str]]:
         """(name, value) of each option and (None, text) of everything else, in order."""
@@ -285,9 +285,9 @@ class Menu:
 
     def __call__(self, words: Sequence[str]) -> None:
         """Runs the verb that the words name; without words, prints the help."""
-        name, *others = words or ["help"]
-        if name == "help" and others:
-            name, *others = *others, "--help"
+        name, *rest = words or ["help"]
+        if name == "help" and rest:
+            name, *rest = *rest, "--help"
         if name in ("help", "--help", "--help-all", "-h"):
             print(self.help())
         elif self.version and name in ("--version", "-V"):
@@ -295,9 +295,9 @@ class Menu:
         elif name in self.verbs:
             verb = self.verbs[name]
             if isinstance(verb, Menu):
-                verb(others)
+                verb(rest)
             else:
-                verb.run(verb.command.parse(others))
+                verb.run(verb.command.parse(rest))
         else:
             do = f"See {self.program} --help.{nearest(name, self.verbs)}"
             raise UserError(self.program, name, f"one of {', '.join(self.verbs)}", do)

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group, OtherName
+from resnet_tpu.cli.arguments import Alias, Argument, Command, Given, Group
 from resnet_tpu.cli.run_options import IN_TRAINING, LIKE_THE_RUN, configure, options_of_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
@@ -48,7 +48,7 @@ class ExportOptions:
             "eval",
             "run",
             without=IN_TRAINING | {"export_dir", "eval_timeout"},
-            other_names={"forms": OtherName("export_forms"), "name": OtherName("model_name")},
+            aliases={"forms": Alias("export_forms"), "name": Alias("model_name")},
         ),
     ],
 )

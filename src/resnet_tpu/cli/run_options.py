@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu.cli.arguments import Group, OtherName
+from resnet_tpu.cli.arguments import Alias, Group
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option, option
@@ -44,11 +44,11 @@ LIKE_THE_RUN = "Options that are not given are taken from the run; the defaults 
 COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
 """The same for verbs that work on an existing run."""
 
-OTHER_NAMES = {
-    "init_from": OtherName("resnet_checkpoint"),
-    "epochs": OtherName("train_steps", unit="epochs"),
-    "batch_size": OtherName("train_batch_size"),
-    "lr": OtherName("base_learning_rate"),
+ALIASES = {
+    "init_from": Alias("resnet_checkpoint"),
+    "epochs": Alias("train_steps", unit="epochs"),
+    "batch_size": Alias("train_batch_size"),
+    "lr": Alias("base_learning_rate"),
 }
 """Aliases on the command line of a training; option files and override strings know only the real names."""
 
@@ -69,21 +69,21 @@ class BulkOptions:
 
 
 def options_of_runs(
-    *concerns: str, without: Collection[str] = (), other_names: Mapping[str, OtherName] | None = None
+    *concerns: str, without: Collection[str] = (), aliases: Mapping[str, Alias] | None = None
 ) -> list[Group]:
     """The options of verbs that work on an existing run, without model_dir and mode, which the verb sets itself.
 
-    without: names of options that the verb does not use. other_names: aliases.
+    without: names of options that the verb does not use. aliases: other names of the rest.
     """
     without = {"recipe", "model_dir", "mode", *without}
     groups = {"options in bulk": BulkOptions, **{CONCERNS[name]: options_about(name) for name in concerns}}
-    return [Group(title, of, without, other_names or {}, COMMON_AFTERWARDS) for title, of in groups.items()]
+    return [Group(title, of, without, aliases or {}, COMMON_AFTERWARDS) for title, of in groups.items()]
 
 
 def options_of_trainings() -> list[Group]:
     """The recipe, options in bulk, and every option of a training."""
     groups = {"options in bulk": BulkOptions, **{title: options_about(name) for name, title in CONCERNS.items()}}
-    return [Group(title, of, (), OTHER_NAMES, COMMON_IN_TRAINING) for title, of in groups.items()]
+    return [Group(title, of, (), ALIASES, COMMON_IN_TRAINING) for title, of in groups.items()]
 
 
 def slice_for(recipe: str) -> str | None:
