@@ -62,7 +62,7 @@ check-tpu: $(VENV)/installed $(LIBTPUS)  ## compile a ResNet-50's step, with eac
 	PYTHONPATH=$(CURDIR)/$(firstword $(LIBTPUS)) LIBTPUS='$(LIBTPUS)' $(BIN)/python -m pytest -m 'tpu and not slow' --durations=10 $(ARGS)
 
 check-gpu: $(VENV)/installed $(CUDA)/installed  ## compile the real ResNet-50 for GPUs that are not here; minutes, and Linux on x86-64
-	PYTHONPATH=$(CURDIR)/$(CUDA) $(BIN)/python -m pytest -m gpu --durations=10
+	PYTHONPATH=$(CURDIR)/$(CUDA) $(BIN)/python -m pytest -m gpu --durations=10 $(ARGS)
 
 # jaxlib, which is required anyway, needs the same glibc. auditwheel rejects a wheel that needs a newer one.
 wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it a wheel for this processor's Linux that holds the libraries in C and libjpeg-turbo
@@ -73,7 +73,7 @@ wheels: $(VENV)/installed  ## what is published, in dist/: the sdist, and of it 
 	rm -r '$(DIST)/local'
 
 release-check: $(VENV)/installed  ## make wheels, install and run them on all Pythons found; minutes, with downloads
-	$(BIN)/python -m pytest tests/test_release.py --verbose
+	$(BIN)/python -m pytest tests/test_release.py --verbose $(ARGS)
 
 lint: $(VENV)/installed  ## format, lint, types
 	$(BIN)/ruff format --check .

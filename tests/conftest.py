@@ -24,6 +24,10 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(os.environ["XDG_CACH
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("patient", deadline=None)  # a slow disk is no failure
+settings.load_profile("patient")
 
 # A process that a shell starts in the background ignores Ctrl-C, and under nohup SIGHUP; the programs that the tests
 # interrupt would inherit this.

@@ -73,13 +73,6 @@ def test_layers_are_numbered_in_order_of_creation(depth: int, projections: tuple
     assert len(set(names.values())) == len(names)
 
 
-def test_every_array_of_the_network_has_a_name() -> None:
-    network = make_network(101, width=8)
-    named = {(collection, *path) for collection, path in tf1_names.tf_names(network).values()}
-    trees = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
-    assert named == {tuple(key.key for key in path) for path, _ in jax.tree.leaves_with_path(trees)}
-
-
 def test_restores_every_array(write_bundle: WriteBundle) -> None:
     network = make_network(18, width=4, num_classes=3)
     variables = variables_of(network, 0)

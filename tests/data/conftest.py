@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from PIL import Image
 from rich.console import Console
 
@@ -16,9 +15,6 @@ from resnet_tpu.data.manifest import Manifest
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
-
-settings.register_profile("files", deadline=None)  # a slow disk is no failure
-settings.load_profile("files")
 
 Draw = Callable[..., Path]
 

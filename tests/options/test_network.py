@@ -27,10 +27,17 @@ def find(image_size: int = 224, **options: Any) -> Architecture:
         ({"dropblock_groups": "4", "dropblock_keep_prob": 1.5}, "expected more than 0 and at most 1"),
         ({"dropblock_groups": "3,5", "dropblock_keep_prob": 0.9}, "dropblock_groups: got '3,5', expected numbers"),
         ({"dropblock_groups": "3,,4", "dropblock_keep_prob": 0.9}, "dropblock_groups: got '3,,4'"),
+        ({"dropblock_groups": "all", "dropblock_keep_prob": 0.9}, "dropblock_groups: got 'all'"),
         ({"dropblock_groups": "34", "dropblock_keep_prob": 0.9}, "dropblock_groups: got '34'"),
         ({"se_ratio": 0.25, "pre_activation": True}, "se_ratio: got 0.25, expected no se_ratio with pre_activation"),
         ({"drop_connect_rate": 0.1, "pre_activation": True}, "drop_connect_rate: got 0.1, expected no drop_connect_"),
-        ({"resnet_depth": 34, "se_ratio": 0.25}, "se_ratio: got 0.25, expected no se_ratio at resnet_depth 34"),
+        *(
+            (
+                {"resnet_depth": depth, "se_ratio": 0.25},
+                f"se_ratio: got 0.25, expected no se_ratio at resnet_depth {depth}",
+            )
+            for depth in (34, 20, 56, 110)
+        ),
         ({"resnet_depth": 18, "drop_connect_rate": 0.1}, "drop_connect_rate: got 0.1, expected no drop_connect_rate"),
         (
             {"resnet_depth": 18, "dropblock_groups": "4", "dropblock_keep_prob": 0.9},

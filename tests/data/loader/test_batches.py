@@ -514,7 +514,10 @@ def test_reading_ahead_is_bounded_and_stops_when_closed() -> None:
     source = SlowSource()
     batches = eval_batches(source, config("null", num_parallel_calls=4), batch_size=32)
     next(batches)
-    time.sleep(1)  # for threads that read without a bound to be beyond it
+    before = -1
+    while source.read > before:  # threads that read without a bound would go on to the end
+        before = source.read
+        time.sleep(0.2)
     batches.close()
     batches.close()
     with pytest.raises(StopIteration):

@@ -142,6 +142,13 @@ def odd() -> dict[str, bytes]:
     } | {f"kind {kind:X}": framed(bytes([0xFF, kind]) + own[2:]) for kind in range(0xC1, 0xD0)}  # fmt: skip
 
 
+SOUND = {
+    "a frame behind the scan", "two images", "tables, then another image", "size by the number of a number",
+    "progressive with another size", "kind C1",
+}  # fmt: skip
+"""Of `odd`, what every decoder takes."""
+
+
 @pytest.mark.parametrize("name", odd())
 @pytest.mark.parametrize("honour_exif", [False, True])
 def test_odd_headers_are_decoded_to_the_size_they_say_or_refused(name: str, honour_exif: bool) -> None:
@@ -150,6 +157,7 @@ def test_odd_headers_are_decoded_to_the_size_they_say_or_refused(name: str, hono
     try:
         found = pixels(encoded, honour_exif=honour_exif)
     except DecodeError:
+        assert name not in SOUND
         return
     if header:
         assert found[0].shape == (header.height, header.width, 3)

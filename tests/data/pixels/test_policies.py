@@ -100,7 +100,7 @@ def test_arguments_of_magnitudes(magnitude: int, expected: tuple[float, ...]) ->
 # ---------------------------------------------------------------------------------------------------------- autoaugment
 
 
-@pytest.mark.parametrize("flavor", ["tf", "corrected"])
+@pytest.mark.parametrize("flavor", ["tf", pytest.param("corrected", marks=pytest.mark.long)])
 def test_each_pair_and_step_is_taken_with_its_probability(flavor: Flavor) -> None:
     image = picture()
     expected: dict[bytes, float] = defaultdict(float)

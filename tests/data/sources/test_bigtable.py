@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -391,11 +390,9 @@ def test_closing_does_not_wait_for_an_answer(server: Any, records: Path) -> None
     reader = threading.Thread(target=lambda: list(batches))
     reader.start()
     assert asked.wait(60)
-    started = time.monotonic()
     batches.close()
     reader.join(30)
     assert not reader.is_alive()
-    assert time.monotonic() - started < 30
     answer.set()
 
 

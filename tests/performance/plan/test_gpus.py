@@ -103,7 +103,9 @@ def test_the_gpus_are_of_one_machine_and_the_memory_is_what_jax_takes() -> None:
 def test_commands_of_the_page_run_as_they_are(tmp_path: Path) -> None:
     """Commands in ```bash blocks of docs/gpu.md; the others are parsed by tests/test_docs.py."""
     blocks = (ROOT / "docs" / "gpu.md").read_text().split("```bash\n")[1:]
-    for line in (line for block in blocks for line in block.partition("```")[0].splitlines()):
+    lines = [line for block in blocks for line in block.partition("```")[0].replace("\\\n", " ").splitlines()]
+    assert lines
+    for line in lines:
         command = [sys.executable, "-m", "resnet_tpu", *shlex.split(line, comments=True)[1:]]
         done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stderr}"

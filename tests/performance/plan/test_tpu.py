@@ -162,6 +162,7 @@ def test_commands_of_the_page_run_as_they_are(tmp_path: Path) -> None:
     """Commands in ```bash blocks of docs/plan.md; the others are parsed by tests/test_docs.py."""
     blocks = (ROOT / "docs" / "plan.md").read_text().split("```bash\n")[1:]
     lines = [line for block in blocks for line in block.partition("```")[0].replace("\\\n", " ").splitlines()]
+    assert lines
     for line in lines:
         command = shlex.split(line, comments=True)
         done = subprocess.run(
