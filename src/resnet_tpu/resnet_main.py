@@ -7,7 +7,7 @@ options, and flags that no longer have an effect.
 import dataclasses
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from resnet_tpu import storage
@@ -143,20 +143,29 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
     value.
     """
     layers = [_by_first_names(layer) for layer in _layers(arguments)]
-    last = {name: (value, layer.origin) for layer in layers for name, value in layer.values.items()}
-    for name, (value, origin) in last.items():
+    last = {name: layer for layer in layers for name in layer.values}
+    for name, layer in last.items():
         if name in SPENT:
-            _convert(name, value, origin)
+            _convert(name, layer)
             log.info("%s: accepted with nothing to do. %s", name, SPENT[name].help)
-    acting = [
-        Layer(layer.origin, {name: value for name, value in layer.values.items() if name in OPTIONS})
-        for layer in layers
-    ]
-    mode, model_dir = (_convert(name, *last[name]) if name in last else "" for name in ("mode", "model_dir"))
+    acting = [_acting(layer, [name for name in layer.values if last[name] is layer]) for layer in layers]
+    given = {name: layer for layer in acting for name in layer.values}
+    mode, model_dir = (_convert(name, given[name]) if name in given else "" for name in ("mode", "model_dir"))
     base = _base(mode, model_dir)
-    if "data_dir" in last:  # replaces the table that the run read
+    if "data_dir" in given:  # replaces the table that the run read
         base = base.replace(bigtable_instance="")
     return merge(base, acting)
+
+
+def _acting(layer: Layer, final: Collection[str]) -> Layer:
+    """The options that a layer of flags sets. final: the flags that no higher layer gives."""
+    values: dict[str, Any] = {}
+    for name, value in layer.values.items():
+        if name in OPTIONS:
+            values[name] = value
+        elif name in MEANT and _convert(name, layer) and name in final:
+            values.update([MEANT[name]])
+    return Layer(layer.origin, values)
 
 
 def _base(mode: str, model_dir: str) -> Config:
@@ -208,18 +217,15 @@ def _by_first_names(layer: Layer) -> Layer:
             raise UserError(f"Option ({layer.origin})", given, "a known option", f"See {COMMAND.program} --help.{hint}")
         if name == _LIST and isinstance(value, list):
             value = ",".join(map(str, value))
-        if name not in MEANT:
-            values[name] = value
-        elif _convert(name, value, layer.origin):
-            values.update([MEANT[name]])
+        values[name] = value
     return Layer(layer.origin, values)
 
 
-def _convert(name: str, value: Any, origin: str) -> Any:
+def _convert(name: str, layer: Layer) -> Any:
     try:
-        return SINGLE_FLAGS[name].convert(value)
+        return SINGLE_FLAGS[name].convert(layer.values[name])
     except UserError as error:
-        raise UserError(f"{error.what} ({origin})", error.got, error.expected, error.do) from None
+        raise UserError(f"{error.what} ({layer.origin})", error.got, error.expected, error.do) from None
 
 
 if __name__ == "__main__":

@@ -86,11 +86,11 @@ def make_command() -> Command:
     )
 
 
-@pytest.mark.parametrize("word", ["--use_tpu", "--no-use-tpu", "--nowhere=1", "--help"])
+@pytest.mark.parametrize("word", ["--use_tpu", "--no-use-tpu", "--nowhere=1", "--help", "--misspelt", "--"])
 def test_an_option_is_not_the_value_of_the_one_before_it(word: str) -> None:
     with pytest.raises(UserError, match="--train_steps: got nothing, expected a value"):
         parse("--train_steps", word)
-    assert parse("--nowhere", "--other") == {"nowhere": "--other"}
+    assert parse("--nowhere=--other") == {"nowhere": "--other"}
 
 
 def test_parse_gives_text_of_what_was_given_only() -> None:

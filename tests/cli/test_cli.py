@@ -17,6 +17,7 @@ from resnet_tpu.cli.run_options import (
     COMMON_IN_TRAINING,
     IN_EXPORT,
     IN_TRAINING,
+    configure_like,
     options_about,
 )
 from resnet_tpu.options.config import OPTIONS, Config
@@ -191,6 +192,19 @@ def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             seed=1, momentum=0.6, train_batch_size=10, weight_decay=2.0, nesterov=False, data_dir="d", model_dir="m"
         )
     ]
+
+
+def test_a_folder_given_in_bulk_replaces_the_table_of_a_run_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"bigtable_instance": "photos"}')
+    (tmp_path / "some.yaml").write_text("data_dir: b\n")
+    for given in (
+        {"data_dir": "b"},
+        {"params_override": ["data_dir=b"]},
+        {"config_file": [str(tmp_path / "some.yaml")]},
+    ):
+        assert configure_like(str(tmp_path), given).data.location == "b"
+    given = {"params_override": ["data_dir=b,bigtable_instance=c"]}
+    assert configure_like(str(tmp_path), given).data.location == "bigtable://c/imagenet"
 
 
 def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

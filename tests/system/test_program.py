@@ -278,6 +278,22 @@ def test_reader_gone(verb: str) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_the_work_goes_on_when_the_reader_of_the_log_is_gone() -> None:
+    program = (
+        "import logging, sys; from resnet_tpu.system.program import exit_code\n"
+        "log = logging.getLogger('resnet_tpu.some')\n"
+        "sys.exit(exit_code(lambda _: (log.info('a'), input(), log.info('b'), log.info('c'), print('done'))))"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stderr
+        assert process.stderr.readline() == b"a\n"
+        process.stderr.close()
+        process.stderr = None
+        assert process.communicate(b"\n")[0] == b"done\n"
+    assert process.returncode == 0
+
+
 def test_started_without_standard_streams(tmp_path: Path) -> None:
     program = (
         "import os, sys; from resnet_tpu.system.program import exit_code\n"

@@ -66,10 +66,7 @@ class ImageSource:
         named = isinstance(origin, Image.Image) and getattr(origin, "filename", "")  # a memory-mapped array has it too
         return os.fspath(named or f"image {i}")
 
-    def where(self, i: int) -> str:
-        """What image `i` is called."""
-        origin, number = self._origins[i]
-        return origin.where(number) if isinstance(origin, FileSource) else f"image {i}"
+    where = name
 
     def _origins_of(self, image: Any) -> Iterator[tuple[Any, int]]:
         if isinstance(image, str | os.PathLike):

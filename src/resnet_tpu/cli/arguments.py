@@ -207,15 +207,10 @@ class Command:
             if not equals and self._is_bool(name):
                 value = rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "true"
             elif not equals:
-                if not rest or self._is_option(rest[0]):
+                if not rest or rest[0].startswith("--"):
                     raise UserError(written, "nothing", "a value", f"Write {written}=VALUE.")
                 value = rest.pop(0)
             yield name, value
-
-    def _is_option(self, word: str) -> bool:
-        """Whether a word is an option of this command, and so not the value of the one before it."""
-        name = _name_in(word.partition("=")[0])
-        return word.startswith("--") and (name in (*self.options, *_HELPS) or self._is_bool(_negated(name)))
 
     def _is_bool(self, name: str) -> bool:
         return name in _HELPS or (name in self.options and bool in self.options[name].kinds)

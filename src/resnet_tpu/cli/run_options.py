@@ -113,10 +113,13 @@ def layers_of(given: Mapping[str, Any]) -> list[Layer]:
     """What was given on the command line, in bulk and singly, from the lowest layer to the highest."""
     layers = [Layer(path, read_yaml(path)) for path in given.get("config_file", ())]
     layers += [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
-    single = {name: value for name, value in given.items() if name in OPTIONS}
-    if single.get("data_dir"):  # replaces a table given by a run or a file
-        single.setdefault("bigtable_instance", "")
-    return [*layers, Layer("command line", single)]
+    layers.append(Layer("command line", {name: value for name, value in given.items() if name in OPTIONS}))
+    return [_replacing_table(layer) if layer.values.get("data_dir") else layer for layer in layers]
+
+
+def _replacing_table(layer: Layer) -> Layer:
+    """A layer whose `data_dir` replaces the table that one below it names, as that of a run."""
+    return Layer(layer.origin, {"bigtable_instance": "", **layer.values})
 
 
 def fitting(run: Layer, given: Mapping[str, Any]) -> Layer:

@@ -226,8 +226,8 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(self.format(record), file=sys.stderr, flush=True)
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError:  # whoever read the log has gone; what is logged while saving must not end that
+            signals.discard(2)
         except OSError:  # a closed terminal; or a full disk, which costs log lines but not the work
             signals.drop_lost_terminal()
 

@@ -25,10 +25,15 @@ def drop_lost_terminal() -> bool:
     """
     lost = [descriptor for descriptor in (1, 2) if _is_lost(descriptor)]
     for descriptor in lost:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+        discard(descriptor)
     return bool(lost)
+
+
+def discard(descriptor: int) -> None:
+    """From now on, what is written to this descriptor is discarded."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _is_lost(descriptor: int) -> bool:

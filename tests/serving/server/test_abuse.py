@@ -195,7 +195,7 @@ def test_bodies_are_not_unpacked(server: "Server", steady: None, coding: str) ->
     packed = gzip.compress(b'{"instances": []}' + bytes(100 * MB), 1)
     for path in (PREDICT, CLASSIFY):
         headers = {"content-encoding": coding, "content-type": "multipart/form-data; boundary=x"}
-        assert httpx.post(server.url + path, content=packed, headers=headers, timeout=60).status_code == 400
+        assert httpx.post(server.url + path, content=packed, headers=headers, timeout=60).status_code == 415
 
 
 @pytest.mark.parametrize("announced", [True, False])

@@ -120,6 +120,16 @@ def test_a_connection_may_last_longer_than_a_request(server: "Server") -> None:
     pytest.fail(f"none of {len(begun)} connections lasted")
 
 
+def test_a_connection_that_was_made_in_advance_has_all_the_time_for_its_request(server: "Server") -> None:
+    """A second after `request_timeout`, 3 s, a connection without a request would be closed."""
+    with server.connect() as connection:
+        time.sleep(3)
+        connection.sendall(get()[:10])
+        time.sleep(2)
+        connection.sendall(get()[10:])
+        assert codes(connection.recv(65536)) == [200]
+
+
 @pytest.mark.parametrize(
     "head", [b"A: " + b"a" * 70_000 + b"\r\n", b"A: b\r\n" * 12_000, b"A: " + b"a" * 1_000_000 + b"\r\n"]
 )

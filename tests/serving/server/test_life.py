@@ -2,9 +2,11 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import dataclasses
 import errno
 import json
+import os
 import re
 import shutil
 import signal
@@ -243,6 +245,30 @@ def test_while_it_stops_it_is_not_ready_and_asks_clients_to_leave(
     assert entries[-2] | {"time": "", "ms": 0} == {
         "time": "", "client": "127.0.0.1", "method": "POST", "path": PREDICT, "status": 200, "ms": 0, "images": 16
     }  # fmt: skip
+
+
+def open_when_read(fifo: Path) -> int:
+    """The end for writing, once somebody waits at the other one."""
+    for _ in range(1200):
+        with contextlib.suppress(OSError):  # ENXIO until then
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.05)
+    raise AssertionError("nobody reads it")
+
+
+def test_storage_that_does_not_answer_does_not_keep_it_from_stopping(
+    export_dir: Path, start_server: "StartServer", tmp_path: Path
+) -> None:
+    folder = tmp_path / "exports"
+    shutil.copytree(export_dir, folder)
+    with start_server(f"flowers={folder}", "--reload_seconds=0.1", "--stop_seconds=0") as server:
+        newest = folder / "9999999999"
+        newest.mkdir()
+        os.mkfifo(newest / "bundle.json")
+        writing = open_when_read(newest / "bundle.json")
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert server.stop() == 0
+        os.close(writing)
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

@@ -85,7 +85,8 @@ def test_rows_and_columns_named_and_not_all_say_the_same(
     (version,) = [path.name for path in export_dir.iterdir()]
     files = [b64(image) for image in images]
     named = [{"input": file} for file in files]
-    for request in ({"instances": files}, {"instances": named, "signature_name": "classify"}):
+    unset = {"instances": files, "signature_name": None}
+    for request in ({"instances": files}, unset, {"instances": named, "signature_name": "classify"}):
         answer = client.post(f"/v1/models/flowers/versions/{version}:predict", json=request)
         np.testing.assert_allclose(rows(answer), expected, rtol=0, atol=TOLERANCE)
         assert [row["classes"] for row in answer.json()["predictions"]] == expected.argmax(1).tolist()
@@ -302,6 +303,17 @@ def test_multipart_that_does_not_fit(client: httpx.Client) -> None:
     answer = client.post(path, content=part, headers={"content-type": f"{kind}; boundary=x"})
     assert answer.json()["error"].startswith("Request: got no file")
     assert client.post(path, files=many).status_code == 400
+    photo = part.replace(b'"a"', b'"a"; filename="a.jpg"').removesuffix(b"--x--\r\n")
+    for cut in (photo, photo[:-3]):  # without the boundary that closes it, and within the file
+        answer = client.post(path, content=photo + cut, headers={"content-type": f"{kind}; boundary=x"})
+        assert "it ends within a part" in answer.json()["error"]
+
+
+def test_a_compressed_body_is_told_to_come_as_it_is(client: httpx.Client) -> None:
+    for path in ("/v1/models/flowers:predict", "/v1/models/flowers:classify"):
+        headers = {"content-encoding": "GZip", "content-type": "multipart/form-data; boundary=x"}
+        answer = client.post(path, content=b"\x1f\x8b", headers=headers)
+        assert (answer.status_code, answer.json()["error"]) == (415, "Content-Encoding: got 'gzip', expected none.")
 
 
 def test_names_of_files_are_text_in_utf_8(client: httpx.Client, images: list[bytes]) -> None:

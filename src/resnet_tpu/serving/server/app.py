@@ -1,6 +1,5 @@
 """The routes of the server."""
 
-import asyncio
 import contextlib
 import importlib.resources
 import mimetypes
@@ -17,7 +16,7 @@ from resnet_tpu import __version__
 from resnet_tpu.serving.server import openapi
 from resnet_tpu.serving.server.gate import Gate, State
 from resnet_tpu.serving.server.metrics import Metrics
-from resnet_tpu.serving.server.models import Loader, Model, keep_reloading
+from resnet_tpu.serving.server.models import Loader, Model, reloading
 from resnet_tpu.serving.server.predict_api import json_response, model_metadata, model_status
 from resnet_tpu.serving.server.refusal import Refusal
 from resnet_tpu.serving.server.service import Service
@@ -47,10 +46,9 @@ def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastA
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        reloading = asyncio.create_task(keep_reloading(list(models.values()), loader))
-        state.is_ready = True
-        yield
-        reloading.cancel()
+        with reloading([*models.values()], loader):
+            state.is_ready = True
+            yield
 
     app = FastAPI(
         title="resnet_tpu",

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 from python_multipart.multipart import parse_options_header
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -47,7 +47,7 @@ class Share:
 
 
 async def read_body(request: Request, max_bytes: int, share: Share) -> bytes:
-    """The whole body. Raises Refusal (413, 503), if possible before it is read, and ClientDisconnect."""
+    """The whole body. Raises Refusal (413, 415, 503), if possible before it is read, and ClientDisconnect."""
     body = bytearray()
     async for chunk in _stream(request, max_bytes, share):
         body += chunk
@@ -80,13 +80,31 @@ async def read_files(request: Request, max_bytes: int, max_files: int, share: Sh
 
 
 class _InMemory(MultiPartParser):
-    """Keeps files in memory: the body is bounded."""
+    """Keeps files in memory: the body is bounded. Refuses a body that ends within a part, which would be left out."""
 
     spool_max_size = 1 << 62
+    is_within_part = False
+
+    def on_part_begin(self) -> None:
+        self.is_within_part = True
+        super().on_part_begin()
+
+    def on_part_end(self) -> None:
+        self.is_within_part = False
+        super().on_part_end()
+
+    async def parse(self) -> FormData:
+        form = await super().parse()
+        if self.is_within_part:
+            await form.close()
+            raise MultiPartException("it ends within a part, without the boundary that closes it")
+        return form
 
 
 async def _stream(request: Request, max_bytes: int, share: Share) -> AsyncGenerator[bytes, None]:
-    """The body in pieces. Raises Refusal (413, 503)."""
+    """The body in pieces. Raises Refusal (413, 415, 503)."""
+    if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise Refusal(415, f"Content-Encoding: got {encoding!r:.100}, expected none.")
     try:
         announced = int(request.headers.get("content-length", "0"))
     except ValueError:

@@ -51,7 +51,7 @@ class _BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._is_idle():
+        if self._is_idle() or self._is_unused():
             self._give_time()
         super().data_received(data)
 
@@ -91,6 +91,10 @@ class _BoundedProtocol(H11Protocol):
     def _is_client_sending(self) -> bool:
         """Whether a body still comes, or the rest of something malformed."""
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+
+    def _is_unused(self) -> bool:
+        """Whether no byte of a first request has come."""
+        return self.cycle is None and not self.conn.trailing_data[0]
 
     def _is_idle(self) -> bool:
         """Whether there was a request, all requests are answered, and the answers are on their way."""

@@ -1,11 +1,12 @@
 """The models of a server: bundles by name, loaded and warm, and the newer ones that take their place."""
 
-import asyncio
+import contextlib
 import functools
 import logging
 import re
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
@@ -158,10 +159,22 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
     return models
 
 
-async def keep_reloading(models: Sequence[Model], loader: Loader) -> None:
-    """Looks for newer bundles for ever; nothing when reload_seconds is 0."""
-    seconds = loader.options.reload_seconds
-    while seconds:
-        await asyncio.sleep(seconds)
-        for model in models:
-            await asyncio.to_thread(model.reload, loader)
+@contextlib.contextmanager
+def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
+    """In the block, looks for newer bundles every `reload_seconds`; never when these are 0.
+
+    A thread of its own does it, which the end of the program does not wait for: storage may not answer for minutes.
+    """
+    is_over, seconds = threading.Event(), loader.options.reload_seconds
+
+    def look() -> None:
+        while not is_over.wait(seconds):
+            for model in models:
+                model.reload(loader)
+
+    if seconds:
+        threading.Thread(target=look, name="reload", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()

@@ -73,8 +73,8 @@ def _parse_object(body: bytes) -> dict[str, Any]:
         raise Refusal(400, f"Request: got a body that is not JSON ({error}), expected a JSON object.") from None
     if not isinstance(found, dict):
         raise Refusal(400, "Request: got JSON that is not an object, expected one with 'instances' or 'inputs'.")
-    signature = found.get("signature_name", "")
-    if signature not in ("", *FILES, PIXELS):
+    signature = found.get("signature_name")
+    if signature not in (None, "", *FILES, PIXELS):
         expected = ", ".join((*FILES, PIXELS))
         raise Refusal(400, f"signature_name: got {signature!r:.100}, expected one of {expected}.")
     if ("instances" in found) == ("inputs" in found):
