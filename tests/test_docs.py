@@ -236,8 +236,9 @@ PREPARE = ["resnet-tpu", "prepare", "photos", "data"]
 TRAIN = ["resnet-tpu", "train", "--recipe=flowers_cpu", "--data_dir=data", "--model_dir=model", "--train_steps=1"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["convert.md", "export.md"])
+@pytest.mark.parametrize(
+    "page", [pytest.param("convert.md", marks=pytest.mark.slow), pytest.param("export.md", marks=pytest.mark.long)]
+)
 def test_commands_for_weights_run_as_they_are(page: str, tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos")
     run(tmp_path, [PREPARE, TRAIN, *commands(ROOT / "docs" / page, "bash")])

@@ -88,7 +88,7 @@ def test_a_second_signal_acts_at_once() -> None:
 
 def test_the_second_ctrl_c_acts_at_once_where_the_first_is_only_noted() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with Interruption() as stop:
+    with pytest.raises(KeyboardInterrupt), Interruption() as stop:  # as nobody asked `leave`
         with pytest.raises(KeyboardInterrupt), orbax_calls.calling():
             signal.raise_signal(signal.SIGINT)
             assert not stop.is_due(1)
@@ -99,7 +99,7 @@ def test_the_second_ctrl_c_acts_at_once_where_the_first_is_only_noted() -> None:
 
 
 def test_a_signal_that_is_only_noted_raises_nothing_and_the_second_does() -> None:
-    with Interruption() as stop:
+    with pytest.raises(KeyboardInterrupt), Interruption() as stop:
         with orbax_calls.calling():
             signal.raise_signal(signal.SIGINT)
         assert stop.is_due(1)

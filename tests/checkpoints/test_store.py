@@ -123,9 +123,12 @@ def test_two_may_not_write_into_one_folder_at_once(saved: Path) -> None:
         with pytest.raises(UserError, match="got another process that writes there"):
             store.CheckpointStore(str(folder), keep=2).__enter__()
         assert unfinished.is_dir()
+    (folder / "012").mkdir()
+    (folder / "012" / "notes.txt").touch()
     with store.CheckpointStore(str(folder), keep=2) as checkpoints:
         assert checkpoints.steps() == [6, 7]
     assert not unfinished.exists()
+    assert (folder / "012" / "notes.txt").exists()  # a person's
 
 
 def test_a_folder_that_nothing_was_saved_to_is_not_left_by_an_error(tmp_path: Path) -> None:

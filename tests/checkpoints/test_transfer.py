@@ -55,6 +55,13 @@ def variables_of(network: Network, params: Arrays, batch_stats: Arrays) -> dict[
     return variables
 
 
+def note_on_averages(source: str) -> str:
+    return (
+        "  note: evaluations of these weights use their moving averages. To start from those, give the file that this "
+        f"writes: resnet-tpu convert {source} averages.safetensors"
+    )
+
+
 def assert_equal(actual: Arrays, expected: Arrays) -> None:
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, actual, expected)))
@@ -75,6 +82,7 @@ def test_equal_networks_take_over_everything_but_the_optimizers(write_bundle: Wr
         "  not used: global_step",
         "  not used: ExponentialMovingAverage of 107 variables",
         "  not used: Momentum of 65 variables",
+        note_on_averages(path),
     ]
 
 
@@ -94,6 +102,7 @@ def test_every_kind_is_loaded_and_reported_alike(kind: Kind, left: list[str], th
     assert str(report).splitlines() == [
         f"Started from {weights.source}: 107 of 107 variables loaded.",
         *(f"  not used: {line}" for line in left),
+        *([] if kind == "torch" else [note_on_averages(weights.source)]),
     ]
 
 

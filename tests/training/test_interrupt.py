@@ -44,6 +44,12 @@ def steps_in(model_dir: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
 
 
+def test_a_signal_after_the_last_question_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), Interruption() as stop:
+        stop.leave()
+        signal.raise_signal(signal.SIGINT)
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [

@@ -72,6 +72,20 @@ def test_a_training_of_the_original_goes_on_as_if_it_were_ours(
     assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
 
 
+def test_slots_of_another_optimizer_are_refused_and_averages_that_are_dropped_are_named(
+    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefix = write_original(tiny(tmp_path, **AVERAGED), whole, 3, tmp_path)
+    config = tiny(tmp_path, train_steps=4)
+    message = rf"Optimizer slots of {prefix}: got those of momentum .*, expected those of LARS .*--init_from"
+    for begin in (train, rehearse):
+        with pytest.raises(UserError, match=message):
+            begin(config.replace(enable_lars=True, learning_rate_schedule="step"))
+    with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
+        train(config)
+    assert "Its moving averages are dropped, as moving_average_decay is not set." in caplog.text
+
+
 def test_a_damaged_run_of_the_original_is_named_and_left_as_it_is(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     config = tiny(tmp_path, **AVERAGED)
     data = Path(f"{write_original(config, whole, 3, tmp_path)}.data-00000-of-00001")
@@ -134,12 +148,26 @@ def test_source_and_licence_stay_with_weights_from_run_to_run(
         assert run and origin.items() <= run.values.items()
 
 
-def test_a_run_that_is_there_keeps_its_weights(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_there_keeps_its_weights(
+    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / folders.FOLDER / "7")
-    train(tiny(tmp_path, **AVERAGED, resnet_checkpoint=str(tmp_path / "not there")))
+    with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
+        train(tiny(tmp_path, **AVERAGED, resnet_checkpoint="other"))
+    assert f"resnet_checkpoint other is not used: {tmp_path} has checkpoints." in caplog.text
     expected, found = all_arrays(whole, 7), all_arrays(tmp_path, 7)
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
+    run = read_run(str(tmp_path))
+    assert run and run.values["resnet_checkpoint"] == ""
+
+
+def test_checkpoints_that_a_run_was_to_keep_for_ever_are_kept_by_later_starts(tiny: Tiny, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"keep_checkpoint_max": 1, "mode": "train"}
+    train(tiny(tmp_path, train_steps=3, lottery_checkpoint_iters="0,1", **options))
+    train(tiny(tmp_path, train_steps=5, lottery_checkpoint_iters="4", **options))
+    train(tiny(tmp_path, train_steps=7, **options))
+    assert folders.steps_of_run(str(tmp_path)) == [0, 1, 4, 7]
 
 
 def test_weights_of_another_depth_are_refused_before_anything_is_written(

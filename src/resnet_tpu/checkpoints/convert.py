@@ -61,7 +61,9 @@ def convert(
     """
     to = to or ("safetensors" if target.endswith(_SUFFIX) else "model_dir")
     check_target(target, to)
-    _check_fit(to, labels=labels, image_size=image_size)
+    for name, value in (("labels", labels), ("image_size", image_size)):
+        if value and to == "tf1":
+            raise UserError(name, value, f"no {name} with --to=tf1, which has no place for it", "Leave it out.")
     weights = open_weights(source)
     if weights.kind == "ours" and to == "model_dir":
         expected = "weights of another kind, or --to=tf1, timm or safetensors"
@@ -98,13 +100,6 @@ def convert(
             seen = {name: getattr(config.data, name) for name in PREPROCESSING}
             torch.write_safetensors(target, network, arrays, class_names=class_names, preprocessing=seen)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
-
-
-def _check_fit(to: Form, **options: Any) -> None:
-    """Raises UserError for an option for which the format to be written has no place."""
-    for name, value in options.items():
-        if value and to == "tf1":
-            raise UserError(name, value, f"no {name} with --to={to}, which has no place for it", "Leave it out.")
 
 
 def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:

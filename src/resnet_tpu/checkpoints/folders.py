@@ -23,7 +23,8 @@ MARK = "_CHECKPOINT_METADATA"
 
 _LAST = "commit_success.txt"
 _DELETED = ".deleted"
-_LEFT = re.compile(r"\d+(\.orbax-checkpoint-tmp.*|\.deleted)?")
+_LEFT = re.compile(r"\d+(\.orbax-checkpoint-tmp.*|\.deleted)")
+_LEFT_IN_BUCKET = re.compile(rf"{_LEFT.pattern}?")
 _PATTERN = re.compile(r"[\[*?\\]")
 
 
@@ -101,7 +102,8 @@ def delete(folder: str, steps: Collection[int]) -> None:
 def delete_unfinished(folder: str) -> None:
     """Deletes partial checkpoints that a killed run left. Every process must call it; the first one does the work."""
     if hosts.is_first():
-        left = {name for name in storage.list_dir(folder) if _LEFT.fullmatch(name)}
+        partial = _LEFT_IN_BUCKET if storage.is_remote(folder) else _LEFT
+        left = {name for name in storage.list_dir(folder) if partial.fullmatch(name)}
         whole = set(map(str, steps_in(folder)))
         for path in (storage.join(folder, name) for name in left - whole):
             if not is_checkpoint(path):  # such as 012, which a person made

@@ -373,6 +373,9 @@ def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
             got = f"{name}, which the network does not have"
             raise UserError(f"Checkpoint {path}", got, "the same network", "Use the options of its run.")
     for name, leaf in asked.items():
+        if name not in found and name.startswith("ema/"):
+            do = "Leave moving_average_decay out, or give another model_dir."
+            raise UserError(f"Checkpoint {path}", "no moving averages", "those that moving_average_decay asks for", do)
         if name not in found:
             raise UserError(f"Checkpoint {path}", f"no array {name}", "the same network", "Use the options of its run.")
         if tuple(found[name].shape) != tuple(leaf.shape):

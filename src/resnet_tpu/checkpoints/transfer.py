@@ -2,12 +2,13 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 
+from resnet_tpu.checkpoints.tf1_describe import AVERAGE
 from resnet_tpu.checkpoints.torch import COUNTER
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling
 from resnet_tpu.errors import UserError
@@ -44,7 +45,7 @@ class TransferReport:
     loaded: tuple[str, ...]
     skipped: tuple[Skipped, ...]
     left_over: tuple[str, ...]  # of the source: optimizer slots, averages, the step, and what the network lacks
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Lines for the log."""
@@ -53,7 +54,7 @@ class TransferReport:
         lines += [f"  initial value kept: {skipped}" for skipped in self.skipped]
         known = {*self.loaded, *(skipped.name for skipped in self.skipped)}
         lines += [f"  not used: {line}" for line in describe_left_over(self.left_over, known)]
-        return "\n".join([*lines, *([f"  {self.note}"] if self.note else [])])
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
 def describe_left_over(left_over: Iterable[str], known: Collection[str]) -> list[str]:
@@ -159,16 +160,21 @@ def start_from(
         do = "Set the options of the network to the checkpoint's, or give another checkpoint."
         raise UserError(f"Weights {weights.source}", got, "weights of the same network", do)
     left_over = tuple(name for name in weights.variables if name not in names)
-    note = _note_on_background(weights.options.get("num_label_classes"), network.num_classes)
-    return (
-        trees["params"],
-        trees["batch_stats"],
-        TransferReport(weights.source, tuple(loaded), tuple(skipped), left_over, note),
-    )
+    notes = tuple(_notes(weights, left_over, network.num_classes))
+    report = TransferReport(weights.source, tuple(loaded), tuple(skipped), left_over, notes)
+    return trees["params"], trees["batch_stats"], report
 
 
-def _note_on_background(there: int | None, here: int) -> str:
-    """What to know when one of two networks has a class for the background before ImageNet's 1000."""
-    if {there, here} != {1000, 1001}:
-        return ""
-    return f"note: of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one"
+def _notes(weights: Weights, left_over: Iterable[str], num_classes: int) -> Iterator[str]:
+    """What to know of a start from these weights."""
+    there = weights.options.get("num_label_classes")
+    if {there, num_classes} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
+        yield (
+            f"of 1001 classes the first is the background; with {there} there and {num_classes} here, "
+            "labels shift by one"
+        )
+    if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):
+        yield (
+            "evaluations of these weights use their moving averages. To start from those, give the file that this "
+            f"writes: resnet-tpu convert {weights.source} averages.safetensors"
+        )

@@ -275,8 +275,7 @@ class Net:
         return leaf_at(self._trees, (collection, self._path(name)))
 
     def _set(self, name: str, value: jax.Array) -> None:
-        if self._make is None:
-            put(self.batch_stats, self._path(name), value)
+        put(self.batch_stats, self._path(name), value)
 
     def _path(self, name: str) -> Path:
         return (*self._scope, *name.split("/"))

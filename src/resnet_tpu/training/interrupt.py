@@ -25,9 +25,11 @@ class Interruption:
                 self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if kind is None and self._signal is not None:  # it came after `leave`
+            signal.raise_signal(self._signal)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self._signal = number

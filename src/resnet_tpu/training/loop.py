@@ -47,7 +47,15 @@ from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
-from resnet_tpu.training.run import check_classes, describe_end, describe_run, lengths_of, resolve, resolve_order
+from resnet_tpu.training.run import (
+    check_classes,
+    describe_end,
+    describe_run,
+    keep_as_before,
+    lengths_of,
+    resolve,
+    resolve_order,
+)
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of, weight_check_on
 from resnet_tpu.training.waiting import InputWait
@@ -89,7 +97,7 @@ def train(
     check_start(config)
     with hosts.connected(config.run):
         config, source, validation, mesh = open_run(config)
-        config = resolve_order(config, source)
+        config = keep_as_before(resolve_order(config, source))
         agree_on(config, trains=True, train=source, validation=validation)
         with contextlib.ExitStack() as stack:
             checkpoints = stack.enter_context(

@@ -54,6 +54,14 @@ def _order_of_run(config: Config, source: Source) -> str:
     return choose_order(source, config.data, rows=config.train.train_batch_size // jax.process_count())
 
 
+def keep_as_before(config: Config) -> Config:
+    """The options; a run that goes on keeps for ever what its earlier starts kept, whatever this one asks for."""
+    model_dir, asked = config.run.model_dir, kept_steps(config.train.lottery_checkpoint_iters)
+    own = read_run(model_dir) if folders.steps_of_run(model_dir) else None
+    both = sorted({*asked, *kept_steps(own.values.get("lottery_checkpoint_iters", "") if own else "")})
+    return config.replace(lottery_checkpoint_iters=",".join(map(str, both))) if len(both) > len(asked) else config
+
+
 def steps_of(config: Config, name: str, length: Length) -> int:
     """`length`, of the option `name`, in optimizer steps of a run whose options are resolved.
 

@@ -16,8 +16,11 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, store, tf1
 from resnet_tpu.checkpoints.meta import changed_options, config_of
 from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.tf1_describe import LARS, contents
 from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over, told_origin
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
+from resnet_tpu.errors import UserError
+from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, OptimizerConfig
 from resnet_tpu.options.overrides import read_run
@@ -26,6 +29,8 @@ from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.state import TrainState, create_state, start_state
 
 log = logging.getLogger(__name__)
+
+_START = "resnet_checkpoint"
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,14 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
     model_dir = config.run.model_dir
     if checkpoints.steps():
         own = read_run(model_dir)
-        kept = {name: value for name, value in own.values.items() if name in TRAVELLING} if own else {}
-        config = config.replace(**told_origin(own.values if own else {}))
+        values = own.values if own else {}
+        kept = {name: value for name, value in values.items() if name in TRAVELLING}
+        asked = config.train.resnet_checkpoint
+        start = values.get(_START, asked)
+        if asked not in ("", start):
+            do = "To start from it, give another model_dir."
+            log.warning("%s %s is not used: %s has checkpoints. %s", _START, asked, model_dir, do)
+        config = config.replace(**told_origin(values), **{_START: start})
         return adopt(config, kept, f"the checkpoints in {model_dir}"), None
     weights = initial_weights(config)
     return take_over(config, weights) if weights else config, weights
@@ -72,7 +83,7 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
 def check_newest(config: Config, network: Network, checkpoints: CheckpointStore, class_names: list[str] | None) -> None:
     """Raises UserError, as `find_start` would, if the newest checkpoint is of another network or other classes."""
     if not checkpoints.steps() and (original := tf1.find_checkpoint(config.run.model_dir)):
-        tf1.from_tf1(network, tf1.read_checkpoint(original))
+        _read_original(network, config.optimizer, original)
     for step in checkpoints.steps()[-1:]:
         path = storage.join(checkpoints.directory, str(step))
         with contextlib.suppress(store.DamagedCheckpointError):  # which a training skips
@@ -121,12 +132,24 @@ def find_start(
     return Start(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
 
 
+def _read_original(network: Network, config: OptimizerConfig, prefix: str) -> Arrays:
+    """The arrays of a checkpoint of the original. Raises UserError for those of another network or optimizer."""
+    variables = tf1.read_checkpoint(prefix)
+    restored, slots = tf1.from_tf1(network, variables), contents(variables).optimizer
+    if slots and (slots in LARS) != config.enable_lars:
+        kinds = {True: "those of LARS (enable_lars=true)", False: "those of momentum (enable_lars=false)"}
+        do = "Set enable_lars as that training did, or start another one from its weights with --init_from."
+        raise UserError(f"Optimizer slots of {prefix}", kinds[not config.enable_lars], kinds[config.enable_lars], do)
+    return restored
+
+
 def _continue_original(network: Network, config: OptimizerConfig, prefix: str) -> TrainState:
     """The state that a training of the original program saved, step and optimizer included."""
-    restored = tf1.from_tf1(network, tf1.read_checkpoint(prefix))
+    restored = _read_original(network, config, prefix)
     log.info("Going on from step %d of the original's checkpoint %s", restored["step"], prefix)
-    if not config.keeps_average:
-        restored.pop("ema", None)
+    if "ema" in restored and not config.keeps_average:
+        log.warning("Its moving averages are dropped, as moving_average_decay is not set.")
+        del restored["ema"]
     # copied, because what was read may still be the pages of the file
     arrays = jax.tree.map(jnp.array, restored | {"step": np.int32(restored["step"])})
     state = start_state(config, arrays["params"], arrays["batch_stats"])
