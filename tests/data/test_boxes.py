@@ -131,6 +131,11 @@ def test_boxes_of_other_classes_in_a_picture_are_not_its_own(tmp_path: Path) -> 
             "a.csv line 1: got 0, 0, 100, 200, expected xmin, ymin, xmax, ymax as fractions",
         ),  # pixels
         ("a.csv", "one.JPEG,0,nan,1,1\n", "a.csv line 1: got 0, nan, 1, 1, expected"),
+        (
+            "a.csv",
+            "filename,xmin,xmax,ymin,ymax\na,0,1,0,1\n",
+            "line 1: got xmin, xmax, ymin, ymax, expected a name, xm",
+        ),
         ("a.csv", "", "which has no boxes"),
         ("a.xml", "<annotation><object><bndbox/></object></annotation>", "a.xml: got None of None"),
         ("a.xml", "<annotation>", "a.xml: got no element found"),

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from resnet_tpu.data.boxes import Box
@@ -117,6 +118,21 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
     touch(tmp_path, "b/1.HEIC")
     with pytest.raises(UserError, match=r"one class \(a\), and b with no images \(b/1.HEIC: file that is no image by"):
         find_photos(str(tmp_path))
+
+
+def test_one_name_in_two_forms_of_unicode_is_not_two_classes(tmp_path: Path) -> None:
+    touch(tmp_path, "train/m\u00fcsli/1.jpg", "train/b/1.jpg", "validation/mu\u0308sli/1.jpg")
+    with pytest.raises(UserError, match=r"one name in two forms of Unicode \('mu\\u0308sli', 'm\\xfcsli'\)"):
+        find_photos(str(tmp_path))
+
+
+def test_paths_of_a_csv_in_a_bucket_are_taken_as_on_a_disk() -> None:
+    rows = "path,label\n./a/1.jpg,a\nb/../b/2.jpg,b\na/1.jpg,a\ngs://other/c.jpg,a\n"
+    fsspec.filesystem("memory").pipe("/listed/list.csv", rows.encode())
+    found = find_photos("memory://listed/list.csv")
+    paths = ["memory://listed/a/1.jpg", "memory://listed/b/2.jpg", "gs://other/c.jpg"]
+    assert [photo.path for photo in found.photos] == paths
+    assert [finding.kind for finding in found.findings] == [Kind.LISTED_TWICE]
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:

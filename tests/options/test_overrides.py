@@ -96,12 +96,13 @@ def test_the_options_of_a_run_may_be_those_of_another(tmp_path: Path) -> None:
     [
         (b"- a\n- b\n", f"{{}}: got ['a', 'b'], {MAPPING} Write one option per line."),
         (b"a: 1\nb: *c", f"{{}}: got text that is not YAML of options: an alias in line 2, {MAPPING} Correct it."),
+        (b"a: 1\na: 2", f"{{}}: got text that is not YAML of options: a twice in line 2, {MAPPING} Correct it."),
         (b"# " + 400_000 * "ü".encode(), f"{{}}: got more than 100000 characters, {MAPPING} Correct it."),
         (b"# no options\n", f"{{}}: got nothing, {MAPPING} Write one option per line."),
         (b"\xff\xfe\xff", "YAML file: got {}, which is not text, expected UTF-8 text. Check the path."),
         (None, "YAML file: got {}, expected an existing file. Check the path."),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_bad_yaml_files(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "bad.yaml"

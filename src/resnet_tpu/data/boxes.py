@@ -58,7 +58,11 @@ def _read_csv(path: Path) -> Boxes:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             for number, row in enumerate(csv.reader(file, strict=True, skipinitialspace=True), 1):
-                if row and not (number == 1 and "xmin" in row):
+                if number == 1 and "xmin" in row:
+                    if (columns := tuple(map(str.strip, row[1:]))) != Box._fields:
+                        got, do = ", ".join(columns), "Write the columns in that order."
+                        raise UserError(f"{path} line 1", got, ", ".join(("a name", *Box._fields)), do)
+                elif row:
                     name, *sides = row
                     boxes.setdefault(Path(name).stem, []).append(_box(f"{path} line {number}", sides))
     except (OSError, UnicodeDecodeError, csv.Error) as error:

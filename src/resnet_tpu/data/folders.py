@@ -5,6 +5,8 @@ import csv
 import dataclasses
 import io
 import os
+import posixpath
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +103,11 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
         raise UserError(f"Photos in {raw}", f"one class ({min(classes)}){others}", "at least two classes", _LAYOUT)
     if bad := [name for name in classes if not name.isprintable()]:
         raise UserError("Class name", repr(bad[0]), "printable characters", "Rename the class.")
+    same: dict[str, str] = {}
+    for name in sorted(classes):
+        if (other := same.setdefault(unicodedata.normalize("NFC", name), name)) != name:
+            got = f"{other} and {name}, one name in two forms of Unicode ({other!a}, {name!a})"
+            raise UserError(f"Classes of {raw}", got, "one form", "Rename one; a Mac decomposes letters with accents.")
     found.photos.sort(key=lambda photo: os.fsencode(photo.name))
     return _with_boxes(found, boxes) if boxes else found
 
@@ -294,5 +301,6 @@ def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: b
         raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
     full = os.path.expanduser(name)  # noqa: PTH111 - pathlib raises where there is no home folder
     full = full if storage.is_remote(full) else storage.join(os.path.dirname(path), full)  # noqa: PTH120
-    full = full if storage.is_remote(full) else os.path.normpath(full)
+    protocol, mark, rest = full.rpartition("://")
+    full = f"{protocol}{mark}{posixpath.normpath(rest)}" if storage.is_remote(full) else os.path.normpath(full)
     return Photo(full, name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)

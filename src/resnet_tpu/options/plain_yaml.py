@@ -56,6 +56,14 @@ class _Loader(yaml.SafeLoader):
         self._check_depth(self.flow_level, self.get_mark())  # before it looks ahead for keys, at each level
         super().fetch_flow_collection_start(TokenClass)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
     def construct_whole(self, node: Any) -> int:
         number = _Whole(self.construct_yaml_int(node))
         if not -(2**63) <= number < 2**63:

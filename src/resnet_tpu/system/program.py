@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -236,8 +237,10 @@ class _StderrHandler(logging.Handler):
 def _log_to_stderr() -> Iterator[None]:
     """Shows this package's own log lines, and of other packages only warnings, as Python does.
 
-    Shows nothing from Orbax, which logs every error with its traceback, and raises it as well.
+    Shows nothing from Orbax, which logs every error with its traceback, and raises it as well; nor what Pillow warns of
+    in odd files: what matters of it is said where the file is named.
     """
+    warnings.filterwarnings("ignore", module="PIL")
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logger, handler = logging.getLogger("resnet_tpu"), _StderrHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))

@@ -126,6 +126,26 @@ def test_classes_without_a_name_each_are_counted(tmp_path: Path, records: list[d
     assert classes(tmp_path) == (None, 2)
 
 
+def test_an_empty_list_of_classes_names_none(tmp_path: Path) -> None:
+    write(tmp_path / "train-0", named(1, "a"), named(2, "b"))
+    (tmp_path / "labels.txt").touch()
+    assert classes(tmp_path) == (["a", "b"], 2)
+
+
+def test_1001_classes_without_names_are_refused_as_their_labels_would_be_taken_for_others(tmp_path: Path) -> None:
+    write(tmp_path / "train-0", *(named(label) for label in range(1, 1002)))
+    with pytest.raises(UserError, match="got 1001, without names, expected names for them"):
+        classes(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["flowers-train.tfrecord-00000-of-00001", "photos.csv"])
+def test_records_by_another_name_are_named(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, example(1))
+    for data_dir in (tmp_path, tmp_path / name):
+        with pytest.raises(UserError, match=rf"got TFRecords, such as {tmp_path}/{name}, expected a folder of files"):
+            open_source(config(data_dir), "train")
+
+
 @pytest.mark.parametrize(
     ("records", "why"),
     [
@@ -202,8 +222,9 @@ def test_label_out_of_range(tmp_path: Path, label: int, options: dict[str, int])
     assert source[0]
     with pytest.raises(
         UserError, match=rf"Label in record 1 of .*train-00000-of-00001 at byte \d+: got {label}, expected"
-    ):
+    ) as caught:
         _ = source[1]
+    assert ("count from 1" in caught.value.do) == (label == 0)
 
 
 def test_random_labels_follow_from_the_file_name_alone(tmp_path: Path) -> None:

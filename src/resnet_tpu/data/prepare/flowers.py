@@ -4,7 +4,6 @@ import hashlib
 import http.client
 import shutil
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path, PurePosixPath
@@ -40,8 +39,7 @@ def fetch_flower_photos(
         return str(folder)
     by_hand = f"Download {url} elsewhere, unpack it, and run: resnet-tpu prepare path/to/{FLOWER_PHOTOS} OUT"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{FLOWER_PHOTOS}.") as aside:
+        with storage.folder_aside(str(folder.parent), FLOWER_PHOTOS) as aside:
             archive = Path(aside, "archive.tgz")
             got = _download(url, archive, console or OutputConsole(stderr=True))
             if got != sha256:
@@ -53,6 +51,7 @@ def fetch_flower_photos(
                 raise UserError(url, f"photos {_count(unpacked)}", f"photos {counts}", by_hand)
             shutil.rmtree(folder, ignore_errors=True)
             unpacked.rename(folder)
+            shutil.rmtree(aside)
     # URLError and TimeoutError are OSErrors; a length that is no number is a ValueError
     except (OSError, tarfile.TarError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):

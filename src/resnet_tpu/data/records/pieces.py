@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -31,6 +32,7 @@ PIECE_BYTES = 4 << 20
 _AT_ONCE = 4  # pieces a thread fetches at a time, and holds in memory
 _GAP = 64 << 10  # bytes: up to this, a gap between two records is read too, to save a second request
 _GB = 1e9
+_LEFT_SECS = 3600.0  # after which a piece is no longer being written
 
 
 class Stretch(NamedTuple):
@@ -99,8 +101,6 @@ class KeepingReader(DirectReader):
         self._coming: dict[Path, Future[bytes]] = {}
 
     def read(self, wanted: Sequence[Stretch]) -> list[bytes]:
-        if self._is_full:
-            return super().read(wanted)
         parts: list[dict[int, bytes]] = [{} for _ in wanted]  # of each stretch, by piece
         needed: dict[tuple[RecordFile, int], list[int]] = {}
         for i, stretch in enumerate(wanted):
@@ -114,12 +114,18 @@ class KeepingReader(DirectReader):
                     missing.append((file, number))
                     break
                 parts[i][number] = data
+        direct: dict[int, bytes] = {}
+        if self._is_full:  # whole pieces are fetched only to be kept
+            lacking = sorted({i for piece in missing for i in needed[piece]})
+            direct = dict(zip(lacking, super().read([wanted[i] for i in lacking]), strict=True))
+            missing = []
         for k in range(0, len(missing), _AT_ONCE):
             for (file, number), piece in self._fetch(missing[k : k + _AT_ONCE]):
                 for i in needed[file, number]:
                     low, high = _within(wanted[i], number)
                     parts[i][number] = piece[low:high]
-        return [b"".join(part[number] for number in sorted(part)) for part in parts]
+        joined = (b"".join(part[number] for number in sorted(part)) for part in parts)
+        return [direct.get(i, data) for i, data in enumerate(joined)]
 
     def forget(self, stretch: Stretch) -> None:
         """Deletes the pieces that hold a stretch, because they are damaged."""
@@ -226,11 +232,18 @@ def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
 
 
 def _kept_bytes(folder: Path, file: RecordFile) -> int:
-    """How many bytes of a file are kept already. Deletes pieces of earlier versions of it."""
+    """How many bytes of a file are kept already. Deletes pieces of earlier versions of it, and half-written ones."""
     name = _name(file)
     for old in folder.glob(f"{_stem(file)}-*"):
         if old.name != name:
             shutil.rmtree(old, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
-        return sum(entry.stat().st_size for entry in os.scandir(folder / name) if not entry.name.startswith("."))
+        sizes = 0
+        for entry in os.scandir(folder / name):
+            state = entry.stat()
+            if not entry.name.startswith("."):
+                sizes += state.st_size
+            elif time.time() - state.st_mtime > _LEFT_SECS:  # by a process that was killed
+                Path(entry.path).unlink(missing_ok=True)
+        return sizes
     return 0

@@ -12,7 +12,7 @@ from resnet_tpu.data.manifest import LABELS, MANIFEST, read_class_names
 from resnet_tpu.data.records.example import read_label
 from resnet_tpu.data.records.index import keep, kept_copies
 from resnet_tpu.data.records.tfrecord import load_index, open_records, state_of
-from resnet_tpu.data.sources.labels import DEFAULT_CLASSES, UNKNOWN_LABEL
+from resnet_tpu.data.sources.labels import CLASSES_WITH_BACKGROUND, DEFAULT_CLASSES, UNKNOWN_LABEL
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.storage import checked_json
@@ -42,7 +42,7 @@ def find_classes(data: DataConfig, paths: Mapping[str, tuple[int, int] | None]) 
 
     paths: see `count_classes`.
     """
-    if (names := read_class_names(data.data_dir)) is not None:
+    if names := read_class_names(data.data_dir):  # an empty file names none
         return Classes(names, len(names))
     if data.num_label_classes or data.lth_use_random_label:
         return None
@@ -76,6 +76,9 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
     ordered = [names[label] for label in range(1, number + 1)]
     known = [name for name in ordered if name]
     found = Classes(known if len(known) == number else None, number)
+    if found.names is None and number == CLASSES_WITH_BACKGROUND:
+        do = f"Write {LABELS} with a class name per line: num_label_classes={number} means ImageNet's, from 0 on."
+        raise UserError(f"Classes of {data_dir}", f"{number}, without names", "names for them", do)
     shown = f" ({listed(found.names, _SHOWN_CLASSES)})" if found.names else ""
     _say(logging.INFO, f"{data_dir}: {number} classes, by the labels of its records{shown}")
     return found

@@ -1,10 +1,12 @@
 """Opens what `data_dir` names: TFRecords, folders of images, or synthetic pixels; or a Bigtable in its place."""
 
+import contextlib
 import functools
 import logging
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import MANIFEST, STATE_FOLDER, read_manifest
@@ -58,6 +60,7 @@ def open_source(data: DataConfig, split: Split) -> Source:
         do = "Write them with `resnet-tpu prepare`."
         raise UserError(f"data_dir {data.data_dir}", got, "TFRecords named train-*, validation-* or test-*", do)
     if first is None or not (is_remote or _holds_records(data.data_dir, names, shards)):
+        _check_names(data.data_dir, names)
         return FolderSource(data, split)
     check_shards(data.data_dir, split, names)
     kind = DistantRecordSource if is_remote else RecordSource
@@ -79,6 +82,18 @@ def _holds_records(data_dir: str, names: Sequence[str], shards: Mapping[Split, l
     files = [path for path in paths if not storage.is_dir(path)]
     has_folders = any(name[0] not in "._" and storage.is_dir(storage.join(data_dir, name)) for name in names)
     return any(map(begins_with_record, files)) if has_folders else bool(files)
+
+
+def _check_names(data_dir: str, names: Sequence[str]) -> None:
+    """Raises UserError if a local `data_dir` is TFRecords by other names than those that say the split."""
+    for path in [storage.join(data_dir, name) for name in names] if storage.is_dir(data_dir) else [data_dir]:
+        with contextlib.suppress(UserError):  # a file that cannot be read is no matter of its name
+            if Path(path).is_file() and begins_with_record(path):
+                break
+    else:
+        return
+    expected = "a folder of files named train-*, validation-* or test-*"
+    raise UserError(f"data_dir {data_dir}", f"TFRecords, such as {path}", expected, "Rename the files.")
 
 
 def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:

@@ -9,7 +9,8 @@ from resnet_tpu.options.config import DataConfig
 
 UNKNOWN_LABEL = -1
 DEFAULT_CLASSES = 1000
-_CLASSES_WITH_BACKGROUND = 1001  # ImageNet with class 0 = background: labels are used as they are stored
+CLASSES_WITH_BACKGROUND = 1001
+"""ImageNet's with class 0 = background: labels are used as they are stored."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ class Labels:
         if not 0 <= label < self.num_classes:
             accepted = f"{self.first} ... {self.num_classes - 1 + self.first}"
             do = "Set num_label_classes to the number of classes in the data (1001: labels count from 0)."
-            if stored == UNKNOWN_LABEL:
+            if stored == 0:
+                do = "Write labels that count from 1."
+            elif stored == UNKNOWN_LABEL:
                 do = "Write the class of each image into its feature image/class/label."
             raise UserError(f"Label {where()}", stored, accepted, do)
         return label
@@ -48,7 +51,7 @@ def make_labels(
     """
     asked = data.num_label_classes
     # as many names are a class each: a training that counted them leaves their number in its options
-    first = 0 if asked == _CLASSES_WITH_BACKGROUND != len(names or ()) else 1
+    first = 0 if asked == CLASSES_WITH_BACKGROUND != len(names or ()) else 1
     every = names if names is None or first else ["background", *names]
     if every and asked and asked < len(every):
         expected = f"at least the {len(every)} classes of {data.location}"
