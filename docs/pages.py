@@ -251,9 +251,9 @@ def _named_options(command: Command, above: Sequence[str]) -> Iterator[str]:
         yield "Also every [option of a training](options.md)."
     elif names:
         yield f"Also, of the [options of trainings](options.md): {_listed(names)}."
-    others = {name: other for group in command.groups for name, other in group.others.items()}
-    if others and len(names) < len(TRAINING):
-        yield f"{', '.join(f'`{name}` is short for `{other.option}`' for name, other in others.items())}."
+    aliases = {name: alias for group in command.groups for name, alias in group.own_aliases.items()}
+    if aliases and len(names) < len(TRAINING):
+        yield f"{', '.join(f'`{name}` is short for `{alias.option}`' for name, alias in aliases.items())}."
 
 
 def _own_options(command: Command) -> list[Option]:

@@ -121,6 +121,21 @@ def test_the_rate_that_a_training_was_forced_to_is_that_of_its_re_training(
     assert phase.config().optimizer.lottery_force_learning_rate == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "retrain", "is_said"),
+    [("cosine", "fine_tuning", True), ("cosine", "lr_rewinding", False), ("step", "fine_tuning", False)],
+)
+def test_a_last_learning_rate_that_is_too_low_to_train_with_is_pointed_out(
+    schedule: str, retrain: str, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config().replace(
+        learning_rate_schedule=schedule, train_steps=1000, num_train_images=1000, train_batch_size=100
+    )
+    unpruned = Unpruned("model", config, 1000, 100)
+    Phase("model/x", "model", "prune_all_to_global_20", retrain, "restore", unpruned)._warn_of_low_rate()
+    assert (f"{retrain} trains at the last learning rate" in caplog.text) == is_said
+
+
 @pytest.mark.long
 def test_learning_rate_rewinding_and_fine_tuning(dense: Path, tmp_path: Path) -> None:
     methods = ("lr_rewinding", "fine_tuning", "low_lr_rewinding", "reinit")

@@ -44,6 +44,13 @@ def test_levels_of_a_table_do_not_follow_each_other() -> None:
         ("prune_all_to_global", "50", 0.3, "density and rate: got 50 and 0.3, expected one of them."),
         ("prune_all_to_global_80", "", 0.3, "method: got prune_all_to_global_80, expected one that takes a density."),
         ("prune_resnet56_A", "", 0.3, "rate: got 0.3, expected none with prune_resnet56_A"),
+        (
+            "prune_all_to_global",
+            "20.97152,20.971521",
+            None,
+            "density: got 20.97152,20.971521, expected percentages",
+        ),
+        ("prune_all_to_global", "1e-8", None, "Weights to keep: got 1e-08 %, expected at least 0.000001 %"),
     ],
 )
 def test_a_density_or_rate_that_does_not_fit_is_refused(

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,12 @@ def test_changes_are_from_the_unpruned_network() -> None:
     assert [*changes.cells] == ["", "+1.00", "-1.00", "-2.00"]
 
 
+def test_changes_are_from_the_unpruned_networks_of_the_same_seeds() -> None:
+    first = [one for one in OUTCOMES if one.seed == 0 or one.retrain != "fine_tuning"]
+    changes = next(column for column in _accuracies(summarise(first)).columns if column.header == "change")
+    assert [*changes.cells] == ["", "+1.00", "-1.00", "-2.00"]
+
+
 def test_an_unpruned_network_that_two_parts_trained_counts_once() -> None:
     again = [dataclasses.replace(one, model_dir=f"other/{one.seed}") for one in OUTCOMES if one.retrain == UNPRUNED]
     assert summarise([*OUTCOMES, *again]) == summarise(OUTCOMES)
@@ -64,7 +71,8 @@ def test_an_unpruned_network_that_two_parts_trained_counts_once() -> None:
 def test_levels_of_one_method_stay_apart() -> None:
     """Every level of prune_global removes the same share of what is left: all have the same name."""
     share = [dataclasses.replace(one, method="prune_global_20") for one in OUTCOMES if one.retrain == "lr_rewinding"]
-    assert [(row.density, row.seeds) for row in summarise(share)] == [(pytest.approx(0.8), 3), (pytest.approx(0.64), 3)]
+    rows = summarise([*share, *(one for one in OUTCOMES if one.retrain == UNPRUNED)])
+    assert [(row.density, row.seeds) for row in rows[:2]] == [(pytest.approx(0.8), 3), (pytest.approx(0.64), 3)]
     assert layer_densities(share)["lr_rewinding"] == layer_densities(OUTCOMES)["lr_rewinding"]
 
 
@@ -79,6 +87,25 @@ def test_what_does_not_form_one_curve_is_refused(changes: dict[str, Any], messag
     with pytest.raises(UserError, match=message):
         report_experiment([*OUTCOMES, dataclasses.replace(OUTCOMES[1], **changes)], str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_two_trainings_of_one_seed_are_not_one(tmp_path: Path) -> None:
+    other = dataclasses.replace(OUTCOMES[0], model_dir="runs/other", top_1_accuracy=0.5)
+    message = r"two unpruned networks of seed 0: runs/0 \(step 100, 90.00%\) and runs/other \(step 100, 50.00%\)"
+    with pytest.raises(UserError, match=message):
+        report_experiment([*OUTCOMES, other], str(tmp_path))
+
+
+@pytest.mark.parametrize("changed", [{"rewind_step": 6}, {"rewind_optimizer": "reset"}])
+def test_two_ways_of_one_retraining_are_not_one(changed: dict[str, Any], tmp_path: Path) -> None:
+    found = [dataclasses.replace(one, model_dir=str(tmp_path / str(number))) for number, one in enumerate(OUTCOMES[:6])]
+    for number, one in enumerate(found):
+        description = {"rewind_step": 2, "rewind_optimizer": "restore"} | (changed if number == 5 else {})
+        Path(one.model_dir).mkdir()
+        (Path(one.model_dir) / "pruning.json").write_text(json.dumps(description))
+    ((name, value),) = changed.items()
+    with pytest.raises(UserError, match=rf"lr_rewinding with {name} .* in {tmp_path}/1 and {value} in {tmp_path}/5"):
+        report_experiment(found, str(tmp_path))
 
 
 def test_what_is_left_of_each_layer(tmp_path: Path) -> None:

@@ -159,6 +159,14 @@ def test_of_two_evaluations_of_a_step_the_last_counts(tmp_path: Path):
     assert len(read_events(str(tmp_path / "eval"))) == 4
 
 
+def test_where_no_evaluation_is_left_none_is_shown(tmp_path: Path):
+    _run(tmp_path, range(10))
+    with MetricsWriter(str(tmp_path), resume_step=2):
+        pass
+    assert [row for row in read_metrics(str(tmp_path)) if row["split"] == "eval"] == []
+    assert read_events(str(tmp_path / "eval")) == []
+
+
 def test_bucket_holds_the_same_as_a_local_folder(tmp_path: Path):
     bucket = f"memory://{tmp_path.name}"
     try:

@@ -65,9 +65,13 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
             log.warning(
                 "density %g leaves %g %% of the weights; for a share of %g give %g.", *3 * (share,), 100 * share
             )
-        return [_level(f"density_{percent:g}", _complete(method, percent / 100, None), None) for percent in percents]
+        found = [_level(f"density_{percent:g}", _complete(method, percent / 100, None), None) for percent in percents]
+        if len({level.name for level in found}) < len(found):
+            do = "Leave one out: they would share a folder."
+            raise UserError("density", density, "percentages that differ in their first six digits", do)
+        return found
     rate = DEFAULT_RATE if rate is None else rate
-    found: list[Level] = []
+    found = []
     for number in range(1, (levels or DEFAULT_LEVELS) + 1):
         follows = found[-1] if found else None
         found.append(_level(f"{ITERATIVE}{number:02d}", _complete(method, (1 - rate) ** number, rate), follows))
@@ -87,7 +91,9 @@ def _complete(method: str, density: float, rate: float | None) -> str:
 
 
 def _number(percent: float) -> str:
-    return f"{percent:.6f}".rstrip("0").rstrip(".")
+    if (number := f"{percent:.6f}".rstrip("0").rstrip(".")) == "0" and percent:
+        raise UserError("Weights to keep", f"{percent:g} %", "at least 0.000001 %", "Prune less, or at fewer levels.")
+    return number
 
 
 def _percent(text: str) -> float:

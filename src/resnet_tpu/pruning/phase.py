@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -31,7 +32,13 @@ from resnet_tpu.training.photos_seen import begin_photos
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
 
+log = logging.getLogger(__name__)
+
 _DESCRIPTION = "pruning.json"
+_LOW = 1e-4
+"""The share of an earlier learning rate below which the last one is too low to train with; the step schedule for
+ImageNet ends at 1e-3."""
+
 _FRESH = 1_000_003
 """Added to a training's seed to draw the weights of `reinit`: different ones, but the same each time."""
 
@@ -118,6 +125,7 @@ class Phase:
         folder = folders.folder_of(self.model_dir)
         if hosts.from_first(lambda: folders.steps_in(folder)):
             return
+        self._warn_of_low_rate()
         arrays, meta = self._start()  # before anything is written, as this may be refused
         if hosts.is_first():
             storage.make_dir(self.model_dir)
@@ -127,6 +135,17 @@ class Phase:
                 begin_photos(self.model_dir, store.find(self.previous))
         with CheckpointStore(folder, keep=1) as checkpoints:
             checkpoints.save(int(arrays["step"]), arrays, meta)
+
+    def _warn_of_low_rate(self) -> None:
+        """Says so where the last learning rate, as at the foot of a cosine, is too low to train with."""
+        schedule, step = make_schedule(self.unpruned.config), self.unpruned.rewind_step
+        before, last = float(schedule(jnp.int32(step))), float(schedule(jnp.int32(self.unpruned.last_step - 1)))
+        if RETRAININGS[self.retrain].low_rate and last < _LOW * before:
+            log.warning(
+                "%s trains at the last learning rate, %.1e, and will hardly change the weights: at step %d it was "
+                "%.1e. A training with learning_rate_schedule=step ends with a higher one.",
+                self.retrain, last, step, before,
+            )  # fmt: skip
 
     def _description(self) -> dict[str, Any]:
         names = ("method", "retrain", "rewind_optimizer")

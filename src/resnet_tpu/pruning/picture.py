@@ -28,9 +28,9 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
     for colour, retrain in zip(COLOURS, retrains, strict=False):
         own = [row for row in rows if row.retrain == retrain]
         densities = [row.density for row in own]
-        axes.plot(densities, [row.median - unpruned.median for row in own], "o-", color=colour, label=retrain)
-        lowest = [row.lowest - unpruned.median for row in own]
-        highest = [row.highest - unpruned.median for row in own]
+        axes.plot(densities, [row.median - row.unpruned for row in own], "o-", color=colour, label=retrain)
+        lowest = [row.lowest - row.unpruned for row in own]
+        highest = [row.highest - row.unpruned for row in own]
         axes.fill_between(densities, lowest, highest, color=colour, alpha=0.15, linewidth=0)
         if network:
             _draw_paper(axes, network, pruning, retrain, colour)

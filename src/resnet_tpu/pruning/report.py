@@ -15,7 +15,7 @@ from resnet_tpu.pruning.levels import ITERATIVE
 from resnet_tpu.pruning.methods import family_of
 from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, earlier_phases
 from resnet_tpu.pruning.paper import paper_network
-from resnet_tpu.pruning.phase import config_at
+from resnet_tpu.pruning.phase import config_at, read_description
 from resnet_tpu.pruning.sizes import LayerSize
 from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.csv_text import to_csv
@@ -29,7 +29,8 @@ _MOST_NAMED = 5  # trainings, in a message
 class Row:
     """The outcomes of all seeds at one level of one re-training; accuracies from 0 to 1.
 
-    Density, parameters, multiply-adds and bytes are means.
+    Density, parameters, multiply-adds and bytes are means. unpruned: the median accuracy of the unpruned networks of
+    the same seeds, which may be fewer than all.
     """
 
     retrain: str
@@ -42,11 +43,14 @@ class Row:
     parameters: int
     multiply_adds: int
     checkpoint_bytes: int
+    unpruned: float
 
 
 def summarise(outcomes: Iterable[Outcome]) -> list[Row]:
     """A row for each level of each re-training, these in the order of the outcomes, the densest level first."""
-    rows = [_row(group) for group in _groups(outcomes)]
+    groups = _groups(outcomes)
+    unpruned = {outcome.seed: outcome.top_1_accuracy for group in groups for outcome in group if _is_whole(outcome)}
+    rows = [_row(group, [unpruned[outcome.seed] for outcome in group]) for group in groups]
     order = list(dict.fromkeys(row.retrain for row in rows))
     return sorted(rows, key=lambda row: (order.index(row.retrain), -row.density))
 
@@ -58,13 +62,17 @@ def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
         # of a share of what is left, all levels have the same method; elsewhere, a folder may have another name
         level = outcome.level if outcome.level.startswith(ITERATIVE) else ""
         group = groups.setdefault((outcome.retrain, outcome.method, level), [])
-        is_again = outcome.retrain == UNPRUNED and any(other.seed == outcome.seed for other in group)
+        is_again = _is_whole(outcome) and any(other.seed == outcome.seed for other in group)
         if not is_again:  # each part of an experiment trains it
             group.append(outcome)
     return list(groups.values())
 
 
-def _row(group: Sequence[Outcome]) -> Row:
+def _is_whole(outcome: Outcome) -> bool:
+    return outcome.retrain == UNPRUNED
+
+
+def _row(group: Sequence[Outcome], unpruned: Sequence[float]) -> Row:
     reached = [outcome.top_1_accuracy for outcome in group]
 
     def mean(name: str) -> float:
@@ -79,6 +87,7 @@ def _row(group: Sequence[Outcome]) -> Row:
         max(reached),
         len(group),
         *(round(mean(name)) for name in ("parameters", "multiply_adds", "checkpoint_bytes")),
+        unpruned=statistics.median(unpruned),
     )
 
 
@@ -135,7 +144,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
 def _kind(outcomes: Sequence[Outcome]) -> str:
     """What `paper_curve` calls this way of pruning.
 
-    Raises UserError for several ways, several networks, or several re-trainings of one seed at a level.
+    Raises UserError for several ways, several networks, or several trainings or re-trainings of one seed at a level.
     """
     pruned = [outcome for outcome in outcomes if outcome.method != UNPRUNED]
     kinds, methods = {_kind_of(outcome) for outcome in pruned}, {family_of(outcome.method) for outcome in pruned}
@@ -146,14 +155,43 @@ def _kind(outcomes: Sequence[Outcome]) -> str:
         raise UserError("Experiments", got, "one network, pruned in one way", "Combine those that belong together.")
     if not kinds:
         raise UserError("Experiments", "no pruned network", "one at least", "Run `prune` to its end first.")
+    _check_seeds(outcomes, pruned)
+    _check_rewinding(pruned)
+    return kinds.pop()
+
+
+_SAME_BUT_SEEDS = "Combine those that differ in nothing but their seeds."
+
+
+def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None:
+    """Raises UserError for several unpruned networks of one seed, or several re-trainings of it at a level."""
+    whole: dict[int, Outcome] = {}
+    for outcome in filter(_is_whole, outcomes):
+        other = whole.setdefault(outcome.seed, outcome)
+        if (other.step, other.top_1_accuracy) != (outcome.step, outcome.top_1_accuracy):
+            found = (f"{one.model_dir} (step {one.step}, {one.top_1_accuracy:.2%})" for one in (other, outcome))
+            got = f"two unpruned networks of seed {outcome.seed}: {' and '.join(found)}"
+            raise UserError("Experiments", got, "one training of each seed", _SAME_BUT_SEEDS)
     for group in _groups(pruned):
         by_seed: dict[int, str] = {}
         for outcome in group:
             if (other := by_seed.setdefault(outcome.seed, outcome.model_dir)) != outcome.model_dir:
                 got = f"two of seed {outcome.seed}: {other} and {outcome.model_dir}"
-                do = "Combine those that differ in nothing but their seeds."
-                raise UserError("Experiments", got, "one re-training of each seed at a level", do)
-    return kinds.pop()
+                raise UserError("Experiments", got, "one re-training of each seed at a level", _SAME_BUT_SEEDS)
+
+
+def _check_rewinding(pruned: Sequence[Outcome]) -> None:
+    """Raises UserError for one re-training that went back to several steps, or with and without its momentum."""
+    found: dict[tuple[str, str], tuple[Any, str]] = {}
+    for outcome in pruned:
+        description = read_description(outcome.model_dir)
+        for name in ("rewind_step", "rewind_optimizer"):
+            if (value := description.get(name)) is None:  # of an earlier version
+                continue
+            other, where = found.setdefault((outcome.retrain, name), (value, outcome.model_dir))
+            if other != value:
+                got = f"{outcome.retrain} with {name} {other} in {where} and {value} in {outcome.model_dir}"
+                raise UserError("Experiments", got, "one way of re-training", _SAME_BUT_SEEDS)
 
 
 def _kind_of(outcome: Outcome) -> str:
@@ -163,11 +201,10 @@ def _kind_of(outcome: Outcome) -> str:
 
 
 def _accuracies(rows: Sequence[Row]) -> Table:
-    unpruned = next(row for row in rows if row.retrain == UNPRUNED)
     cells = [
         (
             *(f"{100 * value:.2f} %" for value in (row.median, row.lowest, row.highest)),
-            "" if row is unpruned else f"{100 * (row.median - unpruned.median):+.2f}",
+            "" if row.retrain == UNPRUNED else f"{100 * (row.median - row.unpruned):+.2f}",
             str(row.seeds),
         )
         for row in rows

@@ -87,10 +87,12 @@ class MetricsWriter:
         until the next evaluation.
         """
         rows = [row for row in read_metrics(self.model_dir) if row["split"] == "eval"]
-        if rows:
-            last = max(rows, key=lambda row: row["step"])
-            self._purge_steps["eval"] = last["step"]
-            self._event_file("eval").write({last["step"]: _numbers(last)}, now=last["time"])
+        if not rows:
+            self._event_file("eval").write({}, now=time.time())  # its beginning says what no longer counts
+            return
+        last = max(rows, key=lambda row: row["step"])
+        self._purge_steps["eval"] = last["step"]
+        self._event_file("eval").write({last["step"]: _numbers(last)}, now=last["time"])
 
     def _event_file(self, split: MetricsSplit) -> EventFile:
         if split not in self._event_files:

@@ -1,6 +1,7 @@
 import importlib.metadata
 import importlib.util
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,9 @@ def test_where_there_is_no_compiler_for_the_system_none_is_advised(monkeypatch: 
     with pytest.raises(UserError, match=r"aarch64.*Linux on x86-64.*Run it there") as raised:
         compiler.compiler_of(find_topology("v5e:2x2"))
     assert "pip install" not in str(raised.value)
+
+
+def test_what_cannot_be_kept_is_found_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    compiler._write(tmp_path / "file" / "plan" / "some.json", compiler.OutOfMemory(5))
+    assert "What was compiled is not kept: " in caplog.text

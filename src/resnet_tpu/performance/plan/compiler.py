@@ -19,7 +19,7 @@ import jax
 from jax.experimental import topologies
 
 from resnet_tpu import storage
-from resnet_tpu.errors import UserError, missing_extra
+from resnet_tpu.errors import UserError, describe, missing_extra
 from resnet_tpu.performance.plan.hlo import parse_module
 from resnet_tpu.performance.plan.memory import Memory, count_memory
 from resnet_tpu.performance.plan.operations import Operation, list_operations
@@ -212,5 +212,8 @@ def _write(path: Path, found: Estimate | OutOfMemory) -> None:
     else:
         rows = [dataclasses.astuple(operation) for operation in found.operations]
         content = {"memory": dataclasses.asdict(found.memory), "operations": rows}
-    storage.make_dir(str(path.parent))
-    storage.write_text(str(path), json.dumps(content))
+    try:
+        storage.make_dir(str(path.parent))
+        storage.write_text(str(path), json.dumps(content))
+    except (OSError, UserError) as error:
+        log.warning("What was compiled is not kept: %s", describe(error))
