@@ -160,22 +160,24 @@ def test_a_figure_is_still_quoted_wherever_it_was(figure: str, pages: Sequence[s
 
 
 def test_the_page_for_trouble_has_messages_as_they_are() -> None:
-    """Every message on the page consists of text from the package or from JAX, except for names and numbers."""
+    """Every message on the page consists of text from the package or from JAX, except for names, paths and numbers."""
     files = [*(ROOT / "src").rglob("*.py"), Path(xla_bridge.__file__)]
-    texts = [
+    trees = [ast.parse(file.read_text()) for file in files]
+    docstrings = {id(node.value) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = {
         text
-        for file in files
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
         for text in re.split(r"%[.\d]*[sdf]", node.value)
-        if len(text) > 3
-    ]
+        if len(text) > 6 and " " in text.strip()
+    }
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     for message in "".join(text for kind, text in BLOCK.findall(page) if kind == "text").splitlines():
         left = message
-        for text in sorted({*texts}, key=len, reverse=True):
+        for text in sorted(texts, key=len, reverse=True):
             left = left.replace(text, "")
-        assert len(left) <= 0.4 * len(message), f"{message}\nUnknown: {left}"
+        assert len(left) <= 0.6 * len(message), f"{message}\nUnknown: {left}"
 
 
 def test_the_source_in_the_docs_gives_batches(tmp_path: Path) -> None:

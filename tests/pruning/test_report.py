@@ -90,10 +90,21 @@ def test_what_does_not_form_one_curve_is_refused(changes: dict[str, Any], messag
 
 
 def test_two_trainings_of_one_seed_are_not_one(tmp_path: Path) -> None:
-    other = dataclasses.replace(OUTCOMES[0], model_dir="runs/other", top_1_accuracy=0.5)
-    message = r"two unpruned networks of seed 0: runs/0 \(step 100, 90.00%\) and runs/other \(step 100, 50.00%\)"
+    other = dataclasses.replace(OUTCOMES[0], model_dir="runs/other", step=30, top_1_accuracy=0.5)
+    message = r"two unpruned networks of seed 0: runs/0 \(step 100, 90.00%\) and runs/other \(step 30, 50.00%\)"
     with pytest.raises(UserError, match=message):
         report_experiment([*OUTCOMES, other], str(tmp_path))
+    with pytest.raises(UserError, match=r"phases.csv: got no unpruned network of seed 0, expected one of each seed"):
+        report_experiment(OUTCOMES[1:], str(tmp_path))
+
+
+def test_a_network_that_other_processors_trained_again_counts_once_and_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("resnet_tpu.pruning.report.config_at", lambda _: Config())
+    again = dataclasses.replace(OUTCOMES[0], model_dir="runs/other", top_1_accuracy=0.9001)
+    report_experiment([*OUTCOMES, again], str(tmp_path))
+    assert "runs/other (step 100, 90.01%). Changes are from the first." in caplog.text
 
 
 @pytest.mark.parametrize("changed", [{"rewind_step": 6}, {"rewind_optimizer": "reset"}])

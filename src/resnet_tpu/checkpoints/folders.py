@@ -104,9 +104,9 @@ def delete_unfinished(folder: str) -> None:
     if hosts.is_first():
         partial = _LEFT_IN_BUCKET if storage.is_remote(folder) else _LEFT
         left = {name for name in storage.list_dir(folder) if partial.fullmatch(name)}
-        whole = set(map(str, steps_in(folder)))
-        for path in (storage.join(folder, name) for name in left - whole):
-            if not is_checkpoint(path):  # such as 012, which a person made
+        for name in left - set(map(str, steps_in(folder))):
+            path = storage.join(folder, name)
+            if not (name.isdecimal() and is_checkpoint(path)):  # such as 012, which a person made
                 storage.remove_dir(path)
     hosts.wait_for_all()
 

@@ -1,6 +1,7 @@
 """Starting a training from the weights of another: what fits is loaded, and all that does not is reported."""
 
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -176,5 +177,5 @@ def _notes(weights: Weights, left_over: Iterable[str], num_classes: int) -> Iter
     if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):
         yield (
             "evaluations of these weights use their moving averages. To start from those, give the file that this "
-            f"writes: resnet-tpu convert {weights.source} averages.safetensors"
+            f"writes: resnet-tpu convert {shlex.quote(weights.source)} averages.safetensors"
         )

@@ -287,6 +287,18 @@ def _read_csv(path: str) -> Found:
     return Found(list(photos.values()), findings, has_splits="split" in columns)
 
 
+def _csv_path(path: str, name: str) -> str:
+    """The path that the CSV file at `path` means by `name`; a URL is taken as it is written."""
+    if storage.is_remote(name):
+        return name
+    full = storage.join(os.path.dirname(path), os.path.expanduser(name))  # noqa: PTH111, PTH120 - as pathlib raises
+    if not storage.is_remote(full):
+        return os.path.normpath(full)
+    protocol, mark, rest = full.rpartition("://")
+    is_walk = not {".", ".."}.isdisjoint(name.split("/"))  # as `find` writes it; else a key may have any slashes
+    return f"{protocol}{mark}{posixpath.normpath(rest)}" if is_walk else full
+
+
 def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: bool) -> Photo:
     if any(more := row.pop(None, ())):  # else a name with a comma would be cut off at the comma
         got = f"{len(row) + len(more)} values, the last {more[-1]!r}"
@@ -299,8 +311,4 @@ def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: b
         raise UserError(f"CSV {path} line {line}", f"path {name!r}", "a path without a zero byte", "Correct it.")
     if has_split and split.lower() not in SPLIT_FOLDERS:
         raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
-    full = os.path.expanduser(name)  # noqa: PTH111 - pathlib raises where there is no home folder
-    full = full if storage.is_remote(full) else storage.join(os.path.dirname(path), full)  # noqa: PTH120
-    protocol, mark, rest = full.rpartition("://")
-    full = f"{protocol}{mark}{posixpath.normpath(rest)}" if storage.is_remote(full) else os.path.normpath(full)
-    return Photo(full, name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)
+    return Photo(_csv_path(path, name), name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)

@@ -125,7 +125,8 @@ class Phase:
         folder = folders.folder_of(self.model_dir)
         if hosts.from_first(lambda: folders.steps_in(folder)):
             return
-        self._warn_of_low_rate()
+        if hosts.is_first():
+            self._warn_of_low_rate()
         arrays, meta = self._start()  # before anything is written, as this may be refused
         if hosts.is_first():
             storage.make_dir(self.model_dir)

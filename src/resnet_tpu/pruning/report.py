@@ -164,14 +164,19 @@ _SAME_BUT_SEEDS = "Combine those that differ in nothing but their seeds."
 
 
 def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None:
-    """Raises UserError for several unpruned networks of one seed, or several re-trainings of it at a level."""
+    """Raises UserError unless each seed has one unpruned network, and one re-training at each level."""
     whole: dict[int, Outcome] = {}
     for outcome in filter(_is_whole, outcomes):
         other = whole.setdefault(outcome.seed, outcome)
-        if (other.step, other.top_1_accuracy) != (outcome.step, outcome.top_1_accuracy):
-            found = (f"{one.model_dir} (step {one.step}, {one.top_1_accuracy:.2%})" for one in (other, outcome))
-            got = f"two unpruned networks of seed {outcome.seed}: {' and '.join(found)}"
+        found = " and ".join(f"{one.model_dir} (step {one.step}, {one.top_1_accuracy:.2%})" for one in (other, outcome))
+        got = f"two unpruned networks of seed {outcome.seed}: {found}"
+        if other.step != outcome.step:
             raise UserError("Experiments", got, "one training of each seed", _SAME_BUT_SEEDS)
+        if other.top_1_accuracy != outcome.top_1_accuracy:  # as when other processors trained it again
+            log.warning("There are %s. Changes are from the first.", got)
+    if lacking := sorted({outcome.seed for outcome in pruned} - {*whole}):
+        do = "Run the same `prune` again to rewrite it."
+        raise UserError(PHASES, f"no unpruned network of seed {lacking[0]}", "one of each seed", do)
     for group in _groups(pruned):
         by_seed: dict[int, str] = {}
         for outcome in group:

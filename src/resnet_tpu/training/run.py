@@ -58,7 +58,9 @@ def keep_as_before(config: Config) -> Config:
     """The options; a run that goes on keeps for ever what its earlier starts kept, whatever this one asks for."""
     model_dir, asked = config.run.model_dir, kept_steps(config.train.lottery_checkpoint_iters)
     own = read_run(model_dir) if folders.steps_of_run(model_dir) else None
-    both = sorted({*asked, *kept_steps(own.values.get("lottery_checkpoint_iters", "") if own else "")})
+    earlier = (own.values.get("lottery_checkpoint_iters") if own else None) or ""
+    before = Config().replace(lottery_checkpoint_iters=earlier).train  # the file may say 100, without quotes
+    both = sorted({*asked, *kept_steps(before.lottery_checkpoint_iters)})
     return config.replace(lottery_checkpoint_iters=",".join(map(str, both))) if len(both) > len(asked) else config
 
 

@@ -70,8 +70,8 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
         values = own.values if own else {}
         kept = {name: value for name, value in values.items() if name in TRAVELLING}
         asked = config.train.resnet_checkpoint
-        start = values.get(_START, asked)
-        if asked not in ("", start):
+        start = values.get(_START, "")
+        if asked not in ("", start) and hosts.is_first():
             do = "To start from it, give another model_dir."
             log.warning("%s %s is not used: %s has checkpoints. %s", _START, asked, model_dir, do)
         config = config.replace(**told_origin(values), **{_START: start})
@@ -148,7 +148,8 @@ def _continue_original(network: Network, config: OptimizerConfig, prefix: str) -
     restored = _read_original(network, config, prefix)
     log.info("Going on from step %d of the original's checkpoint %s", restored["step"], prefix)
     if "ema" in restored and not config.keeps_average:
-        log.warning("Its moving averages are dropped, as moving_average_decay is not set.")
+        if hosts.is_first():
+            log.warning("Its moving averages are dropped, as moving_average_decay is not set.")
         del restored["ema"]
     # copied, because what was read may still be the pages of the file
     arrays = jax.tree.map(jnp.array, restored | {"step": np.int32(restored["step"])})

@@ -65,6 +65,7 @@ def test_pieces_that_were_half_written_when_a_process_was_killed_are_deleted(fil
     (folder,) = tmp_path.iterdir()
     for name, age in ((".1.4711.140", 2 * pieces._LEFT_SECS), (".1.4712.141", 0)):
         (folder / name).touch()
-        os.utime(folder / name, (time.time() - age,) * 2)
+        then = time.time() - age
+        os.utime(folder / name, (then, then))
     open_reader(str(tmp_path), [file])
     assert sorted(path.name for path in folder.iterdir()) == [".1.4712.141", "0"]

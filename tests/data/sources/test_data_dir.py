@@ -146,6 +146,12 @@ def test_records_by_another_name_are_named(tmp_path: Path, name: str) -> None:
             open_source(config(data_dir), "train")
 
 
+def test_records_beside_class_folders_are_no_matter(class_folders: Path, tmp_path: Path) -> None:
+    write(tmp_path / "records" / "train-0", example(1))
+    shutil.copy(tmp_path / "records" / "train-0", class_folders / "events.out.tfevents.1")
+    assert len(open_source(config(class_folders), "train"))
+
+
 @pytest.mark.parametrize(
     ("records", "why"),
     [

@@ -247,6 +247,22 @@ def test_while_it_stops_it_is_not_ready_and_asks_clients_to_leave(
     }  # fmt: skip
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [0.3, 0.6, 0.9])
+def test_stopped_while_it_loads_a_newer_bundle_it_ends_in_order(
+    export_dir: Path, start_server: "StartServer", tmp_path: Path, seconds: float
+) -> None:
+    """XLA compiles for about a second, in which Python cannot end."""
+    folder = tmp_path / "exports"
+    shutil.copytree(export_dir, folder)
+    (first,) = [int(path.name) for path in folder.iterdir()]
+    options = ("--form=stablehlo", "--reload_seconds=0.1", "--drain_seconds=0", "--stop_seconds=0")
+    with start_server(f"flowers={folder}", *options) as server:
+        add_version(folder, first + 1)
+        time.sleep(seconds)
+        assert server.stop() == 0
+
+
 def open_when_read(fifo: Path) -> int:
     """The end for writing, once somebody waits at the other one."""
     for _ in range(1200):

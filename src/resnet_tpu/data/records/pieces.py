@@ -240,10 +240,11 @@ def _kept_bytes(folder: Path, file: RecordFile) -> int:
     with contextlib.suppress(FileNotFoundError):
         sizes = 0
         for entry in os.scandir(folder / name):
-            state = entry.stat()
-            if not entry.name.startswith("."):
-                sizes += state.st_size
-            elif time.time() - state.st_mtime > _LEFT_SECS:  # by a process that was killed
-                Path(entry.path).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # renamed by who wrote it, or another user's
+                state = entry.stat()
+                if not entry.name.startswith("."):
+                    sizes += state.st_size
+                elif time.time() - state.st_mtime > _LEFT_SECS:  # by a process that was killed
+                    Path(entry.path).unlink()
         return sizes
     return 0

@@ -60,7 +60,8 @@ def open_source(data: DataConfig, split: Split) -> Source:
         do = "Write them with `resnet-tpu prepare`."
         raise UserError(f"data_dir {data.data_dir}", got, "TFRecords named train-*, validation-* or test-*", do)
     if first is None or not (is_remote or _holds_records(data.data_dir, names, shards)):
-        _check_names(data.data_dir, names)
+        if not _has_folders(data.data_dir, names):
+            _check_names(data.data_dir, names)
         return FolderSource(data, split)
     check_shards(data.data_dir, split, names)
     kind = DistantRecordSource if is_remote else RecordSource
@@ -80,8 +81,11 @@ def _holds_records(data_dir: str, names: Sequence[str], shards: Mapping[Split, l
     """Whether a local folder with files named as TFRecords are has any: beside class folders they may be lists."""
     paths = [storage.join(data_dir, name) for found in shards.values() for name in found]
     files = [path for path in paths if not storage.is_dir(path)]
-    has_folders = any(name[0] not in "._" and storage.is_dir(storage.join(data_dir, name)) for name in names)
-    return any(map(begins_with_record, files)) if has_folders else bool(files)
+    return any(map(begins_with_record, files)) if _has_folders(data_dir, names) else bool(files)
+
+
+def _has_folders(data_dir: str, names: Sequence[str]) -> bool:
+    return any(name[0] not in "._" and storage.is_dir(storage.join(data_dir, name)) for name in names)
 
 
 def _check_names(data_dir: str, names: Sequence[str]) -> None:

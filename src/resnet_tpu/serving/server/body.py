@@ -103,7 +103,7 @@ class _InMemory(MultiPartParser):
 
 async def _stream(request: Request, max_bytes: int, share: Share) -> AsyncGenerator[bytes, None]:
     """The body in pieces. Raises Refusal (413, 415, 503)."""
-    if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+    if (encoding := request.headers.get("content-encoding", "").lower()) not in ("", "identity"):
         raise Refusal(415, f"Content-Encoding: got {encoding!r:.100}, expected none.")
     try:
         announced = int(request.headers.get("content-length", "0"))

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 300.0
 """How long a bundle that did not work is left alone: its files may be fine, and the way to them was not."""
 
+RELOAD = "reload"
+"""The name of the thread that looks for newer bundles."""
+
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
@@ -163,7 +166,8 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
 def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
     """In the block, looks for newer bundles every `reload_seconds`; never when these are 0.
 
-    A thread of its own does it, which the end of the program does not wait for: storage may not answer for minutes.
+    A thread of its own, RELOAD, does it, for which the end of the block does not wait: storage may not answer for
+    minutes.
     """
     is_over, seconds = threading.Event(), loader.options.reload_seconds
 
@@ -173,7 +177,7 @@ def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
                 model.reload(loader)
 
     if seconds:
-        threading.Thread(target=look, name="reload", daemon=True).start()
+        threading.Thread(target=look, name=RELOAD, daemon=True).start()
     try:
         yield
     finally:

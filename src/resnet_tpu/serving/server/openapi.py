@@ -24,7 +24,7 @@ _REFUSALS = {
     404: "No such model or version.",
     408: "The body took too long to arrive.",
     413: "A body or an image that is too large.",
-    415: "No multipart/form-data in UTF-8.",
+    415: "No multipart/form-data in UTF-8, or a compressed body.",
     500: "The model gave no finite probabilities, or the server failed.",
     503: "Too much to do, or about to stop: try again after Retry-After seconds.",
     504: "It took too long.",
@@ -108,7 +108,7 @@ def predict_route() -> dict[str, Any]:
     return {
         "responses": {
             200: {"description": "The predictions.", **_json(answer)},
-            **refusals(400, 404, 408, 413, 500, 503, 504),
+            **refusals(400, 404, 408, 413, 415, 500, 503, 504),
         },
         "openapi_extra": {"requestBody": {"required": True, **_json(request)}},
     }
