@@ -1,8 +1,10 @@
 """The models of a server: bundles by name, loaded and warm, and the newer ones that take their place."""
 
+import atexit
 import contextlib
 import functools
 import logging
+import os
 import re
 import threading
 import time
@@ -28,9 +30,6 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 300.0
 """How long a bundle that did not work is left alone: its files may be fine, and the way to them was not."""
-
-RELOAD = "reload"
-"""The name of the thread that looks for newer bundles."""
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 
@@ -166,8 +165,7 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
 def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
     """In the block, looks for newer bundles every `reload_seconds`; never when these are 0.
 
-    A thread of its own, RELOAD, does it, for which the end of the block does not wait: storage may not answer for
-    minutes.
+    A thread of its own does it, which the end of the program does not wait for: storage may not answer for minutes.
     """
     is_over, seconds = threading.Event(), loader.options.reload_seconds
 
@@ -176,9 +174,17 @@ def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
             for model in models:
                 model.reload(loader)
 
+    thread = threading.Thread(target=look, name="reload", daemon=True)
     if seconds:
-        threading.Thread(target=look, name=RELOAD, daemon=True).start()
+        thread.start()
     try:
         yield
     finally:
         is_over.set()
+        atexit.register(_end_despite, thread)
+
+
+def _end_despite(thread: threading.Thread) -> None:
+    """Ends the program where the thread still runs: if XLA compiles in it, Python itself cannot."""
+    if thread.is_alive():
+        os._exit(0)

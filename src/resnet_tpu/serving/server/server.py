@@ -4,11 +4,9 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
@@ -23,7 +21,7 @@ from resnet_tpu.serving.server.app import make_app
 from resnet_tpu.serving.server.connection import MAX_HEAD, bounded_protocol
 from resnet_tpu.serving.server.gate import State
 from resnet_tpu.serving.server.metrics import Metrics
-from resnet_tpu.serving.server.models import RELOAD, Loader, load_models
+from resnet_tpu.serving.server.models import Loader, load_models
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.system import machine, signals
 
@@ -54,8 +52,6 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
         _Server(make_app(models, loader, state), listener, options, metrics, state, next(iter(models))).run([listener])
         decoders.shutdown(wait=False, cancel_futures=True)
     log.info("Stopped.")
-    if any(thread.name == RELOAD for thread in threading.enumerate()):  # while XLA compiles in it, Python cannot end
-        os._exit(0)
 
 
 def _allow_connections(count: int) -> None:
