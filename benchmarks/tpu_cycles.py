@@ -28,7 +28,6 @@ def run() -> None:
     )
     parser.add_argument("slices", nargs="*", metavar="SLICE", help=f"Default: {' '.join(SLICES)}.")
     parser.add_argument("--images", type=int, default=128, help="Images per device. Default: %(default)s.")
-    parser.add_argument("--kernels", choices=("auto", "block"), default="auto", help="As of train. Default: auto.")
     parser.add_argument("--same_options", action="store_true", help="Compile flax's example with our compiler options.")
     parser.add_argument("--quick", action="store_true", help="One slice, 8 images per device.")
     parser.add_argument("--output", type=Path, help="JSON file for the figures. Default: in benchmarks/results.")
@@ -39,7 +38,7 @@ def run() -> None:
 
     images = 8 if options.quick else options.images
     rows = [
-        estimate(name, images, options.kernels, options.same_options)
+        estimate(name, images, options.same_options)
         for name in options.slices or (SLICES[:1] if options.quick else SLICES)
     ]
     lines = [
@@ -56,7 +55,6 @@ def run() -> None:
             "label": "compiler estimate",
             "libtpu": libtpu_version(),
             "images_per_device": images,
-            "kernels": options.kernels,
             "same_options": options.same_options,
             "rows": rows,
         },
@@ -64,7 +62,7 @@ def run() -> None:
     )
 
 
-def estimate(name: str, images: int, kernels: str, same_options: bool) -> dict[str, object]:
+def estimate(name: str, images: int, same_options: bool) -> dict[str, object]:
     """One row of the table."""
     from benchmarks import flax_step
     from resnet_tpu.options.config import Config
@@ -79,7 +77,6 @@ def estimate(name: str, images: int, kernels: str, same_options: bool) -> dict[s
     config = Config().replace(
         resnet_depth=50,
         precision="bfloat16",
-        kernels=kernels,
         num_train_images=1281167,
         num_label_classes=flax_step.NUM_CLASSES,
         train_batch_size=images * topology.devices,

@@ -37,7 +37,6 @@ def devices(platform: str, count: int = 1) -> Mesh:
         (devices("tpu"), {"precision": "float32"}, "plain"),  # as the original computes it, to the last bits
         (devices("gpu"), {}, "plain"),
         (CPUS, {"precision": "float32"}, "plain"),
-        (devices("tpu", 4), {"kernels": "block"}, "block"),
         (devices("gpu"), {"kernels": "fused"}, "fused"),
         (devices("gpu", 8), {"kernels": "gpu"}, "gpu"),
         (CPU, {"kernels": "plain"}, "plain"),
@@ -55,7 +54,7 @@ def test_the_devices_choose_and_a_name_is_an_order(mesh: Mesh, options: dict[str
         (
             devices("gpu"),
             "cpu",
-            r"^kernels: got cpu, expected one of auto, plain, gpu, fused, block here\. Kernels cpu are for a CPU, ",
+            r"^kernels: got cpu, expected one of auto, plain, gpu, fused here\. Kernels cpu are for a CPU, ",
         ),
         (devices("tpu"), "gpu", r"Kernels gpu are for a GPU, and this is a tpu\."),
         (CPUS, "cpu", r"^kernels: got cpu, expected .* Kernels cpu are for one device, and there are 2\."),

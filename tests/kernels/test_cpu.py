@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from resnet_tpu.kernels import cpu, native
-from resnet_tpu.kernels.cpu import CPU
-from resnet_tpu.kernels.deferred import Deferred, Norm
+from resnet_tpu.kernels.cpu import CPU, Deferred
 from resnet_tpu.kernels.native.build import build, locate_headers
+from resnet_tpu.kernels.norm import Norm
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.models.kernel_table import PLAIN, Kernels

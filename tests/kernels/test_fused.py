@@ -1,4 +1,4 @@
-"""Batch norms fused with neighbouring layers, or into whole blocks, compared with the plain layers."""
+"""Batch norms fused with neighbouring layers, compared with the plain ones."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
@@ -9,15 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.kernels import block as whole_block
 from resnet_tpu.kernels import fused
-from resnet_tpu.kernels.block import block_kernels
 from resnet_tpu.kernels.fused import FUSED
 from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm
 from resnet_tpu.models.network import Network
-from resnet_tpu.models.resnet import residual_block
 from resnet_tpu.options.config import ModelConfig
 from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
@@ -26,44 +23,22 @@ from tests.models.nets import TRAINING, Part, architecture, random
 
 OPTIONS = sound_options_for(jax.devices("cpu")[0])
 FEATURES = 24
-BLOCKS = {"block": (32, 1, 2), "first block": (8, 1, 1), "halving block": (8, 2, 1)}
-"""(input channels, group, block number within it)."""
-KINDS = ["expanding", "strided", "stem", *BLOCKS]
-LONG_KINDS = ("first block", "halving block")
-
-
-@pytest.fixture(autouse=True)
-def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets three images fill a row of vector memory."""
-    monkeypatch.setattr(whole_block, "_LANES", 3)
+KINDS = ["expanding", "stem"]
 
 
 def make(kind: str, *, groups: int, dtype: Any = jnp.float32) -> Part:
-    """A 1x1 convolution that adds channels, one with stride 2, a 7x7 stem, or a block; scales have both signs."""
+    """A 1x1 convolution that adds channels, one with stride 2, or a 7x7 stem; scales have both signs."""
     calls: dict[str, Callable[[Any, jax.Array], jax.Array]] = {
         "expanding": lambda net, x: net.conv_norm("conv", x, FEATURES, 1),
         "strided": lambda net, x: net.conv_norm("conv", x, FEATURES, 1, 2),
         "stem": lambda net, x: net.conv_norm("conv", x, FEATURES, 7, 2, relu=True, pool="same"),
     }
     settings = architecture(batch_norm_groups=groups, bn_momentum=0.8)
-    if kind in BLOCKS:
-        _, group, number = BLOCKS[kind]
-        part = Part(
-            lambda net, x: residual_block(net, x, group, number), settings, images(kind), dtype=dtype, scope="b"
-        )
-        norms = [layer["norm"] for layer in part.params["b"].values()]
-    else:
-        part = Part(calls[kind], settings, images(kind), dtype=dtype)
-        norms = [part.params["conv"]["norm"]]
-    for norm in norms:
-        norm["scale"], norm["bias"] = (random(*norm["scale"].shape, seed=seed) for seed in (1, 2))
-    if kind not in BLOCKS:
-        norms[0]["scale"][3] = 0
+    part = Part(calls[kind], settings, images(kind), dtype=dtype)
+    norm = part.params["conv"]["norm"]
+    norm["scale"], norm["bias"] = (random(FEATURES, seed=seed) for seed in (1, 2))
+    norm["scale"][3] = 0
     return part
-
-
-def kernels_for(kind: str) -> Kernels:
-    return block_kernels(1) if kind in BLOCKS else FUSED
 
 
 def run(part: Part, xs: Iterable[jax.Array], kernels: Kernels) -> Any:
@@ -78,7 +53,7 @@ def run(part: Part, xs: Iterable[jax.Array], kernels: Kernels) -> Any:
 
 
 def images(kind: str, dtype: Any = jnp.float32, *, seed: int = 4) -> jax.Array:
-    x = random(6, 12, 12, 3 if kind == "stem" else BLOCKS.get(kind, (8,))[0], seed=seed)
+    x = random(6, 12, 12, 3 if kind == "stem" else 8, seed=seed)
     return jnp.asarray(x if kind == "stem" else np.maximum(x, 0), dtype)  # as after a ReLU, with a non-zero mean
 
 
@@ -103,7 +78,7 @@ def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> Non
     part = make(kind, groups=groups, dtype=jnp.float64)
     part.params, part.batch_stats = jax.tree.map(np.float64, (part.params, part.batch_stats))
     x = np.float64(images(kind))
-    plain, other = (run(part, [jnp.asarray(x)], kernels) for kernels in (PLAIN, kernels_for(kind)))
+    plain, other = (run(part, [jnp.asarray(x)], kernels) for kernels in (PLAIN, FUSED))
     assert other[0][0].dtype == jnp.float64
     for expected, actual in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):
         assert actual.shape == expected.shape
@@ -120,14 +95,12 @@ def root_mean_squares(actual: Any, expected: Any) -> list[float]:
     return jax.tree.leaves(jax.tree.map(of, actual, expected))
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind in LONG_KINDS else []) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_in_bfloat16_they_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
     xs = [images(kind, jnp.bfloat16, seed=seed) for seed in range(32)]
     exact = run(make(kind, groups=2), [x.astype(jnp.float32) for x in xs], PLAIN)
     half = make(kind, groups=2, dtype=jnp.bfloat16)
-    plain, other = (run(half, xs, kernels) for kernels in (PLAIN, kernels_for(kind)))
+    plain, other = (run(half, xs, kernels) for kernels in (PLAIN, FUSED))
     assert other[0][0].dtype == jnp.bfloat16
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(other[0][2]))
     # the median, because a ReLU may let through by chance what the other's stops; that batch would dominate a mean
@@ -159,9 +132,6 @@ def test_a_kernel_says_what_it_does_not_do() -> None:
     assert fused.conv_norm(x, widening, **of, relu=True, pool=None) is None
     assert fused.conv_norm(x, narrowing, **of, relu=False, pool=None) is None
     assert fused.conv_norm(x, widening, stride=2, num_groups=1, relu=False, pool=None) is None
-    assert whole_block.block(x, [widening] * 2, None, **of, num_devices=1) is None  # not a bottleneck block
-    assert whole_block.block(x, [widening] * 3, None, **of, num_devices=4) is None  # too few images on each device
-    assert whole_block.block(x, [widening._replace(frozen=frozen)] * 3, None, **of, num_devices=1) is None
 
 
 def gradients_of(network: Network) -> Callable[..., Any]:
@@ -177,20 +147,13 @@ def gradients_of(network: Network) -> Callable[..., Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("kernels", "options"),
-    [
-        (block_kernels(1), {}),
-        (FUSED, {}),
-        (FUSED, {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}),
-    ],
-    ids=["block", "fused", "fused, ResNet-D with SE"],
+    "options",
+    [{}, {"use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25}],
+    ids=["ResNet", "ResNet-D with SE"],
 )
-def test_a_whole_network_gives_the_same(
-    kernels: Kernels, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_network_gives_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # each kind of block, and some that follow another of their kind
     monkeypatch.setitem(ARCHITECTURES, 50, dataclasses.replace(ARCHITECTURES[50], blocks_per_group=(2, 2, 1, 1)))
-    monkeypatch.setattr(whole_block, "_LANES", 2)
     model = ModelConfig(resnet_depth=50, resnet_width=4, stem="imagenet", precision="float32", **options)
     plain_network = create_network(model, num_classes=5, image_size=64, batch_norm_groups=2)
     params, batch_stats = plain_network.init(0)
@@ -199,7 +162,7 @@ def test_a_whole_network_gives_the_same(
     x = random(4, 64, 64, 3)
     nearly = [np.nextafter(x, random(*x.shape, seed=seed)) for seed in range(1, 9)]
     found = []
-    for network, inputs in ((plain_network, [x, *nearly]), (plain_network.with_kernels(kernels), [x])):
+    for network, inputs in ((plain_network, [x, *nearly]), (plain_network.with_kernels(FUSED), [x])):
         gradients = gradients_of(network)
         found += [jax.tree.leaves(gradients(params, batch_stats, jnp.asarray(images))) for images in inputs]
     plain, *noisy, other = found
@@ -209,13 +172,11 @@ def test_a_whole_network_gives_the_same(
     assert np.median(differences) < 3 * np.median(noise) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "kind", ["halving block", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("stem", "first block"))]
-)
+@pytest.mark.parametrize("kind", ["expanding", pytest.param("stem", marks=pytest.mark.long)])
 def test_on_three_devices_they_are_those_on_one(kind: str) -> None:
     part, x = make(kind, groups=3), images(kind)
     everywhere = jax.device_put(x, distributed.split_batch(distributed.mesh_of(jax.devices()[:3])))
-    one, three = run(part, [x, everywhere], kernels_for(kind))
+    one, three = run(part, [x, everywhere], FUSED)
     assert len(three[0].sharding.device_set) == 3
     for expected, actual in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
         assert distance(actual, expected) < 3e-6

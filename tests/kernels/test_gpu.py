@@ -21,7 +21,7 @@ __all__ = ["in_float64"]
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize(("kind", "groups"), [("expanding", 3), ("strided", 3), ("stem", 3), ("halving block", 1)])
+@pytest.mark.parametrize(("kind", "groups"), [("expanding", 3), ("expanding", 1), ("strided", 3), ("stem", 3)])
 def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> None:
     part = make(kind, groups=groups, dtype=jnp.float64)
     part.params, part.batch_stats = jax.tree.map(np.float64, (part.params, part.batch_stats))

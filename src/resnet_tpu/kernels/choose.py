@@ -1,27 +1,18 @@
 """Chooses the kernels that a training uses."""
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels import native
-from resnet_tpu.kernels.block import block_kernels
 from resnet_tpu.kernels.cpu import CPU
 from resnet_tpu.kernels.fused import FUSED
 from resnet_tpu.kernels.gpu import GPU
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.options.config import ModelConfig
 
-KERNELS: dict[str, Callable[[Mesh], Kernels]] = {
-    "plain": lambda _: PLAIN,
-    "cpu": lambda _: CPU,
-    "gpu": lambda _: GPU,
-    "fused": lambda _: FUSED,
-    "block": lambda mesh: block_kernels(mesh.devices.size),
-}
-"""Kernels by name, for the devices of a mesh."""
+KERNELS: dict[str, Kernels] = {"plain": PLAIN, "cpu": CPU, "gpu": GPU, "fused": FUSED}
+"""Kernels by name."""
 
 
 def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
@@ -34,7 +25,7 @@ def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
         able = [other for other in KERNELS if not why_not(other, model.precision, mesh)]
         expected = f"one of auto, {', '.join(able)} here"
         raise UserError("kernels", name, expected, f"{why[0].upper()}{why[1:]}. Change the value.")
-    return KERNELS[name](mesh)
+    return KERNELS[name]
 
 
 def why_not(name: str, precision: str, mesh: Mesh) -> str:

@@ -8,20 +8,36 @@ computed the same way. So each convolution's result is written once and read twi
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from resnet_tpu.kernels import native
-from resnet_tpu.kernels.deferred import Activations, Deferred, Norm, stored
+from resnet_tpu.kernels.norm import Norm
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import PoolPadding
 from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.models.layers import ConvNorm, Statistics
 
 _NORMED, _MEASURED, _FORKED, _NEEDS_INPUT = 1, 2, 4, 8  # as in native/conv.c
+
+
+class Deferred(NamedTuple):
+    """relu(norm(x)), x [n, h, w, c], which the layer that reads it has yet to compute."""
+
+    x: jax.Array
+    norm: Norm
+
+
+Activations = jax.Array | Deferred
+"""What one convolution hands to the next."""
+
+
+def stored(x: Activations) -> jax.Array:
+    """The array in memory: the activations, or what they are computed from."""
+    return x.x if isinstance(x, Deferred) else x
 
 
 def conv_norm(

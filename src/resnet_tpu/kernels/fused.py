@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from resnet_tpu.kernels.deferred import Norm, add_gradients, materialize, moments, moments_vjp
+from resnet_tpu.kernels.norm import Norm, add_gradients, materialize, moments, moments_vjp
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import EPSILON, PoolPadding
 from resnet_tpu.models.kernel_table import Kernels

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from resnet_tpu.kernels import fused
-from resnet_tpu.kernels.deferred import Norm, add_gradients, moments, moments_vjp
 from resnet_tpu.kernels.fused import Expansion, Normed, inner
+from resnet_tpu.kernels.norm import Norm, add_gradients, moments, moments_vjp
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import PoolPadding
 from resnet_tpu.models.kernel_table import Kernels

@@ -191,13 +191,12 @@ class ModelConfig:
     precision: Literal["bfloat16", "float32"] = option(
         "bfloat16", "Type of activations and of the arithmetic of convolutions. Parameters are always float32."
     )
-    kernels: Literal["auto", "plain", "cpu", "gpu", "fused", "block"] = option(
+    kernels: Literal["auto", "plain", "cpu", "gpu", "fused"] = option(
         "auto",
         "How training computes the layers. plain: one by one, by XLA. cpu: with the library in C. gpu: with fewer "
-        "passes over the memory; no GPU has run it. fused: each norm together with the layer beside it. block: whole "
-        "blocks, from depth 50; no TPU has run it, and libtpu before 0.0.46 would gather the batch on each device. "
-        "auto: what `resnet-tpu tune` found to be fastest; without that, cpu on a CPU that has it, fused on TPUs in "
-        "bfloat16, else plain.",
+        "passes over the memory; no GPU has run it. fused: each norm together with the layer beside it. auto: what "
+        "`resnet-tpu tune` found to be fastest; without that, cpu on a CPU that has it, fused on TPUs in bfloat16, "
+        "else plain.",
     )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",

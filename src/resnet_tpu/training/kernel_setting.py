@@ -29,8 +29,6 @@ def candidates(config: Config, mesh: Mesh) -> list[KernelSetting]:
     """All settings that such devices may have, the plain one first."""
     device = mesh.devices.flat[0]
     names = [name for name in KERNELS if not why_not(name, config.model.precision, mesh)]
-    if not on_accelerator(mesh):  # block is fused, but for the sizes of an accelerator's batches
-        names = [name for name in names if name != "block"]
     has_options = compiler_options_for(device) != sound_options_for(device)
     return [KernelSetting(name, tuned) for name in names for tuned in ((False, True) if has_options else (True,))]
 
@@ -42,8 +40,8 @@ def on_accelerator(mesh: Mesh) -> bool:
 
 def step_of(setting: KernelSetting, network: Network, config: Config, mesh: Mesh) -> TrainStep:
     """The training step of a run whose options are resolved, with the kernels and compiler options of `setting`."""
-    kernels = KERNELS[setting.kernels](mesh)
-    return train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=setting.tuned_compiler)
+    kernels, tuned = KERNELS[setting.kernels], setting.tuned_compiler
+    return train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=tuned)
 
 
 def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:

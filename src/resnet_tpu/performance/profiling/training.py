@@ -74,7 +74,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     mesh = distributed.make_mesh(run.run.num_cores)
     trace = read_trace(path := find_trace(folder))
     setting = resolve_kernels(run, mesh, None)
-    kernels, tuned = KERNELS[setting.kernels](mesh), setting.tuned_compiler
+    kernels, tuned = KERNELS[setting.kernels], setting.tuned_compiler
     labels = labels_of(lower_train_step(run, mesh, kernels=kernels, tuned_compiler=tuned).compile().as_text() or "")
     write_labels(folder, labels, (event.name for lanes in trace.devices.values() for lane in lanes for event in lane))
     summary = summarise(trace, labels)

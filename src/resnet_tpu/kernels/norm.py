@@ -1,4 +1,4 @@
-"""Deferred batch norm: the result of a convolution as it is, together with the norm that is yet to be applied.
+"""A batch norm as the factors that it applies, and the gradients of what it normalises.
 
 Images are NHWC. Each of `num_groups` equal slices of the batch has its own statistics, float32 [num_groups, channels].
 """
@@ -47,22 +47,6 @@ class Norm(NamedTuple):
 
     def _to_float32(self, x: jax.Array) -> jax.Array:
         return to_float32(x, self.mean.shape[0])
-
-
-class Deferred(NamedTuple):
-    """relu(norm(x)), x [n, h, w, c], which the layer that reads it has yet to compute."""
-
-    x: jax.Array
-    norm: Norm
-
-
-Activations = jax.Array | Deferred
-"""What one convolution hands to the next."""
-
-
-def stored(x: Activations) -> jax.Array:
-    """The array in memory: the activations, or what they are computed from."""
-    return x.x if isinstance(x, Deferred) else x
 
 
 @jax.custom_vjp
