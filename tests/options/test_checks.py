@@ -8,8 +8,32 @@ import pytest
 
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check, without_effect
 from resnet_tpu.options.config import Config
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ({"warmup_steps": 500}, ["warmup_steps 500 has no effect: the schedule step has a warm-up of its own."]),
+        (
+            {"warmup_steps": "1epochs", "enable_lars": True, "poly_rate": 3},
+            ["warmup_steps 1epochs has no effect: the schedule lars has a warm-up of its own."],
+        ),
+        (
+            {"learning_rate_epochs": 90, "learning_rate_schedule": "cosine", "warmup_steps": 5},
+            ["learning_rate_epochs "],
+        ),
+        ({"learning_rate_epochs": 90, "learning_rate_boundaries": "4,21"}, ["learning_rate_epochs has no effect but"]),
+        ({"poly_rate": 3}, ["poly_rate 3 has no effect without enable_lars."]),
+        ({"dropblock_keep_prob": 0.9}, ["dropblock_keep_prob 0.9 has no effect without dropblock_groups."]),
+        ({"dropblock_keep_prob": 0.9, "dropblock_groups": "4", "learning_rate_epochs": 90}, []),
+    ],
+)
+def test_what_has_no_effect_is_said(options: dict[str, Any], lines: list[str]) -> None:
+    found = list(without_effect(Config().replace(**options)))
+    assert len(found) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))
 
 
 @pytest.mark.parametrize(

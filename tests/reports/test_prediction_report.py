@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import io
 import json
 import pickle
@@ -69,13 +70,13 @@ def test_fewer_classes_than_asked_for(predictions: Predictions):
 
 
 def test_table_shows_names_as_they_are(predictions: Predictions):
-    text = _text(predictions_table(predictions))
+    text = _text(predictions_table(predictions, k=3))
     for i in range(10):
         (line,) = (line for line in text.splitlines() if f"photos/[x]/{i}.jpg" in line)
         assert (predictions.true_name(i) or " ? ") in line
         assert NAMES[predictions.predicted[i]] in line
     unlabelled = dataclasses.replace(predictions, labels=None)
-    assert "true class" not in _text(predictions_table(unlabelled))
+    assert "true class" not in _text(predictions_table(unlabelled, k=3))
     assert accuracy_text(unlabelled) == ""
     assert "labelled images: top-1" in accuracy_text(predictions)
 
@@ -99,11 +100,11 @@ def test_report_folder(predictions: Predictions, tmp_path: Path):
         Image.new("RGB", (40 + i, 30), (4 * i, 255 - 4 * i, 128)).save(encoded, "JPEG")
         return encoded.getvalue()
 
-    paths = write_report(str(tmp_path / "report"), predictions, image=image)
+    paths = write_report(str(tmp_path / "report"), predictions, image=image, honour_exif=True, k=5)
     written = ["predictions.csv", "predictions.json", "classes.csv", "confusion_matrix.png", "mistakes.png"]
     assert paths == [str(tmp_path / "report" / name) for name in written]
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(written)
-    assert (tmp_path / "report" / "predictions.csv").read_text() == predictions_csv(predictions)
+    assert (tmp_path / "report" / "predictions.csv").read_text() == predictions_csv(predictions, k=5)
     for name in written[-2:]:
         with Image.open(tmp_path / "report" / name) as picture:
             assert min(picture.size) > 400
@@ -123,13 +124,16 @@ def test_pickle_of_the_pruning_fork(predictions: Predictions, tmp_path: Path):
 
 def test_report_without_labels_has_no_figures(predictions: Predictions, tmp_path: Path):
     (tmp_path / "mine.txt").touch()
+    write = functools.partial(
+        write_report, str(tmp_path), image=lambda _: np.zeros((9, 9, 3), np.uint8), honour_exif=False, k=5
+    )
     unlabelled = dataclasses.replace(predictions, labels=None)
     for name in ("classes.csv", "confusion_matrix.png", "mistakes.png"):
         (tmp_path / name).touch()
         for _ in range(2):
-            paths = write_report(str(tmp_path), unlabelled)
+            paths = write(unlabelled)
             assert [Path(path).name for path in paths] == ["predictions.csv", "predictions.json"]
         (tmp_path / name).unlink()  # it was somebody's, not of an earlier report
-    write_report(str(tmp_path), predictions, image=lambda _: np.zeros((9, 9, 3), np.uint8))
-    write_report(str(tmp_path), unlabelled)
+    write(predictions)
+    write(unlabelled)
     assert {path.name for path in tmp_path.iterdir()} == {"predictions.csv", "predictions.json", "mine.txt"}

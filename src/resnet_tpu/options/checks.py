@@ -1,6 +1,7 @@
 """Checks for options that are valid one by one but not together, made before any work begins."""
 
 import math
+from collections.abc import Iterator
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import CIFAR_DEPTHS
@@ -21,6 +22,20 @@ def check(config: Config) -> None:
     _check_optimizer(config.optimizer)
     _check_average(config)
     _check_accumulation(config.optimizer.gradient_accumulation_steps, config.train.train_batch_size)
+
+
+def without_effect(config: Config) -> Iterator[str]:
+    """For each option that was given and that the others leave without effect, a line that says so, for the log."""
+    optimizer, model = config.optimizer, config.model
+    schedule = "lars" if optimizer.enable_lars else optimizer.learning_rate_schedule
+    if optimizer.warmup_steps is not None and schedule not in ("cosine", "constant"):
+        yield f"warmup_steps {optimizer.warmup_steps} has no effect: the schedule {schedule} has a warm-up of its own."
+    if optimizer.learning_rate_epochs is not None and (schedule != "step" or optimizer.learning_rate_boundaries):
+        yield "learning_rate_epochs has no effect but in the schedule step without learning_rate_boundaries."
+    if optimizer.poly_rate and not optimizer.enable_lars:
+        yield f"poly_rate {optimizer.poly_rate:g} has no effect without enable_lars."
+    if model.dropblock_keep_prob is not None and not model.dropblock_groups:
+        yield f"dropblock_keep_prob {model.dropblock_keep_prob:g} has no effect without dropblock_groups."
 
 
 def _check_images(data: DataConfig) -> None:

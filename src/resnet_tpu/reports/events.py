@@ -29,20 +29,8 @@ _types: Any = types_pb2
 _FILE_NUMBER = itertools.count()
 _DATED = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
 
-# How a TensorProto holds numbers: the type of its bytes, and the field for numbers written out one by one.
-_TENSOR_FORMS = {
-    _types.DT_FLOAT: ("<f4", "float_val"),
-    _types.DT_DOUBLE: ("<f8", "double_val"),
-    _types.DT_HALF: ("<f2", "half_val"),
-    _types.DT_BFLOAT16: ("<u2", "half_val"),
-    _types.DT_INT8: ("i1", "int_val"),
-    _types.DT_UINT8: ("u1", "int_val"),
-    _types.DT_INT16: ("<i2", "int_val"),
-    _types.DT_UINT16: ("<u2", "int_val"),
-    _types.DT_INT32: ("<i4", "int_val"),
-    _types.DT_INT64: ("<i8", "int64_val"),
-    _types.DT_BOOL: ("?", "bool_val"),
-}
+# How a TensorProto holds a number: the type of its bytes, and the field for numbers written out one by one.
+_TENSOR_FORMS = {_types.DT_FLOAT: ("<f4", "float_val"), _types.DT_DOUBLE: ("<f8", "double_val")}
 
 
 class Scalar(NamedTuple):
@@ -195,15 +183,7 @@ def _tensor_number(tensor: Any) -> float | None:
     if tensor.dtype not in _TENSOR_FORMS:
         return None
     form, field = _TENSOR_FORMS[tensor.dtype]
-    if tensor.tensor_content:  # of one number: only its bytes are looked at
-        content = tensor.tensor_content[: np.dtype(form).itemsize]
-        array = np.frombuffer(content.ljust(np.dtype(form).itemsize, b"\0"), form)
-    elif field == "half_val":  # 16-bit floats are stored as their bits
-        array = np.array(tensor.half_val[:1]).astype("<u2").view(form)
-    else:
-        array = np.array(getattr(tensor, field)[:1])
-    if array.size == 0:  # a zero is left out of the message
-        return 0.0
-    if tensor.dtype == _types.DT_BFLOAT16:  # the upper half of a float32
-        array = (array.astype("<u4") << 16).view("<f4")
-    return float(array[0])
+    size = np.dtype(form).itemsize
+    if content := tensor.tensor_content[:size]:  # of one number: only its bytes are looked at
+        return float(np.frombuffer(content.ljust(size, b"\0"), form)[0])
+    return next(iter(getattr(tensor, field)), 0.0)  # a zero is left out of the message

@@ -74,4 +74,4 @@ def read_history(model_dir: GivenPath, split: MetricsSplit | None = None) -> His
     model_dir = expand_home(str(model_dir))
     if not storage.is_dir(model_dir):
         raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
-    return History([row for row in read_metrics(model_dir) if split in (None, row["split"])])
+    return History(read_metrics(model_dir, split))

@@ -86,7 +86,7 @@ class MetricsWriter:
         TensorBoard's fast reader drops later points of a tag only when one for an earlier step follows, and none would
         until the next evaluation.
         """
-        rows = [row for row in read_metrics(self.model_dir) if row["split"] == "eval"]
+        rows = read_metrics(self.model_dir, "eval")
         if not rows:
             self._event_file("eval").write({}, now=time.time())  # its beginning says what no longer counts
             return
@@ -106,19 +106,20 @@ def metrics_path(model_dir: str) -> str:
     return storage.join(model_dir, "metrics.jsonl")
 
 
-def read_metrics(model_dir: str) -> list[dict[str, Any]]:
+def read_metrics(model_dir: str, split: MetricsSplit | None = None) -> list[dict[str, Any]]:
     """The rows of `metrics.jsonl`: `step`, `split`, `time` in unix seconds, and the numbers by name, null as nan.
 
+    split: only its rows; the others, of which there may be a thousand times as many, are then not even parsed.
     Of rows for the same split and step the last one counts. A half-written last line is left out, and so is an
     evaluation whose loss was not finite, as it measured nothing; a run that has measured nothing yet gives no rows.
     Raises UserError, naming the line, for any other line that is not such a row.
     """
     path = metrics_path(model_dir)
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for _, row in _parse(_read(path), path):
+    for _, row in _parse(_read(path), path, split):
         key = (row["split"], row["step"])
         rows.pop(key, None)
-        if row["split"] == "eval" and row.get("loss", 0) is None:
+        if split not in (None, row["split"]) or (row["split"] == "eval" and row.get("loss", 0) is None):
             continue
         rows[key] = {name: math.nan if value is None else value for name, value in row.items()}
     return list(rows.values())
@@ -126,7 +127,7 @@ def read_metrics(model_dir: str) -> list[dict[str, Any]]:
 
 def evaluation_at(model_dir: str, step: int) -> dict[str, float]:
     """The finite numbers by name that an evaluation at a step measured; none where there was no such evaluation."""
-    rows = [row for row in read_metrics(model_dir) if row["split"] == "eval" and row["step"] == step]
+    rows = [row for row in read_metrics(model_dir, "eval") if row["step"] == step]
     values = _numbers(rows[-1]) if rows else {}
     return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
 
@@ -150,10 +151,12 @@ def _line(step: int, split: str, numbers: Mapping[str, float], now: float) -> st
     return json.dumps({"step": int(step), "split": split, **finite, "time": round(now, 3)}) + "\n"
 
 
-def _parse(text: str, path: str) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Each line with its row; a last line without a line end counts only if it is a complete row."""
+def _parse(text: str, path: str, split: MetricsSplit | None = None) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Each line that may be of `split` with its row; a last line without a line end only if it is a complete row."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
+        if split is not None and f'"{split}"' not in line:
+            continue
         try:
             row = checked_json.parse(line)
         except ValueError:

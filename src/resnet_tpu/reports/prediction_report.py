@@ -27,7 +27,7 @@ _LABELLED = b'{\n  "accuracy": {'
 """How `predictions_json` begins where labels are known."""
 
 
-def predictions_table(predictions: Predictions, *, k: int = 3) -> Table:
+def predictions_table(predictions: Predictions, *, k: int) -> Table:
     """The `k` most probable classes of each image for a terminal; wrong ones are marked."""
     table = Table(title="Predictions")
     table.add_column("image", overflow="fold")
@@ -46,14 +46,14 @@ def predictions_table(predictions: Predictions, *, k: int = 3) -> Table:
     return table
 
 
-def prediction_text(predictions: Predictions, *, k: int = 5) -> str:
+def prediction_text(predictions: Predictions, *, k: int) -> str:
     """The `k` most probable classes of the first image, one on a line with its probability."""
     ranked = _rank(predictions, k)[0]
     width = max(len(name) for name, _ in ranked)
     return "".join(f"{name:<{width}}  {probability:6.1%}\n" for name, probability in ranked)
 
 
-def predictions_csv(predictions: Predictions, *, k: int = 5) -> str:
+def predictions_csv(predictions: Predictions, *, k: int) -> str:
     """One line per image: `name`, `label`, `correct` (true, false, empty when unknown), then class and probability."""
     header = ["name", "label", "correct"]
     for rank in range(1, min(k, len(predictions.class_names)) + 1):
@@ -66,7 +66,7 @@ def predictions_csv(predictions: Predictions, *, k: int = 5) -> str:
     return to_csv(header, rows)
 
 
-def predictions_json(predictions: Predictions, *, k: int = 5) -> str:
+def predictions_json(predictions: Predictions, *, k: int) -> str:
     """A JSON object with `accuracy` (`top_1`, `top_5`, `num_images`; null without labels) and `images`.
 
     Each image: `name`, `label` (null when unknown) and `predictions`, the `k` most probable as `class`, `probability`.
@@ -140,14 +140,14 @@ def write_report(
     folder: str,
     predictions: Predictions,
     *,
-    image: Callable[[int], bytes | np.ndarray] | None = None,
-    honour_exif: bool = False,
-    k: int = 5,
+    image: Callable[[int], bytes | np.ndarray],
+    honour_exif: bool,
+    k: int,
 ) -> list[str]:
     """Writes the report into `folder`, made where it does not exist. Returns the paths of its files.
 
-    Always `predictions.csv` and `predictions.json`; with labels also `classes.csv` and `confusion_matrix.png`; and
-    `mistakes.png` when `image` gives image i as uint8 [h, w, 3] or encoded, turned by its EXIF if `honour_exif`.
+    Always `predictions.csv` and `predictions.json`; with labels also `classes.csv`, `confusion_matrix.png` and
+    `mistakes.png`. image: gives image i as uint8 [h, w, 3] or encoded, to be turned by its EXIF if `honour_exif`.
     """
     from resnet_tpu.reports import pictures, style  # matplotlib takes a while to load
 
@@ -160,13 +160,10 @@ def write_report(
         texts["classes.csv"] = class_csv(predictions)
         matrix = confusion_matrix(predictions)
         figures["confusion_matrix.png"] = pictures.draw_confusion(matrix, predictions.class_names)
-        if image is not None:
-            mistakes = worst_mistakes(predictions)
-            images = [image(mistake.image) for mistake in mistakes]
-            num_wrong = int(matrix.sum() - np.trace(matrix))
-            figures["mistakes.png"] = pictures.draw_mistakes(
-                mistakes, images, num_wrong=num_wrong, honour_exif=honour_exif
-            )
+        mistakes = worst_mistakes(predictions)
+        images = [image(mistake.image) for mistake in mistakes]
+        num_wrong = int(matrix.sum() - np.trace(matrix))
+        figures["mistakes.png"] = pictures.draw_mistakes(mistakes, images, num_wrong=num_wrong, honour_exif=honour_exif)
     storage.make_dir(folder)
     if _has_report_with_labels(folder):  # on other images
         for name in _WITH_LABELS - texts.keys() - figures.keys():

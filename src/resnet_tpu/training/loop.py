@@ -29,7 +29,7 @@ from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check, without_effect
 from resnet_tpu.options.config import Config, check_config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
@@ -169,7 +169,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
 
 def _read_scores(model_dir: str) -> dict[int, float]:
     """The accuracies of the evaluations of a run by step, as process 0 reads them."""
-    rows = hosts.from_first(lambda: [row for row in read_metrics(model_dir) if row["split"] == "eval"])
+    rows = hosts.from_first(lambda: read_metrics(model_dir, "eval"))
     return {row["step"]: row[BEST_METRIC] for row in rows}
 
 
@@ -226,6 +226,8 @@ class Trainer:
         if self._is_save_due():  # step 0: the only checkpoint that can be missing here
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
         log.info("%s", describe_run(self.config, self.mesh, self.step, total))
+        for line in without_effect(self.config):
+            log.warning("%s", line)
         progress = stack.enter_context(TrainingProgress(self.step, total))
         profiler = stack.enter_context(
             Profiler(
