@@ -70,7 +70,7 @@ def three_kinds(tmp_path_factory: pytest.TempPathFactory) -> ThreeKinds:
 
 @pytest.fixture
 def write_bundle(tmp_path: Path) -> WriteBundle:
-    """write_bundle(arrays, name="model.ckpt-7", num_shards=1, snappy=False, dtypes=None) -> the bundle's prefix.
+    """write_bundle(arrays, name="model.ckpt-7", num_shards=1, dtypes=None) -> the bundle's prefix.
 
     Array i of `arrays` goes to shard i modulo `num_shards`. `dtypes` maps names to false type numbers to record.
     """
@@ -80,7 +80,6 @@ def write_bundle(tmp_path: Path) -> WriteBundle:
         *,
         name: str = "model.ckpt-7",
         num_shards: int = 1,
-        snappy: bool = False,
         dtypes: Mapping[str, int] | None = None,
     ) -> str:
         prefix = tmp_path / name
@@ -95,7 +94,7 @@ def write_bundle(tmp_path: Path) -> WriteBundle:
             shards[shard] += data
         for shard, data in enumerate(shards):
             Path(f"{prefix}.data-{shard:05d}-of-{num_shards:05d}").write_bytes(data)
-        Path(f"{prefix}.index").write_bytes(_table(dict(sorted(entries.items())), snappy))
+        Path(f"{prefix}.index").write_bytes(_table(dict(sorted(entries.items()))))
         return str(prefix)
 
     return write
@@ -117,15 +116,14 @@ def _masked_crc(data: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32)
 
 
-def _table(pairs: Mapping[bytes, bytes], snappy: bool, entries_per_block: int = 5) -> bytes:
+def _table(pairs: Mapping[bytes, bytes], entries_per_block: int = 5) -> bytes:
     out, handles = b"", {}
 
     def add(entries: Mapping[bytes, bytes]) -> bytes:
         nonlocal out
-        data = _compress(_block(entries)) if snappy else _block(entries)
-        handle = _varint(len(out)) + _varint(len(data))
-        kind = b"\x01" if snappy else b"\x00"
-        out += data + kind + _masked_crc(data + kind)
+        data = _block(entries) + b"\0"
+        handle = _varint(len(out)) + _varint(len(data) - 1)
+        out += data + _masked_crc(data)
         return handle
 
     keys = list(pairs)
@@ -149,17 +147,3 @@ def _block(entries: Mapping[bytes, bytes], restart_interval: int = 3) -> bytes:
         last = key
     restarts = restarts or [0]
     return out + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-
-
-def _compress(data: bytes) -> bytes:
-    """Snappy with literals of one byte and copies of eight."""
-    out, position = _varint(len(data)), 0
-    while position < len(data):
-        found = data.rfind(data[position : position + 8], 0, position + 7) if position + 8 <= len(data) else -1
-        if found >= 0:
-            out += bytes([7 << 2 | 2]) + struct.pack("<H", position - found)
-            position += 8
-        else:
-            out += b"\x00" + data[position : position + 1]
-            position += 1
-    return out

@@ -42,19 +42,15 @@ def _assert_same(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.nda
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])
-@pytest.mark.parametrize("snappy", [False, True], ids=["plain", "snappy"])
-def test_reads_every_type_from_any_layout(write_bundle: WriteBundle, num_shards: int, snappy: bool) -> None:
+def test_reads_every_type_from_any_layout(write_bundle: WriteBundle, num_shards: int) -> None:
     arrays = _arrays()
-    _assert_same(read_bundle(write_bundle(arrays, num_shards=num_shards, snappy=snappy)), arrays)
+    _assert_same(read_bundle(write_bundle(arrays, num_shards=num_shards)), arrays)
 
 
-@pytest.mark.parametrize("snappy", [False, True], ids=["plain", "snappy"])
 @pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
-def test_a_damaged_byte_anywhere_is_an_error_or_makes_no_difference(
-    write_bundle: WriteBundle, suffix: str, snappy: bool
-) -> None:
+def test_a_damaged_byte_anywhere_is_an_error_or_makes_no_difference(write_bundle: WriteBundle, suffix: str) -> None:
     arrays = {"conv2d/kernel": np.arange(6, dtype=np.float32), "conv2d_1/kernel": np.ones(2, np.float32)}
-    prefix = write_bundle(arrays, snappy=snappy)
+    prefix = write_bundle(arrays)
     file = Path(prefix + suffix)
     whole = file.read_bytes()
     unnoticed = []
@@ -73,7 +69,7 @@ def test_a_damaged_byte_anywhere_is_an_error_or_makes_no_difference(
         assert unnoticed == []
     else:
         assert metadata == list(range(metadata[0], metadata[-1] + 1))
-        assert len(metadata) == (22 if snappy else 13)
+        assert len(metadata) == 13
         assert max(unnoticed) < len(whole) - 8
 
 

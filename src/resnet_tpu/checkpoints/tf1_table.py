@@ -10,7 +10,7 @@ from resnet_tpu.data.records.tfrecord import masked_crc
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_BYTES = 48
-_PLAIN, _SNAPPY = 0, 1
+_PLAIN = 0  # how TensorFlow stores every block since its version 1.2; until then Snappy compressed them
 _MAX_KEY_BYTES = 64 << 20  # of all keys; those of the largest network take less than a hundredth
 
 
@@ -49,11 +49,9 @@ def _read_block(data: bytes, offset: int, size: int) -> bytes:
     (crc,) = struct.unpack_from("<I", data, end + 1)
     if masked_crc(data[offset : end + 1]) != crc:
         raise ValueError(f"a wrong checksum of the block at byte {offset}")
-    compression = data[end]
-    if compression not in (_PLAIN, _SNAPPY):
-        raise ValueError(f"compression {compression}")
-    block = data[offset:end]
-    return decompress_snappy(block) if compression == _SNAPPY else block
+    if data[end] != _PLAIN:
+        raise ValueError(f"compression {data[end]}")
+    return data[offset:end]
 
 
 def _read_entries(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -96,41 +94,6 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
     raise ValueError("an unterminated number")
-
-
-def decompress_snappy(data: bytes) -> bytes:
-    """What Snappy (raw format, without framing) compressed to `data`. Raises ValueError when it is damaged.
-
-    Source: format_description.txt of github.com/google/snappy.
-    """
-    length, position = _read_varint(data, 0)
-    out = bytearray()
-    while position < len(data):
-        tag = data[position]
-        position += 1
-        if tag & 3 == 0:
-            size = tag >> 2
-            if size >= 60:  # the size follows in 1 to 4 bytes
-                width = size - 59
-                size = int.from_bytes(data[position : position + width], "little")
-                position += width
-            out += data[position : position + size + 1]
-            position += size + 1
-            continue
-        if tag & 3 == 1:
-            width, size, high = 1, 4 + (tag >> 2 & 7), tag >> 5 << 8
-        else:
-            width, size, high = (2 if tag & 3 == 2 else 4), 1 + (tag >> 2), 0
-        distance = high | int.from_bytes(data[position : position + width], "little")
-        position += width
-        if not 0 < distance <= len(out) <= length:
-            raise ValueError("compressed data with an invalid back-reference")
-        start = len(out) - distance
-        copied = out[start : start + size]
-        out += (copied * (size // len(copied) + 1))[:size]  # a copy may reach into what it is writing
-    if len(out) != length:
-        raise ValueError(f"compressed data of {len(out)} bytes instead of {length}")
-    return bytes(out)
 
 
 def make_table(pairs: Mapping[bytes, bytes]) -> bytes:

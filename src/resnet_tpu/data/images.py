@@ -29,7 +29,6 @@ Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 
 _CONVERTED_QUALITY = 100  # as the original does for images that it cannot store as they are
 _CHANGED_QUALITY = 95  # for photos turned, made smaller or recompressed: at 100 they would grow
-_LONGEST_COMMENT = 65_533  # bytes of a JPEG's comment; a GIF's may be longer
 _LONGEST_SIDE = 65_500  # px, of libjpeg
 _SMALL_PX = 128  # below this side, halved colour resolution would be visible
 
@@ -186,8 +185,7 @@ def _encode(
         quality = _CHANGED_QUALITY
     if size != image.size:
         image = image.resize(size, Image.Resampling.LANCZOS)
-    if len(image.info.get("comment", b"")) > _LONGEST_COMMENT:
-        del image.info["comment"]
+    image.info.pop("comment", None)  # one that is longer than JPEG's may be would keep Pillow writing for ever
     file = io.BytesIO()
     subsampling = limits.subsampling or ("4:4:4" if min(size) < _SMALL_PX else "4:2:0")
     image.save(file, "JPEG", quality=limits.quality or quality, subsampling=subsampling)

@@ -78,7 +78,8 @@ def test_nothing_is_unpacked_elsewhere(served: tuple[Path, str], tmp_path: Path)
     link = tarfile.TarInfo("flower_photos/a/evil.jpg")
     link.type, link.linkname = tarfile.SYMTYPE, "/evil/passwords"
     sha256 = pack(folder / "f.tgz", {**FILES, **evil}, link)
-    fetch_flower_photos(url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1}, console=QUIET)
+    with pytest.raises(UserError, match="outside the destination"):
+        fetch_flower_photos(url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1}, console=QUIET)
     assert not list(tmp_path.rglob("evil*"))
 
 
