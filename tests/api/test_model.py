@@ -82,7 +82,9 @@ def test_one_prediction_whatever_the_image_comes_in(photos: Path, run: tuple[rt.
     assert (model.predict(mapped).names, model.predict(mapped[0]).names) == (["image 0", "image 1"], ["image 0"])
     grey = np.asarray(Image.open(path).convert("L"))
     np.testing.assert_array_equal(model.logits(grey), model.logits(np.stack([grey] * 3, -1)))
-    np.testing.assert_array_equal(model.logits(np.array([str(path)], object)), model.logits(path))
+    for paths in ([str(path)], [[str(path)]], str(path)):
+        for kind in (object, str):
+            np.testing.assert_array_equal(model.logits(np.array(paths, kind)), model.logits(path))
     whole = model.predict(photos)
     assert len(whole) == 40 and whole.labels is not None and set(whole.labels) == {0, 1}
 

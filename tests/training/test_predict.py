@@ -32,7 +32,7 @@ def asked(trained_dir: Path) -> Config:
 
 
 def test_the_test_split_is_predicted_right_and_reported(asked: Config, trained_dir: Path) -> None:
-    predictions = predict(asked)
+    predictions = predict(asked, None)  # as without an argument: a split of the data
     score = accuracy(predictions)
     assert score is not None
     assert (score.num_images, score.top_1) == (9, 1.0)  # int(0.8 * 30) + int(0.1 * 30) of 30 leave 3 of each class

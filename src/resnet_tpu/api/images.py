@@ -79,7 +79,7 @@ class ImageSource:
 
 def _each(images: Images) -> Iterable[Any]:
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # paths, as pandas gives them
-        return images.tolist()
+        return images.ravel().tolist()
     if isinstance(images, str | os.PathLike | Image.Image | np.ndarray | _FileBytes):
         return [images]
     if isinstance(images, Iterable):

@@ -46,7 +46,7 @@ Format = Literal["table", "csv", "json"]
 
 def predict(
     config: Config,
-    images: GivenPath | Sequence[GivenPath] = (),
+    images: GivenPath | Sequence[GivenPath] | None = None,
     *,
     split: Split = "test",
     output_format: Format = "table",
@@ -65,8 +65,8 @@ def predict(
         raise UserError("output_format", repr(output_format), f"one of {', '.join(known)}", "Change the value.")
     top_k = _TOP_K.convert(top_k)
     config = config.replace(model_dir=run_at(config.run.model_dir))
-    images = [images] if isinstance(images, str | os.PathLike) else images
-    images, output_dir = [expand_home(path) for path in images], expand_home(output_dir)
+    named = [images] if isinstance(images, str | os.PathLike) else () if images is None else images
+    images, output_dir = [expand_home(path) for path in named], expand_home(output_dir)
     for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
         storage.check_writable(folder)
     with hosts.connected(config.run):

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -306,6 +306,10 @@ def test_the_page_names_every_key_of_the_model_card(exported: Bundle) -> None:
 def test_a_form_that_is_not_there_is_named(exported: Bundle) -> None:
     with pytest.raises(UserError, match=r"Form: got int8, expected one that .* has: stablehlo, onnx\. .*,int8\."):
         load_classifier(exported, "int8")
+    with pytest.raises(UserError, match=r"Form: got tflite, expected one that .* has: .* Choose another\.$"):
+        load_classifier(exported, cast("Any", "tflite"))
+    with pytest.raises(UserError, match=r"^output: got 'scores', expected one of logits, probabilities\."):
+        load_classifier(exported, output=cast("Any", "scores"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="tensorflow is installed")

@@ -363,6 +363,21 @@ def test_a_bundle_that_is_named_with_a_slash_is_not_read_again(
     assert not loader.mock_calls  # nothing loaded, nothing refused
 
 
+def test_where_the_newest_bundle_is_deleted_the_one_before_it_serves(
+    export_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = open_bundle(str(export_dir))
+    deleted = dataclasses.replace(older, path=f"{older.path}9", version=older.version + 1)
+    model, loader, before = Model("m", str(export_dir), Version(deleted, "onnx", Mock(), 1)), Mock(), Mock()
+    before.bundle = older
+    loader.load.return_value = before
+    for _ in range(2):
+        model.reload(loader)
+    assert model.current is before
+    assert loader.load.call_count == 1
+    assert caplog.messages == [f"Serving m version {older.version} from {older.path}"]
+
+
 def test_each_time_that_a_folder_is_gone_is_told_once(
     export_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

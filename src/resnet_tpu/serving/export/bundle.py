@@ -275,9 +275,12 @@ def load_classifier(
     for `savedmodel`, which TensorFlow Serving runs.
     """
     check_kind("bundle", bundle, Bundle, "Open it first: open_bundle(PATH).")
+    if output not in OUTPUTS:
+        raise UserError("output", repr(output), f"one of {', '.join(OUTPUTS)}", "Change the value.")
     form = form or default_form(bundle)
     if form not in bundle.forms:
-        do = f"Choose another, or export again with --forms={','.join([*bundle.forms, form])}."
+        again = f", or export again with --forms={','.join([*bundle.forms, form])}" if form in FORMS else ""
+        do = f"Choose another{again}."
         raise UserError("Form", form, f"one that {bundle.path} has: {', '.join(bundle.forms)}", do)
     if form == "stablehlo":
         from resnet_tpu.serving.export.stablehlo import load_stablehlo

@@ -70,7 +70,7 @@ class Model:
         return {**bundle.description, **own, "class_names": bundle.class_names, "image_size": bundle.image_size}
 
     def reload(self, loader: "Loader") -> None:
-        """Switches to a newer bundle if there is one that works.
+        """Switches to the newest bundle if that is another one, and works: an older one where the newest was deleted.
 
         One that does not is logged once and changes nothing; it is tried again by and by, or at once when its files
         change. Requests that are under way are answered by the version that took them.
@@ -88,10 +88,9 @@ class Model:
             if found == self._refused and time.monotonic() < self._retry_at:
                 return
             bundle = bundles.open_bundle(path)
-            if bundle.version > self.current.bundle.version:
-                self.current = loader.load(self.name, bundle)
-                loader.metrics.reloads.labels(self.name, "loaded").inc()
-                log.info("Serving %s version %d from %s", self.name, bundle.version, path)
+            self.current = loader.load(self.name, bundle)
+            loader.metrics.reloads.labels(self.name, "loaded").inc()
+            log.info("Serving %s version %d from %s", self.name, bundle.version, path)
         except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one serves on)
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             if found != self._refused:

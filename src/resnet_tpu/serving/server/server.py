@@ -155,14 +155,8 @@ class _Server(uvicorn.Server):
         await super().main_loop()
         self._state.is_ready = False
         log.info("Stopping: answering what is under way")
-        await self._drain()
-
-    async def _drain(self) -> None:
-        """Waits for drain_seconds even while nobody is connected, as those who ask whether it is ready come and go."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._options.drain_seconds
-        while loop.time() < end and not self._is_hurried:
-            await asyncio.sleep(0.02)
+        # even while nobody is connected: those who ask whether it is ready come and go
+        await self._wait(self._options.drain_seconds, lambda: False)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts no more connections, and answers the requests on existing ones."""
@@ -172,10 +166,10 @@ class _Server(uvicorn.Server):
             server.close()
         for connection in late:
             await loop.connect_accepted_socket(self._make_protocol, connection)
-        await self._wait_for_clients(min(_LATE_SECONDS, self._options.stop_seconds))
+        await self._wait(min(_LATE_SECONDS, self._options.stop_seconds), self._is_left)
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        await self._wait_for_clients(self._options.stop_seconds)
+        await self._wait(self._options.stop_seconds, self._is_left)
         await self._leave_clients()
         await super().shutdown(sockets)
 
@@ -189,14 +183,16 @@ class _Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
-    async def _wait_for_clients(self, seconds: float) -> None:
-        """Waits until all clients have left, but no longer than `seconds`, nor beyond a second Ctrl-C."""
+    async def _wait(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Waits until it is over, but no longer than `seconds`, nor beyond a second Ctrl-C."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while (self.server_state.connections or self.server_state.tasks) and loop.time() < end:
-            if self._is_hurried:
-                return
+        while not is_over() and loop.time() < end and not self._is_hurried:
             await asyncio.sleep(0.02)
+
+    def _is_left(self) -> bool:
+        """Whether all clients have gone."""
+        return not (self.server_state.connections or self.server_state.tasks)
 
     def _make_protocol(self) -> asyncio.Protocol:
         make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
