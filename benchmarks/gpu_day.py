@@ -83,7 +83,7 @@ def parts(options: argparse.Namespace, done: Mapping[str, Any]) -> Iterator[Part
         case = f"{sizes.step}:{batch}:{kernels}"
         yield Part(f"batch {batch}", 120, *measured(f"batch_{batch}", *step, case, "--peers=none"))
     profile = [*ours("profile", "train", "--format=json", f"--model_dir={options.folder / 'profile'}"), *network]
-    profile += [f"--train_batch_size={sizes.batch}", f"--kernels={kernels}", f"--steps={2 if options.quick else 20}"]
+    profile += [f"--train_batch_size={sizes.batch}", f"--kernels={kernels}", f"--steps={5 if options.quick else 20}"]
     yield Part("profile", 180, [profile], top_operations)
     photos = [options.photos] if options.photos else []
     bench_input = [*ours("bench", "input", *photos), *quick, "--peers=none", "--variants"]

@@ -27,11 +27,6 @@ def make_parser(name: str, text: str | None, *, rounds: int) -> argparse.Argumen
         "--quick", action="store_true", help="One tiny round: shows that the script works; the figures mean nothing."
     )
     parser.add_argument(
-        "--keep_heap", action="store_true",
-        help="Run all programs with GLIBC_TUNABLES that keep freed memory and use huge pages. Both gain: a training "
-        "step on a CPU otherwise spends much of its time on page faults.",
-    )  # fmt: skip
-    parser.add_argument(
         "--output", type=Path,
         help="JSON file for the figures. Default: benchmarks/results/<date>-<name>.json, and none with --quick.",
     )  # fmt: skip
@@ -45,8 +40,7 @@ def worker(module: str, *arguments: object) -> list[str]:
 
 def alternate(contenders: Sequence[Contender], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """Runs `compare.alternate` with the given options; contenders can import this folder's modules."""
-    environment = within_reach() | (compare.KEEP_HEAP if options.keep_heap else {})
-    return compare.alternate(contenders, rounds=options.rounds, environment=environment)
+    return compare.alternate(contenders, rounds=options.rounds, environment=within_reach())
 
 
 def within_reach() -> dict[str, str]:

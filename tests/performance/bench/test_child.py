@@ -25,6 +25,11 @@ def test_a_failure_is_named_with_its_output() -> None:
             child.run("a", python(f"print({output})"))
 
 
+def test_output_that_is_not_utf8_costs_no_figures() -> None:
+    code = "import os, sys; os.write(2, b'caf\\xe9.png'); print('{\"a\": 1}')"
+    assert child.run("a", python(code)) == {"a": 1}
+
+
 def test_what_a_program_started_ends_with_it() -> None:
     code = "import json, subprocess as s; print(json.dumps({'pid': s.Popen(['sleep', '600'], stdout=s.DEVNULL).pid}))"
     pid = child.run("a", python(code))["pid"]

@@ -122,6 +122,7 @@ def test_one_photo_is_no_folder_to_measure_with(photos: Path) -> None:
 
 
 def test_records_hold_the_photos_in_turn_shrunk_as_prepare_does(photos: Path, tmp_path: Path) -> None:
+    (photos / "train-station").mkdir(exist_ok=True)  # a class
     whole = [photo() for photo in find_jpegs(str(photos))]
     assert len(whole) == 5
     write_records([lambda photo=photo: photo for photo in whole], tmp_path / "all", 13)

@@ -10,9 +10,8 @@ from resnet_tpu import cli
 from resnet_tpu.cli.bench import bench_step
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import step
-from resnet_tpu.performance.bench.compare import KEEP_HEAP
 from resnet_tpu.performance.bench.step import CASES, check_devices, measure, run_alone
-from resnet_tpu.performance.bench.step_programs import OURS, PROGRAMS, Case
+from resnet_tpu.performance.bench.step_programs import KEEP_HEAP, OURS, PROGRAMS, Case
 
 
 def test_cases_are_read_and_written() -> None:
@@ -37,7 +36,7 @@ def test_what_is_no_case_is_refused(text: str) -> None:
 def test_only_a_peer_that_asks_for_it_gets_settings_of_the_heap() -> None:
     case, lengths = Case.parse("18:64:4"), ["1", "1", "0"]
     (name,) = (name for name, program in PROGRAMS.items() if program.keeps_memory)
-    assert run_alone(name, case, "float32", lengths)[:2] == ["env", f"GLIBC_TUNABLES={KEEP_HEAP['GLIBC_TUNABLES']}"]
+    assert run_alone(name, case, "float32", lengths)[:2] == ["env", KEEP_HEAP]
     assert "env" not in run_alone(OURS, case, "float32", lengths)
 
 

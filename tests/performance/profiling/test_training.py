@@ -20,7 +20,7 @@ from resnet_tpu.performance.profiling.trace import find_trace, read_trace
 from resnet_tpu.system.machine import has_tpu
 from resnet_tpu.training.kernel_setting import KernelSetting
 
-STEPS = 4
+STEPS = 5
 SMALL = (
     "--image_size=32", "--num_label_classes=4", "--resnet_depth=20", "--resnet_width=4", "--train_batch_size=8",
     "--num_cores=1", "--precision=float32", f"--steps={STEPS}",
@@ -101,7 +101,7 @@ def test_a_run_that_is_there_gives_its_options_and_is_not_touched(
     run = [f"--data_dir={records}", f"--model_dir={tmp_path}", "--mode=train", "--train_steps=2"]
     assert cli.main(["train", *options, *run]) == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert cli.main(["profile", "train", f"--model_dir={tmp_path}", "--steps=2", "--format=json"]) == 0
+    assert cli.main(["profile", "train", f"--model_dir={tmp_path}", "--steps=5", "--format=json"]) == 0
     throughput = json.loads(capsys.readouterr().out)["throughput"]
     assert throughput["images_per_sec"] > 0
     assert throughput["device"] == "1 x cpu"

@@ -44,7 +44,7 @@ def run_to_end(
 ) -> Ended:
     """Runs a command for at most `seconds`, in a session of its own, of which no process survives."""
     # files, not pipes: a pipe ends only when the last process that inherited it does
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+    with _text_file() as output, _text_file() as errors:
         process = subprocess.Popen(  # noqa: S603  # the caller's own command
             command,
             stdin=subprocess.DEVNULL,
@@ -65,6 +65,11 @@ def run_to_end(
                 os.killpg(process.pid, signal.SIGKILL)  # workers that it left behind, or all of it after Ctrl-C
             process.wait()
         return Ended(code, _read(output), _read(errors))
+
+
+def _text_file() -> IO[str]:
+    """A temporary file for what a command writes, which need not be valid UTF-8."""
+    return tempfile.TemporaryFile("w+", errors="replace")
 
 
 def _read(file: IO[str]) -> list[str]:

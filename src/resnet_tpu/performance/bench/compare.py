@@ -19,12 +19,6 @@ from resnet_tpu.performance.bench import child
 
 log = logging.getLogger(__name__)
 
-KEEP_HEAP = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
-    "glibc.malloc.mmap_threshold=17179869184:glibc.malloc.trim_threshold=17179869184"
-}
-"""Settings of the C library (Linux, glibc >= 2.35) that ask for huge pages and never give memory back."""
-
 Outputs = Mapping[str, Sequence[Mapping[str, Any]]]
 """What each contender printed in each round, by its name."""
 
@@ -79,7 +73,7 @@ def asked_peers(asked: str, peers: Mapping[str, Peer]) -> list[str]:
     asked: names with commas, `none`, or nothing for all. Raises UserError for an unknown one, and for one asked for by
     name that is not installed.
     """
-    names = [] if asked == "none" else asked.split(",") if asked else list(peers)
+    names = [] if asked == "none" else list(dict.fromkeys(asked.split(",") if asked else peers))
     for name in names:
         if name not in peers:
             do = f"Name those to run.{nearest(name, peers)}"

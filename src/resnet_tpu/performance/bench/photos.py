@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def find_jpegs(where: str) -> Sequence[Jpeg]:
     """
     if not storage.is_dir(where):
         raise UserError("Photos to measure with", where, "an existing folder", "Check the path.")
-    if any(name.startswith("train-") for name in storage.list_dir(where)):
+    if any(re.match(r"train-\d", name) for name in storage.list_dir(where)):
         source = open_source(DataConfig(data_dir=where), "train")
         return [lambda i=i: bytes(source[i].encoded) for i in range(len(source))]
     paths = [Path(folder, name) for folder, _, names in os.walk(where) for name in names]

@@ -1,15 +1,12 @@
 """Runs `resnet-tpu serve` as a process of its own: waits until it is ready, and stops it."""
 
 import contextlib
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +14,9 @@ from pathlib import Path
 from resnet_tpu.errors import UserError
 from resnet_tpu.system.cpu_time import cpu_secs_of_process
 
-_URL = re.compile(r"^Serving at (http://\S+)$", re.MULTILINE)
+_READY = re.compile(r"(http://\S+)/v1/models/([\w.-]+):classify$", re.MULTILINE)  # what its log tells people to open
 _START_SECONDS = 120
+_STOP_SECONDS = 60
 _POLL_SECONDS = 0.05
 
 
@@ -29,20 +27,10 @@ class Server:
     url: str  # http://host:port
     model: str  # the first one that it serves
     process: subprocess.Popen[bytes]
-    log: Path
 
     def cpu_secs(self) -> float:
         """CPU seconds of the process so far."""
         return cpu_secs_of_process(self.process.pid)
-
-    def stop(self, seconds: float = 60) -> int:
-        """Asks it to stop, waits for the end, and returns its exit code; it is killed after `seconds`."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
 
 
 @contextlib.contextmanager
@@ -57,12 +45,12 @@ def running(bundles: Sequence[str]) -> Iterator[Server]:
         with log.open("wb") as stderr:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)  # noqa: S603
         try:
-            server = _wait_for(process, log)
-            yield server
-            if process.poll() is None:
-                server.stop()
+            yield _wait_for(process, log)
         finally:
-            if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
@@ -70,9 +58,8 @@ def running(bundles: Sequence[str]) -> Iterator[Server]:
 def _wait_for(process: subprocess.Popen[bytes], log: Path) -> Server:
     end = time.monotonic() + _START_SECONDS
     while time.monotonic() < end and process.poll() is None:
-        if found := _URL.search(log.read_text()):
-            with urllib.request.urlopen(f"{found[1]}/v1/models", timeout=_START_SECONDS) as answer:  # noqa: S310
-                return Server(found[1], json.load(answer)["models"][0]["name"], process, log)
+        if found := _READY.search(log.read_text(errors="replace")):
+            return Server(found[1], found[2], process)
         time.sleep(_POLL_SECONDS)
-    lines = log.read_text().splitlines()[-30:]
+    lines = log.read_text(errors="replace").splitlines()[-30:]
     raise UserError("resnet-tpu serve", os.linesep.join(["no start", *lines, ""]), "a running server", "Run it alone.")

@@ -19,6 +19,7 @@ from resnet_tpu.performance.bench.compare import Contender, Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import MeasureOptions
 from resnet_tpu.performance.bench.step_programs import (
+    KEEP_HEAP,
     OURS,
     PROGRAMS,
     Case,
@@ -112,9 +113,8 @@ def check_devices(devices: Mapping[str, str]) -> None:
 
 def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> list[str]:
     """The command that measures one of PROGRAMS in a process of its own. lengths: warm-up, steps, seconds."""
-    kept = [f"{key}={value}" for key, value in compare.KEEP_HEAP.items()] if PROGRAMS[name].keeps_memory else []
     command = [sys.executable, "-m", "resnet_tpu.performance.bench.step", name, str(case), precision, *lengths]
-    return ["env", *kept, *command] if kept else command
+    return ["env", KEEP_HEAP, *command] if PROGRAMS[name].keeps_memory else command
 
 
 def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: float) -> dict[str, Any]:

@@ -170,6 +170,12 @@ class Program(Peer):
     """The only kind of device that it is meant for; empty: any."""
 
 
+KEEP_HEAP = (
+    "GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
+    "glibc.malloc.mmap_threshold=17179869184:glibc.malloc.trim_threshold=17179869184"
+)
+"""Makes the C library (Linux, glibc >= 2.35) ask for huge pages and never give memory back."""
+
 OURS = "ours"
 PROGRAMS = {
     OURS: Program("resnet-tpu", make=make_ours),
