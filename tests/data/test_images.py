@@ -10,7 +10,7 @@ import pytest
 import simplejpeg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 
 from resnet_tpu.data.findings import Kind
 from resnet_tpu.data.images import BadImageError, Limits, Subsampling, clean_image
@@ -52,6 +52,11 @@ def test_a_comment_may_be_longer_than_a_jpeg_can_hold() -> None:
         file = io.BytesIO()
         Image.new("RGB", (9, 8)).save(file, "GIF", comment=b"c" * length)
         assert pixels(clean_image(file.getvalue(), "x.gif").encoded).shape == (8, 9, 3)
+    text = PngImagePlugin.PngInfo()
+    text.add_text("comment", "é" * 40_000)  # in UTF-8 twice as long
+    file = io.BytesIO()
+    Image.new("RGB", (9, 8)).save(file, "PNG", pnginfo=text)
+    assert pixels(clean_image(file.getvalue(), "x.png").encoded).shape == (8, 9, 3)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA"])
