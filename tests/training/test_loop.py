@@ -1,6 +1,7 @@
 """Training as a whole: a resumed run equals an uninterrupted one, 8 devices equal 1, and nothing is lost."""
 
 import dataclasses
+import json
 import logging
 import math
 import shutil
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import jax
@@ -185,6 +187,41 @@ def test_changed_options_are_said(tiny: Tiny, whole: Path, tmp_path: Path, caplo
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     train(tiny(tmp_path, base_learning_rate=0.05))
     assert "base_learning_rate 0.1 -> 0.05" in caplog.text
+
+
+def test_a_start_that_fails_before_its_first_step_leaves_the_options(
+    tiny: Tiny, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    before = (tmp_path / "config.json").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "train_batches", Mock(side_effect=UserError("Photo", "damage", "a photo", "Mend it.")))
+        with pytest.raises(UserError, match="Photo: got damage"):
+            train(tiny(tmp_path, train_steps=8, seed=7))
+    assert (tmp_path / "config.json").read_bytes() == before
+    train(tiny(tmp_path, train_steps=8, seed=7))
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 7
+
+
+def test_other_numbers_of_photos_than_were_counted_are_said(
+    tiny: Tiny, coloured_photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    photos = {"data_dir": str(coloured_photos), "num_label_classes": None, "num_eval_images": None, "train_steps": 1}
+    train(tiny(tmp_path, **photos, num_train_images=None))
+    assert "an epoch is of" not in caplog.text
+    train(tiny(tmp_path, **photos | {"train_steps": 2}, num_train_images=40))
+    assert "num_train_images is 40, and there are 72 training images: an epoch is of 40." in caplog.text
+
+
+def test_weights_whose_evaluation_overflows_are_told_which_checkpoints_to_delete(
+    tiny: Tiny, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    told = NonFiniteError("Loss", "nan", "a finite number", "Take an earlier checkpoint.")
+    monkeypatch.setattr(loop, "evaluate", Mock(side_effect=told))
+    for _ in range(2):  # and when it is started again, which evaluates first
+        with pytest.raises(NonFiniteError, match=r"is step 7\. To go on from it, delete the later ones\. Lower base"):
+            train(tiny(tmp_path, train_steps=8))
 
 
 def test_a_loss_that_is_no_number_stops_with_the_step(tiny: Tiny, tmp_path: Path) -> None:

@@ -44,9 +44,12 @@ def test_photos_of_another_split_that_were_trained_on_are_counted(
     remember_photos(model_dir, open_source(data, "train"))  # trained on both, as a run that was resumed
     warn_of_seen(model_dir, open_source(data, "test"), "test")
     assert caplog.records[1].getMessage() == record.getMessage()
+    (tmp_path / "link").symlink_to(photos)
+    warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "link")), "test"), "test")
+    assert len(caplog.records) == 3
     photos.rename(tmp_path / "others")  # photos of the same names elsewhere are others
     warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "others")), "test"), "test")
-    assert len(caplog.records) == 2
+    assert len(caplog.records) == 3
 
 
 def test_weights_take_along_what_they_were_trained_on(

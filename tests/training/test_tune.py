@@ -1,6 +1,7 @@
 """Kernels chosen by measurement: which are left out and why, and how a run keeps the choice."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import time
@@ -27,6 +28,7 @@ from resnet_tpu.training.kernel_memory import remember, remembered
 from resnet_tpu.training.kernel_setting import KernelSetting, setting_from
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop import train
+from resnet_tpu.training.reference import Reference
 from resnet_tpu.training.trained import load_trained
 from resnet_tpu.training.tune import Trial, fastest
 
@@ -115,6 +117,14 @@ def test_wrong_gradients_are_noticed_with_each_optimizer(
     found = {trial.setting.kernels: trial.left_out for trial in trials}
     assert "differs from plain by" in found["wrong"]
     assert found["plain"] == ""
+
+
+def test_noise_that_only_some_draws_have_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rare = itertools.chain([[0.0] * 3, [1e-6] * 3, [1e-6] * 3], [[1e-3] * 3], itertools.repeat([1e-6] * 3))
+    monkeypatch.setattr(Reference, "_gradients", lambda *_: [np.float32(1 + far) for far in next(rare)])
+    reference = Reference(CONFIG, CPU)
+    assert reference.why_not([2e-3] * 3) == ""
+    assert "differs from plain by 0.004, where rounding alone makes 0.001" in reference.why_not([4e-3] * 3)
 
 
 def test_the_choice_is_remembered_for_the_same_step_alone(

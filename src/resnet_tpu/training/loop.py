@@ -27,7 +27,7 @@ from resnet_tpu.data.loader.order_choice import require_pieces
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check, without_effect
 from resnet_tpu.options.config import Config, check_config
@@ -228,6 +228,12 @@ class Trainer:
         log.info("%s", describe_run(self.config, self.mesh, self.step, total))
         for line in without_effect(self.config):
             log.warning("%s", line)
+        if (counted := self.config.data.num_train_images) != len(self.source):
+            log.warning(
+                "num_train_images is %d, and there are %d training images: an epoch is of %d. To count them anew, name "
+                "data_dir again.",
+                counted, len(self.source), counted,
+            )  # fmt: skip
         progress = stack.enter_context(TrainingProgress(self.step, total))
         profiler = stack.enter_context(
             Profiler(
@@ -278,11 +284,16 @@ class Trainer:
         model_dir = self.config.run.model_dir
         writer = None
         if hosts.is_first():
-            if self.step < self.lengths.total:  # else these options computed nothing
-                write_description(model_dir, self.config, self._meta()["class_names"])
+            if self.step == 0:
+                self._describe()
             writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
         self.checkpoints.scores.update(_read_scores(model_dir))
         return writer
+
+    def _describe(self) -> None:
+        """Writes the options of the run; those of a start that computes nothing do not replace what was there."""
+        if hosts.is_first():
+            write_description(self.config.run.model_dir, self.config, self._meta()["class_names"])
 
     def _multiple(self, period: int) -> int:
         """The largest multiple of `period` that is not after the present step."""
@@ -334,6 +345,8 @@ class Trainer:
             if self._is_cold:  # the first step includes compilation: it says nothing about the speed
                 self._is_cold = False
                 log.info("First step after %.1f s", reports.start_clock(self.step))
+                if first > 0:
+                    self._describe()
             profiler.after_step(self.step, may_begin=not self._is_eval_due())
         if self.step > first:
             reports.end_loop(self.step)
@@ -354,22 +367,27 @@ class Trainer:
         self._check_finite("Sum of the squared weights", self.step, float(squares))
 
     def _check_finite(self, what: str, step: int, value: float) -> None:
-        def advise() -> str:
-            kept = self.checkpoints.steps()
-            good = [one for one in kept if one < step]
-            last = f"The last good checkpoint is step {good[-1]}." if good else "There is no good checkpoint yet."
-            if len(good) < len(kept):
-                last += " To go on from it, delete the later ones." if good else " Delete the ones that exist."
-            return f"{last} Lower base_learning_rate, warm up for longer, or use precision=float32."
+        check_finite(f"{what} at step {step}", value, lambda: self._advise(step))
 
-        check_finite(f"{what} at step {step}", value, advise)
+    def _advise(self, step: int) -> str:
+        """What to do about values of `step` that are not finite."""
+        kept = self.checkpoints.steps()
+        good = [one for one in kept if one < step]
+        last = f"The last good checkpoint is step {good[-1]}." if good else "There is no good checkpoint yet."
+        if len(good) < len(kept):
+            last += " To go on from it, delete the later ones." if good else " Delete the ones that exist."
+        return f"{last} Lower base_learning_rate, warm up for longer, or use precision=float32."
 
     def _evaluate(self, writer: MetricsWriter | None) -> None:
         start = time.perf_counter()
         assert self.validation is not None
-        self.evaluation = evaluate(
-            self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh, step=self.step
-        )
+        try:
+            self.evaluation = evaluate(
+                self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh, step=self.step
+            )
+        except NonFiniteError as error:  # of weights that are finite: their checkpoint was saved
+            self.checkpoints.wait()
+            raise NonFiniteError(error.what, error.got, error.expected, self._advise(self.step)) from None
         self.checkpoints.scores[self.step] = self.evaluation[BEST_METRIC]
         if writer:
             writer.write("eval", {self.step: self.evaluation})

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
@@ -20,7 +21,7 @@ _FILE = "training_photos.json"
 def remember_photos(model_dir: str, source: Source) -> None:
     """Adds the training photos to those that the run in `model_dir` has seen, if they were shared out by chance."""
     if isinstance(source, FolderSource) and source.is_shared_out and hosts.is_first():
-        seen, folder = _photos_seen(model_dir), storage.absolute(source.location)
+        seen, folder = _photos_seen(model_dir), _place(source)
         names = {*seen.get(folder, ()), *source.names}
         if len(names) > len(seen.get(folder, ())):
             text = json.dumps(seen | {folder: sorted(names)}) + "\n"
@@ -46,7 +47,7 @@ def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
         return
     if not (isinstance(source, FolderSource) and source.is_shared_out):
         return
-    seen = {*_photos_seen(model_dir).get(storage.absolute(source.location), ())}
+    seen = {*_photos_seen(model_dir).get(_place(source), ())}
     if number := sum(name in seen for name in source.names):
         log.warning(
             "The run was trained on %d of these %d %s photos, so the accuracy will be too high: photos were added to "
@@ -54,6 +55,12 @@ def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
             "or move them to train/, validation/ and test/.",
             number, len(source), split, source.location,
         )  # fmt: skip
+
+
+def _place(source: FolderSource) -> str:
+    """The folder of the photos, whatever links lead to it."""
+    location = source.location
+    return storage.absolute(location if storage.is_remote(location) else os.path.realpath(location))
 
 
 def _photos_seen(model_dir: str) -> dict[str, list[str]]:

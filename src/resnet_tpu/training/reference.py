@@ -17,23 +17,25 @@ from resnet_tpu.training.state import TrainState, start_state
 from resnet_tpu.training.step import TrainStep, train_step_of
 
 _LIMIT = 3.0  # by how many times the plain layers' noise other kernels may differ from them
+_FEW, _MANY = 2, 16  # draws of that noise: always, and before others are said to differ
 
 
 class Reference:
-    """Loss and gradients of the plain layers on the devices of a mesh, for a random state and random images.
-
-    `noise` is how far changes of the weights in their last bits move them, see `distances`.
-    """
+    """Loss and gradients of the plain layers on the devices of a mesh, for a random state and random images."""
 
     def __init__(self, config: Config, mesh: Mesh) -> None:
         """config: of a run whose options are resolved."""
         self._config = config
-        step = train_step_of(network_of(config, mesh), config, mesh, kernels=PLAIN, tuned_compiler=False)
-        last_bit = float(jnp.finfo(config.model.precision).eps) / 2
-        self._plain = self._gradients(step, mesh)
-        noisy = [_norms(self._gradients(step, mesh, last_bit, seed), self._plain) for seed in (1, 2)]
-        self.noise = max(map(max, noisy))
-        self._median_noise = max(map(statistics.median, noisy))
+        self._mesh = mesh
+        self._step = train_step_of(network_of(config, mesh), config, mesh, kernels=PLAIN, tuned_compiler=False)
+        self._plain = self._gradients(self._step, mesh)
+        self._noisy: list[list[float]] = []
+        self._draw(_FEW)
+
+    @property
+    def noise(self) -> float:
+        """How far changes of the weights in their last bits move the loss and the gradients, see `distances`."""
+        return max(map(max, self._noisy))
 
     def distances(self, step: TrainStep, mesh: Mesh) -> list[float]:
         """How far the loss, then each gradient, of a step on these devices is from the reference.
@@ -44,9 +46,23 @@ class Reference:
 
     def why_not(self, distances: list[float]) -> str:
         """Why a step with these distances does not match the reference; empty if rounding alone explains them."""
-        if max(distances) <= _LIMIT * self.noise and statistics.median(distances) <= _LIMIT * self._median_noise:
+        while not self._explains(distances) and len(self._noisy) < _MANY:
+            # a value that a ReLU lets through or stops by its last bit moves the gradients far, but only in some draws
+            self._draw(len(self._noisy) + 1)
+        if self._explains(distances):
             return ""
         return f"differs from plain by {max(distances):.1g}, where rounding alone makes {self.noise:.1g}"
+
+    def _explains(self, distances: list[float]) -> bool:
+        median_noise = max(map(statistics.median, self._noisy))
+        return max(distances) <= _LIMIT * self.noise and statistics.median(distances) <= _LIMIT * median_noise
+
+    def _draw(self, count: int) -> None:
+        """Draws noise until there are `count` draws."""
+        last_bit = float(jnp.finfo(self._config.model.precision).eps) / 2
+        for seed in range(len(self._noisy) + 1, count + 1):
+            found = self._gradients(self._step, self._mesh, last_bit, seed)
+            self._noisy.append(_norms(found, self._plain))
 
     def _gradients(self, step: TrainStep, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> list[np.ndarray]:
         """The loss and the gradients; the latter are read as the momentum after one step."""
