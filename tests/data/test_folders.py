@@ -140,6 +140,10 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Class name: got 'b\\nc'"):
         find_photos(str(tmp_path))
     shutil.rmtree(tmp_path / "b\nc")
+    touch(tmp_path, "b /1.jpg")
+    with pytest.raises(UserError, match=r"Class name: got 'b ', expected .* without a space at either end"):
+        find_photos(str(tmp_path))
+    shutil.rmtree(tmp_path / "b ")
     touch(tmp_path, os.fsdecode(b"b/caf\xe9.jpg"))
     assert len(find_photos(str(tmp_path)).photos) == 2
 

@@ -101,8 +101,9 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
     if len(classes) == 1:
         others = "".join(f", and {folder} with {got}" for folder, got in empty_classes(found)[:1])
         raise UserError(f"Photos in {raw}", f"one class ({min(classes)}){others}", "at least two classes", _LAYOUT)
-    if bad := [name for name in classes if not name.isprintable()]:
-        raise UserError("Class name", repr(bad[0]), "printable characters", "Rename the class.")
+    if bad := [name for name in classes if not name.isprintable() or name != name.strip()]:
+        expected = "printable characters, without a space at either end"
+        raise UserError("Class name", repr(bad[0]), expected, "Rename the class.")
     same: dict[str, str] = {}
     for name in sorted(classes):
         if (other := same.setdefault(unicodedata.normalize("NFC", name), name)) != name:

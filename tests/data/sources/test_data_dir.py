@@ -304,10 +304,10 @@ def test_photos_that_a_folder_of_classes_leaves_out_are_named_once(
     draw(class_folders / "one" / "0.jpg")
     for name in ("cat/phone.HEIC", "cat/notes.txt"):
         (class_folders / name).touch()
-    assert len(open_source(config(class_folders), "train")) == 32
+    assert len(open_source(config(class_folders), "train")) == 33
     open_source(config(class_folders), "validation")
     assert [record.getMessage() for record in caplog.records] == [
-        f"{class_folders}: class too small for every split, kept: 1 (one (0/0/1 of 1 images))",
+        f"{class_folders}: class too small for every split, kept: 1 (one (1/0/0 of 1 images))",
         f"{class_folders}: folder inside a class folder, ignored: 1 (cat/small)",
         f"{class_folders}: image outside the class folders, ignored: 1 (stray.jpg)",
         f"{class_folders}: file that is no image by its name, ignored: 1 (cat/phone.HEIC)",
