@@ -412,6 +412,9 @@ def test_a_network_that_timm_has_not_is_refused(capsys: pytest.CaptureFixture[st
     make_run("run", **TIMM, resnetd_shortcut=True)
     message = fails(capsys, "run", "folder", "--to=timm")
     assert "Network: got a ResNet-18 with resnetd_shortcut True, expected one that timm has a name for" in message
+    make_run("small", **{**TIMM, "stem": "small"})
+    message = fails(capsys, "small", "folder", "--to=timm")
+    assert "stem: got small, expected imagenet, the only value in torchvision's and timm's ResNets. Train" in message
     assert not Path("folder").exists()
 
 

@@ -216,6 +216,12 @@ def test_other_networks_are_refused_by_name(words: str, depth: int, changes: dic
     assert str(caught.value).startswith(f"Weights {blank}: got ")
 
 
+def test_whole_numbers_without_their_scales_are_refused(blank: str) -> None:
+    arrays = {name: array.astype(np.int8) for name, array in _state_dict(_network()).items()}
+    with pytest.raises(UserError, match=r"a ResNet-18 with \S+ of type int8"):
+        torch.options_of(arrays, blank)
+
+
 def test_counters_are_passed_over_and_a_classifier_is_not_needed(blank: str) -> None:
     arrays = _change(_state_dict(_network()), bn1__num_batches_tracked=(), fc__weight=None, fc__bias=None)
     options = torch.options_of(arrays, blank)

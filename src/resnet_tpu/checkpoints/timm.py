@@ -56,6 +56,7 @@ def write_folder(
     batch_stats. top_1: the fraction of its validation images classified correctly, where it was measured. Raises
     UserError for a network that timm does not have.
     """
+    torch.check_writable(network)
     name = architecture_of(config.model)
     path = storage.join(folder, "model.safetensors")
     rest = {"eval_preprocessing": config.data.eval_preprocessing}  # timm has no word for it

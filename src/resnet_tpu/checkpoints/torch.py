@@ -272,6 +272,8 @@ def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], 
         if expected.get(name) != found.get(name):
             words = f"with {name} of shape {list(arrays[name].shape)}" if name in arrays else f"without {name}"
             raise not_ours(path, f"a ResNet-{model.resnet_depth} {words}")
+    if whole := [name for name, array in arrays.items() if not jnp.issubdtype(array.dtype, jnp.floating)]:
+        raise not_ours(path, f"a ResNet-{model.resnet_depth} with {whole[0]} of type {arrays[whole[0]].dtype}")
 
 
 def write_safetensors(
@@ -292,7 +294,7 @@ def write_safetensors(
     in `PREPROCESSING`, are in the metadata, as JSON under 'resnet_tpu'. With pool_padding=same, PyTorch's logits differ
     from ours, and a warning says so. Raises UserError for a network that those classes cannot represent.
     """
-    _check_writable(network)
+    check_writable(network)
     model = network.model
     named = {
         name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(arrays, leaf), np.float32)))
@@ -315,7 +317,7 @@ def write_safetensors(
     storage.write_bytes(path, data)
 
 
-def _check_writable(network: Network) -> None:
+def check_writable(network: Network) -> None:
     """Raises UserError where no setting of torchvision's or timm's ResNet makes it compute what `network` does."""
     architecture = network.architecture
     wanted = {
@@ -325,5 +327,5 @@ def _check_writable(network: Network) -> None:
     }
     for name, (value, expected, differs) in wanted.items():
         if differs:
-            do = "Train with that option, or choose another format."
+            do = "Train with that option, or take --to=tf1 or `resnet-tpu export`, which have every network."
             raise UserError(name, value, f"{expected}, the only value in torchvision's and timm's ResNets", do)

@@ -70,12 +70,15 @@ async def read_files(request: Request, max_bytes: int, max_files: int, share: Sh
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:
         reason = getattr(error, "message", "") or type(error).__name__
+        if "aximum" in reason:  # a limit of the parser; what goes beyond one is well-formed all the same
+            raise Refusal(400, f"Request: got too much in one body. {reason}") from None
         raise Refusal(400, f"Request: got a malformed body ({reason}), expected multipart/form-data.") from None
     uploads = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
     files = [(upload.filename or "", await upload.read()) for upload in uploads]
     await form.close()
     if not files:
-        raise Refusal(400, "Request: got no file, expected one or more in the fields of a multipart/form-data body.")
+        expected = "one or more in the fields of a multipart/form-data body, each with a filename="
+        raise Refusal(400, f"Request: got no file, expected {expected}.")
     return files
 
 
