@@ -1,7 +1,6 @@
 """Trained models in a program: whatever they are loaded from and given, they predict what the command line predicts."""
 
 import itertools
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -40,12 +39,6 @@ def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[rt.Conf
     )  # fmt: skip
     rt.train(config, on_step=lambda step, metrics: said.append((step, metrics)))
     return config, said
-
-
-def test_a_loaded_network_says_why_it_is_not_pickled(run: tuple[rt.Config, list]) -> None:
-    model = rt.load_model(run[0].run.model_dir)
-    with pytest.raises(rt.UserError, match=r"Pickling: got a loaded network, .* call load_model in each\."):
-        pickle.dumps(model)
 
 
 def test_importing_is_light_and_the_names_are_those_of_the_api() -> None:

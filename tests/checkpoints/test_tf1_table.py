@@ -74,7 +74,7 @@ def _growing(count: int, start: int = 0) -> bytes:
         (_table(b"\0\1\5ab" + struct.pack("<II", 0, 1), handles=[0]), "an entry that ends beyond its block"),
         (_table(_block([(0, b"a", b"")], num_restarts=2**32 - 1), handles=[0]), "a block without an end"),
         (_table(b"", handles=[0]), "a block without an end"),
-        (_table(_block([(0, b"a", b"")]), handles=[0], compression=1), "compression 1"),
+        (_table(_block([(0, b"a", b"")]), handles=[0], compression=1), "a block with compression 1, which"),
     ],
     ids=range(11),
 )

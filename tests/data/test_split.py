@@ -35,7 +35,7 @@ def test_the_order_is_that_of_split_folders() -> None:
 def test_every_name_is_in_one_split_whatever_the_order(names, ratios, seed, rng) -> None:
     parts = split_files(names, ratios, seed)
     assert sorted(parts[0] + parts[1] + parts[2]) == sorted(names)
-    assert len(parts[0]) == max(int(ratios[0] * len(names)), min(1, len(names)))
+    assert len(parts[0]) == int(ratios[0] * len(names))
     assert len(ratios) == 3 or parts[2] == []
     mixed = list(names)
     rng.shuffle(mixed)

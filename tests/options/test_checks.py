@@ -15,10 +15,10 @@ from resnet_tpu.options.config import Config
 @pytest.mark.parametrize(
     ("options", "lines"),
     [
-        ({"warmup_steps": 500}, ["warmup_steps 500 has no effect: the schedule step has a warm-up of its own."]),
+        ({"warmup_steps": 500}, ["warmup_steps 500 has no effect in the schedule step: cosine and constant have it."]),
         (
             {"warmup_steps": "1epochs", "enable_lars": True, "poly_rate": 3},
-            ["warmup_steps 1epochs has no effect: the schedule lars has a warm-up of its own."],
+            ["warmup_steps 1epochs has no effect in the schedule lars: cosine and constant have it."],
         ),
         (
             {"learning_rate_epochs": 90, "learning_rate_schedule": "cosine", "warmup_steps": 5},

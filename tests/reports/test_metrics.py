@@ -139,9 +139,14 @@ def test_damage_inside_the_file_is_named(tmp_path: Path):
     _run(tmp_path, range(3))
     path = tmp_path / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
+    for split in ("train", "eval"):
+        assert read_metrics(str(tmp_path), split) == [
+            row for row in read_metrics(str(tmp_path)) if row["split"] == split
+        ]
     path.write_text("".join([lines[0], lines[1][:20] + "\n", lines[2]]))
-    with pytest.raises(UserError, match=r"metrics\.jsonl line 2"):
-        read_metrics(str(tmp_path))
+    for split in (None, "train", "eval"):
+        with pytest.raises(UserError, match=r"metrics\.jsonl line 2"):
+            read_metrics(str(tmp_path), split)
     with pytest.raises(UserError, match="line 2"):
         MetricsWriter(str(tmp_path))
     assert path.read_text().startswith(lines[0])

@@ -47,9 +47,13 @@ def test_photos_of_another_split_that_were_trained_on_are_counted(
     (tmp_path / "link").symlink_to(photos)
     warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "link")), "test"), "test")
     assert len(caplog.records) == 3
+    kept = tmp_path / "training_photos.json"
+    kept.write_text(kept.read_text().replace(str(photos), str(tmp_path / "link")))  # as it was written before
+    warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "link")), "test"), "test")
+    assert len(caplog.records) == 4
     photos.rename(tmp_path / "others")  # photos of the same names elsewhere are others
     warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "others")), "test"), "test")
-    assert len(caplog.records) == 3
+    assert len(caplog.records) == 4
 
 
 def test_weights_take_along_what_they_were_trained_on(

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -84,10 +84,6 @@ class Model:
         names = listed(self.class_names, 10)
         depth, size = self.config.model.resnet_depth, self.config.data.image_size
         return f"<ResNet-{depth} of {self.source}: {size} px, {len(self.class_names)} classes: {names}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        do = "Give the workers its source, and call load_model in each."
-        raise UserError("Pickling", "a loaded network", "what can be sent to another process", do)
 
     def _run(self, stage: str, source: ImageSource) -> tuple[np.ndarray, np.ndarray]:
         """What a stage gives for all images, and their labels, -1 where unknown."""

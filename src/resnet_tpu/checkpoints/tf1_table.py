@@ -10,7 +10,7 @@ from resnet_tpu.data.records.tfrecord import masked_crc
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_BYTES = 48
-_PLAIN = 0  # how TensorFlow stores every block since its version 1.2; until then Snappy compressed them
+_PLAIN = 0  # how TensorFlow stores every block; only releases about 1.1 compressed them
 _MAX_KEY_BYTES = 64 << 20  # of all keys; those of the largest network take less than a hundredth
 
 
@@ -50,7 +50,7 @@ def _read_block(data: bytes, offset: int, size: int) -> bytes:
     if masked_crc(data[offset : end + 1]) != crc:
         raise ValueError(f"a wrong checksum of the block at byte {offset}")
     if data[end] != _PLAIN:
-        raise ValueError(f"compression {data[end]}")
+        raise ValueError(f"a block with compression {data[end]}, which TensorFlow writes no longer")
     return data[offset:end]
 
 

@@ -32,7 +32,7 @@ class InputOptions:
 class TrainOptions:
     """What `profile train` does beside the options of a run."""
 
-    steps: int = option(20, "Steps to trace.", at_least=5)  # the host is up to 4 ahead
+    steps: int = option(20, "Steps to trace.", at_least=3)  # one interval says little: the host runs ahead
     trace: FilePath = option(
         "", "Read the newest trace of this model_dir, or folder of a trace, instead of making one."
     )

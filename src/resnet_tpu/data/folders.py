@@ -70,7 +70,9 @@ def too_small(
     for name in class_names:
         sizes = [counts[split][name] for split in wanted]
         if 0 in sizes:
-            findings.append(Finding(Kind.TOO_SMALL, name, f"{'/'.join(map(str, sizes))} of {sum(sizes)} images"))
+            lack = ", none to train on" if "train" in wanted and not counts["train"][name] else ""
+            shared = f"{'/'.join(map(str, sizes))} of {sum(sizes)} images{lack}"
+            findings.append(Finding(Kind.TOO_SMALL, name, shared))
     return findings
 
 

@@ -21,11 +21,11 @@ def split_files(
 
     Sorted by byte order, shuffled by `seed`, cut at int(ratio * n); the last split takes the rest. With two ratios
     there is no test split. The same names, ratios and seed always give the same lists: those of split-folders, which
-    the original used, but for a class so small that it would have no training photo: it gets one.
+    the original used.
     """
     shuffled = sorted(names, key=os.fsencode)
     random.Random(seed).shuffle(shuffled)
-    train = max(int(ratios[0] * len(shuffled)), 1)
+    train = int(ratios[0] * len(shuffled))
     validation = train + int(ratios[1] * len(shuffled)) if len(ratios) == 3 else len(shuffled)
     return shuffled[:train], shuffled[train:validation], shuffled[validation:]
 

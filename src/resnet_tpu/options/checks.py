@@ -29,7 +29,8 @@ def without_effect(config: Config) -> Iterator[str]:
     optimizer, model = config.optimizer, config.model
     schedule = "lars" if optimizer.enable_lars else optimizer.learning_rate_schedule
     if optimizer.warmup_steps is not None and schedule not in ("cosine", "constant"):
-        yield f"warmup_steps {optimizer.warmup_steps} has no effect: the schedule {schedule} has a warm-up of its own."
+        given = f"warmup_steps {optimizer.warmup_steps}"
+        yield f"{given} has no effect in the schedule {schedule}: cosine and constant have it."
     if optimizer.learning_rate_epochs is not None and (schedule != "step" or optimizer.learning_rate_boundaries):
         yield "learning_rate_epochs has no effect but in the schedule step without learning_rate_boundaries."
     if optimizer.poly_rate and not optimizer.enable_lars:

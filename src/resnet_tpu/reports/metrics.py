@@ -14,6 +14,9 @@ from resnet_tpu.storage import checked_json
 MetricsSplit = Literal["train", "eval"]
 """Whose numbers: of the training steps, or of the evaluations."""
 
+_OTHER: dict[MetricsSplit, str] = {"train": '"split": "eval"', "eval": '"split": "train"'}
+"""What a line of the other split holds."""
+
 
 def mean_metrics(sums: Iterable[Mapping[str, Any]], *, l2_loss: float = 0.0) -> dict[str, float]:
     """`loss`, `top_1_accuracy` and `top_5_accuracy` per example, from the sums over each batch of an evaluation.
@@ -109,7 +112,7 @@ def metrics_path(model_dir: str) -> str:
 def read_metrics(model_dir: str, split: MetricsSplit | None = None) -> list[dict[str, Any]]:
     """The rows of `metrics.jsonl`: `step`, `split`, `time` in unix seconds, and the numbers by name, null as nan.
 
-    split: only its rows; the others, of which there may be a thousand times as many, are then not even parsed.
+    split: only its rows; whole lines of the other split, of which there may be a thousand times as many, are skipped.
     Of rows for the same split and step the last one counts. A half-written last line is left out, and so is an
     evaluation whose loss was not finite, as it measured nothing; a run that has measured nothing yet gives no rows.
     Raises UserError, naming the line, for any other line that is not such a row.
@@ -152,10 +155,10 @@ def _line(step: int, split: str, numbers: Mapping[str, float], now: float) -> st
 
 
 def _parse(text: str, path: str, split: MetricsSplit | None = None) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Each line that may be of `split` with its row; a last line without a line end only if it is a complete row."""
+    """Each line but those of another split than `split` with its row; a last line without an end if it is complete."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
-        if split is not None and f'"{split}"' not in line:
+        if split is not None and _OTHER[split] in line and line.endswith("}\n"):
             continue
         try:
             row = checked_json.parse(line)

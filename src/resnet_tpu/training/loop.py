@@ -231,7 +231,7 @@ class Trainer:
         if (counted := self.config.data.num_train_images) != len(self.source):
             log.warning(
                 "num_train_images is %d, and there are %d training images: an epoch is of %d. To count them anew, name "
-                "data_dir again.",
+                "data_dir and no num_train_images.",
                 counted, len(self.source), counted,
             )  # fmt: skip
         progress = stack.enter_context(TrainingProgress(self.step, total))
@@ -386,7 +386,6 @@ class Trainer:
                 self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh, step=self.step
             )
         except NonFiniteError as error:  # of weights that are finite: their checkpoint was saved
-            self.checkpoints.wait()
             raise NonFiniteError(error.what, error.got, error.expected, self._advise(self.step)) from None
         self.checkpoints.scores[self.step] = self.evaluation[BEST_METRIC]
         if writer:

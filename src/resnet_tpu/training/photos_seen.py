@@ -47,7 +47,8 @@ def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
         return
     if not (isinstance(source, FolderSource) and source.is_shared_out):
         return
-    seen = {*_photos_seen(model_dir).get(_place(source), ())}
+    known = _photos_seen(model_dir)
+    seen = {*known.get(_place(source), ()), *known.get(storage.absolute(source.location), ())}  # as named once
     if number := sum(name in seen for name in source.names):
         log.warning(
             "The run was trained on %d of these %d %s photos, so the accuracy will be too high: photos were added to "

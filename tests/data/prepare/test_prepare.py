@@ -296,7 +296,7 @@ def test_small_and_empty_classes(class_folders: Path, tmp_path: Path, draw, run)
     manifest = run(class_folders, tmp_path / "out")
     assert manifest.class_names == ["cat", "dog", "emu", "fox"]
     assert noticed(manifest) == {
-        "class too small for every split": (1, ["fox (1/0/0 of 1 images)"]),
+        "class too small for every split": (1, ["fox (0/0/1 of 1 images, none to train on)"]),
         "class without images": (1, ["gnu"]),
     }
 

@@ -1,6 +1,8 @@
 """Examples: every feature is restored, equal features give equal bytes, and foreign bytes are refused."""
 
+import contextlib
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnet_tpu.data.records.example import decode_example, encode_example, parse_image_example
+from resnet_tpu.data.records.example import decode_example, encode_example, parse_image_example, read_label
 from resnet_tpu.data.records.tfrecord import read_records
 from resnet_tpu.errors import UserError
 
@@ -44,6 +46,37 @@ def test_foreign_bytes_are_an_example_or_a_user_error(data: bytes) -> None:
         assert "Example" in str(error) or "Feature" in str(error)
 
 
+LABELLED = {"image/class/label": st.integers(-(2**63), 2**63 - 1)} | dict.fromkeys(
+    ("image/class/text", "image/class/synset", "image/encoded"), st.binary(max_size=300)
+)
+
+
+@given(FEATURES, st.fixed_dictionaries({}, optional=LABELLED), st.binary(max_size=9))
+def test_labels_are_read_without_their_images_alike(others, labelled, before: bytes) -> None:
+    others = {name: value for name, value in others.items() if not name.startswith("image/")}  # those have fixed types
+    data = encode_example(others | labelled)
+    example = parse_image_example(data)
+    assert read_label(io.BytesIO(before + data + b"next"), len(before), len(data)) == (example.label, example.text)
+
+
+class Counted(io.BytesIO):
+    """Counts the bytes that are read from it."""
+
+    num_read = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.num_read += len(data)
+        return data
+
+
+def test_an_image_is_not_read_for_its_label() -> None:
+    image = bytes(1_000_000)
+    file = Counted(encode_example({"image/encoded": image, "image/class/label": 3, "image/class/text": "rose"}))
+    assert read_label(file, 0, len(file.getvalue())) == (3, "rose")
+    assert file.num_read < 1000
+
+
 def backwards(example: bytes) -> bytes:
     """The example with a map entry whose value precedes its key, which is valid although nobody writes it."""
     key, value = b"\x0a\x11image/class/label", b"\x12" + example[example.index(b"label") + 6 :]
@@ -55,6 +88,13 @@ def test_labels_of_unusual_examples() -> None:
     usual = encode_example({"image/class/label": 5})
     for data in (usual, backwards(usual), usual + b"\x10\x07"):  # the last one has a field that Example does not define
         assert parse_image_example(data).label == 5
+        assert read_label(io.BytesIO(data), 0, len(data)) == (5, "")
+
+
+@given(st.binary())
+def test_labels_of_foreign_bytes_are_an_example_or_a_user_error(data: bytes) -> None:
+    with contextlib.suppress(UserError):
+        read_label(io.BytesIO(data), 0, len(data))
 
 
 def test_single_values_and_numpy() -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import httpx
@@ -376,6 +376,24 @@ def test_where_the_newest_bundle_is_deleted_the_one_before_it_serves(
     assert model.current is before
     assert loader.load.call_count == 1
     assert not caplog.messages  # no warning: a line of the log says which it serves
+
+
+def test_where_the_newest_bundle_is_out_of_reach_it_is_kept(
+    export_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = open_bundle(str(export_dir))
+    lost = dataclasses.replace(older, path=f"{older.path}9", version=older.version + 1)
+    model, loader, stat = Model("m", str(export_dir), Version(lost, "onnx", Mock(), 1)), Mock(), os.stat
+
+    def refuse(path: Any, *arguments: Any, **named: Any) -> os.stat_result:
+        if str(path).startswith(lost.path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return stat(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    model.reload(loader)
+    assert not loader.load.mock_calls
+    assert f"m: version {lost.version} is kept. Path {lost.path}/bundle.json: got permission denied" in caplog.text
 
 
 def test_each_time_that_a_folder_is_gone_is_told_once(

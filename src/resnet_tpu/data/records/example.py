@@ -1,8 +1,8 @@
 """`tf.train.Example` messages without TensorFlow: named features, each a list of bytes, whole numbers or floats."""
 
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple, TypeVar
 
 from google.protobuf import message
 
@@ -39,6 +39,12 @@ message_type { name: "Example" field { name: "features" number: 1 type_name: ".t
 
 
 _Example = message_classes(_SCHEMA)["Example"]
+_Features: Any = type(_Example().features)
+
+_LABELLING = (b"image/class/label", b"image/class/text", b"image/class/synset")
+_LONGEST_KEY = max(map(len, _LABELLING)) + 1
+_TAG = 1 << 3 | 2  # of field number 1, length-delimited: bytes, text or a message
+_LONGEST_HEAD = 11  # bytes of a tag and the size after it
 
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
@@ -88,7 +94,55 @@ def parse_image_example(serialized: bytes) -> ImageExample:
 
     Raises UserError when the bytes are not an Example, or one of these features has another type or several values.
     """
-    features = _parse(serialized)
+    return _image_example(_parse(serialized))
+
+
+def read_label(file: IO[bytes], start: int, length: int) -> tuple[int, str]:
+    """Label and class name of a serialized Example in a file, as from `parse_image_example`, without reading its image.
+
+    Raises UserError likewise.
+    """
+    entries: list[bytes] = []
+    try:
+        for _, low, high in _fields(file, start, start + length):
+            for begin, first, end in _fields(file, low, high):
+                _, key, key_end = next(_fields(file, first, end))  # an entry of the map: its key, then its value
+                if _read(file, key, min(key_end, key + _LONGEST_KEY)) in _LABELLING:
+                    entries.append(_read(file, begin, end))
+        features = _Features.FromString(b"".join(entries)).feature
+    except (ValueError, IndexError, StopIteration, message.DecodeError):  # unusual, but perhaps an Example all the same
+        features = _parse(_read(file, start, start + length))
+    example = _image_example(features)
+    return example.label, example.text
+
+
+def _fields(file: IO[bytes], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of a message in a file: where each begins, and where its content begins and ends.
+
+    Raises ValueError or IndexError when they are not all number 1 and of bytes, or do not end where the message does.
+    """
+    while start < stop:
+        head = _read(file, start, min(start + _LONGEST_HEAD, stop))
+        if head[0] != _TAG:
+            raise ValueError(head[0])
+        size, at = 0, 1
+        while True:
+            size |= (head[at] & 0x7F) << 7 * (at - 1)
+            at += 1
+            if head[at - 1] < 0x80:
+                break
+        if start + at + size > stop:
+            raise ValueError(size)
+        yield start, start + at, start + at + size
+        start += at + size
+
+
+def _read(file: IO[bytes], start: int, stop: int) -> bytes:
+    file.seek(start)
+    return file.read(stop - start)
+
+
+def _image_example(features: Any) -> ImageExample:
     text = _single(features, "image/class/text", b"") or _single(features, "image/class/synset", b"")
     return ImageExample(
         _single(features, "image/encoded", b""),

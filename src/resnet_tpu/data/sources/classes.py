@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import LABELS, MANIFEST, read_class_names
-from resnet_tpu.data.records.example import parse_image_example
+from resnet_tpu.data.records.example import read_label
 from resnet_tpu.data.records.index import keep, kept_copies
 from resnet_tpu.data.records.tfrecord import load_index, open_records, state_of
 from resnet_tpu.data.sources.labels import CLASSES_WITH_BACKGROUND, DEFAULT_CLASSES, UNKNOWN_LABEL
@@ -95,13 +95,12 @@ def _count(data_dir: str, states: States) -> dict[int, str]:
         index = load_index(path, on_bad=lambda _: None, state=states[path])
         with open_records(path) as file:
             for start, length in index.tolist():
-                file.seek(start)
                 try:
-                    example = parse_image_example(file.read(length))
+                    label, name = read_label(file, start, length)
                 except UserError:  # training will meet it, and say where it is
                     continue
-                if example.label != UNKNOWN_LABEL:
-                    found.setdefault(example.label, set()).add(example.text)
+                if label != UNKNOWN_LABEL:
+                    found.setdefault(label, set()).add(name)
         with lock:
             for label, given in found.items():
                 name = given.pop() if len(given) == 1 else ""

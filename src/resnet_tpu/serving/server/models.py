@@ -87,6 +87,8 @@ class Model:
             found = path, [(file, storage.file_state(file)) for file in storage.files_below(path)]
             if found == self._refused and time.monotonic() < self._retry_at:
                 return
+            if not bundles.is_bundle(self.current.bundle.path):  # deleted, or out of reach for a while
+                storage.check_reachable(storage.join(self.current.bundle.path, bundles.DESCRIPTION))
             bundle = bundles.open_bundle(path)
             self.current = loader.load(self.name, bundle)
             loader.metrics.reloads.labels(self.name, "loaded").inc()
