@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks import script
 from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.figures import markdown
 from resnet_tpu.performance.bench.photos import draw_photos
 
 OURS, PIL, TENSORS = "resnet_tpu", "torchvision, PIL images", "torchvision, tensors"
@@ -92,10 +93,8 @@ def measure_peer(photos: Sequence[bytes], options: argparse.Namespace, *, tensor
 
 def describe_ours(outputs: Sequence[dict[str, float]], image_size: int) -> str:
     """A Markdown table with the time of each of our parts, as the median over rounds."""
-    lines = [f"| at {image_size} px, of {OURS} | CPU us per image |", "|---|---|"]
-    for name in outputs[0]:
-        lines.append(f"| {name.replace('_', ' ')} | {compare.median(outputs, name):.0f} |")
-    return "\n".join(lines)
+    header = (f"at {image_size} px, of {OURS}", "CPU us per image")
+    return markdown(header, ((name.replace("_", " "), f"{compare.median(outputs, name):.0f}") for name in outputs[0]))
 
 
 def main() -> None:

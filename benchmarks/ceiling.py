@@ -25,13 +25,14 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.compare import Contender
-from resnet_tpu.performance.bench.figures import Grid, markdown
+from resnet_tpu.performance.bench.figures import markdown
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.task import Task, measure
 from resnet_tpu.system.machine import num_cores
 
 MORE_CORES = (16, 112, 224)
 """Cores of the hosts that the figures are extrapolated to."""
+HEADER = ("decoder, workers", "images/s", "parent us/image", "CPU us/image", *(f"{n} cores" for n in MORE_CORES))
 
 _FIGURES = ("images_per_sec", "parent_us_per_image", "cpu_ms_per_image")
 _NOTE = "N cores: images/s, estimated: N / CPU time, at most 1 / the parent's, for threads that of the stubbed decoder."
@@ -81,7 +82,8 @@ def main() -> None:
     medians = {runs[title]: _medians(found) for title, found in outputs.items()}
     names = ("num_images", "image_size", "batch_size", "seconds")
     settings = {name: getattr(options, name) for name in names}
-    script.report("ceiling", markdown(tabulate(medians)), {"task": settings, "runs": outputs}, options)
+    text = markdown(HEADER, tabulate(medians), [_NOTE])
+    script.report("ceiling", text, {"task": settings, "runs": outputs}, options)
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[Run]:
@@ -121,8 +123,8 @@ def _medians(outputs: Sequence[Mapping[str, float]]) -> tuple[float, float, floa
     return speed, parent, 1000 * cpu
 
 
-def tabulate(medians: Mapping[Run, tuple[float, float, float]]) -> Grid:
-    """The figures of each run, (images/s, parent's CPU us per image, CPU us per image), estimates for more cores."""
+def tabulate(medians: Mapping[Run, tuple[float, float, float]]) -> list[tuple[str, ...]]:
+    """A row of text per run: its images/s, the parent's and all CPU us per image, and the estimates for more cores."""
     rows = []
     for run, (speed, parent, cpu) in medians.items():
         is_locked = run.workers == "threads" and run.decoder == "real"
@@ -131,8 +133,7 @@ def tabulate(medians: Mapping[Run, tuple[float, float, float]]) -> Grid:
         rows.append(
             (run.title, f"{speed:,.0f}", f"{parent:.1f}", f"{cpu:.1f}", *(f"{each:,.0f}" for each in estimates))
         )
-    header = ("decoder, workers", "images/s", "parent us/image", "CPU us/image", *(f"{n} cores" for n in MORE_CORES))
-    return Grid("Ceiling of the input", header, rows, [_NOTE])
+    return rows
 
 
 if __name__ == "__main__":

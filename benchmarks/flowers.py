@@ -28,6 +28,7 @@ from benchmarks import script
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.figures import markdown
 from resnet_tpu.recipes import find_recipe
 
 OURS, PEER = "resnet_tpu", "PyTorch"
@@ -149,22 +150,20 @@ def _compare(options: argparse.Namespace) -> None:
         for name, command in commands.items()
     ]
     outputs = script.alternate(contenders, options)
-    lines = ["| seed | ours, test top-1 | PyTorch, test top-1 | ours, s | PyTorch, s |", "|---|---|---|---|---|"]
-    for seed, (ours, peer) in enumerate(zip(outputs[OURS], outputs[PEER], strict=True)):
-        lines.append(_row(str(seed), ours, peer))
+    header = ("seed", "ours, test top-1", "PyTorch, test top-1", "ours, s", "PyTorch, s")
+    rows = [_row(seed, *runs) for seed, runs in enumerate(zip(outputs[OURS], outputs[PEER], strict=True))]
     means = [
         {key: statistics.mean(run[key] for run in outputs[name]) for key in outputs[name][0]} for name in (OURS, PEER)
     ]
-    lines.append(_row("mean", *means))
     points = 100 * (means[0]["test_accuracy"] - means[1]["test_accuracy"])
-    lines.append(f"\nDifference of the means: {points:+.1f} points.")
+    text = markdown(header, [*rows, _row("mean", *means)], [f"Difference of the means: {points:+.1f} points."])
     figures = {"recipe": options.recipe, "runs": outputs, "difference_of_means_points": points}
-    script.report("flowers", "\n".join(lines), figures, options)
+    script.report("flowers", text, figures, options)
 
 
-def _row(what: str, ours: dict[str, float], peer: dict[str, float]) -> str:
-    accuracies = f"{ours['test_accuracy']:.1%} | {peer['test_accuracy']:.1%}"
-    return f"| {what} | {accuracies} | {ours['train_secs']:.0f} | {peer['train_secs']:.0f} |"
+def _row(what: object, ours: dict[str, float], peer: dict[str, float]) -> list[object]:
+    accuracies, seconds = ([run[name] for run in (ours, peer)] for name in ("test_accuracy", "train_secs"))
+    return [what, *(f"{accuracy:.1%}" for accuracy in accuracies), *(f"{secs:.0f}" for secs in seconds)]
 
 
 if __name__ == "__main__":

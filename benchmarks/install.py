@@ -11,7 +11,6 @@ import argparse
 import json
 import resource
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import script
-from resnet_tpu.performance.bench.compare import Contender
+from resnet_tpu.performance.bench.compare import Contender, median
+from resnet_tpu.performance.bench.figures import markdown
 
 
 def measure(requirements: list[str]) -> dict[str, Any]:
@@ -52,12 +52,9 @@ def build_wheel(folder: str) -> Path:
 
 def render(measured: dict[str, list[dict[str, Any]]]) -> str:
     """The medians as rows of a Markdown table."""
-    lines = ["| what | MB on disk | packages | seconds | CPU seconds |", "|---|---|---|---|---|"]
-    for name, rounds in measured.items():
-        middle = {key: statistics.median(found[key] for found in rounds) for key in rounds[0]}
-        row = (f"{middle['MB']:,.0f}", f"{middle['packages']:.0f}", *(f"{middle[key]:.0f}" for key in list(middle)[2:]))
-        lines.append(f"| `{name}` | {' | '.join(row)} |")
-    return "\n".join(lines)
+    header = ("what", "MB on disk", "packages", "seconds", "CPU seconds")
+    rows = [[f"`{name}`", *(f"{median(rounds, key):,.0f}" for key in rounds[0])] for name, rounds in measured.items()]
+    return markdown(header, rows)
 
 
 def program() -> None:

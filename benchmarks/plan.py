@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.script import main, report
 from resnet_tpu.cli.run_options import slice_for
+from resnet_tpu.performance.bench.figures import markdown
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN, RANDAUGMENT
 from resnet_tpu.recipes.resnet_rs import RESNET_RS
@@ -41,9 +42,8 @@ def run() -> None:
 
     compiler_of(find_topology(options.slice))
     rows = [plan_recipe(name, options.slice, full=options.full) for name in names]
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [f"| {' | '.join(str(row[column]) for column in COLUMNS)} |" for row in rows]
-    report("plan", "\n".join(lines), {"label": "compiler estimate", "rows": rows}, options)
+    text = markdown(COLUMNS, (row.values() for row in rows))
+    report("plan", text, {"label": "compiler estimate", "rows": rows}, options)
 
 
 def plan_recipe(name: str, default: str, *, full: bool) -> dict[str, object]:

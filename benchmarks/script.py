@@ -11,6 +11,7 @@ from typing import Any
 
 from resnet_tpu.performance.bench import compare, record
 from resnet_tpu.performance.bench.compare import Comparison, Contender
+from resnet_tpu.performance.bench.figures import markdown
 from resnet_tpu.system.program import exit_code
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -66,12 +67,12 @@ def report_ratios(name: str, comparisons: Sequence[Comparison], options: argpars
 
 def table(comparisons: Sequence[Comparison]) -> str:
     """Markdown: the medians of both, the median of the rounds' ratios and their range."""
-    lines = ["| what | ours | peer | ours / peer | range over rounds |", "|---|---|---|---|---|"]
+    rows = []
     for row in comparisons:
         ours, peer = row.medians()
-        cells = (f"{ours:.4g}", f"{row.peer}: {peer:.4g}", *compare.ratio_cells(row.ratios()))
-        lines.append(f"| {row.what}, {row.metric.replace('_', ' ')} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        what = f"{row.what}, {row.metric.replace('_', ' ')}"
+        rows.append((what, f"{ours:.4g}", f"{row.peer}: {peer:.4g}", *compare.ratio_cells(row.ratios())))
+    return markdown(("what", "ours", "peer", "ours / peer", "range over rounds"), rows)
 
 
 def main(program: Callable[[], None]) -> None:

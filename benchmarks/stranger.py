@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks import script
 from resnet_tpu.errors import UserError
+from resnet_tpu.performance.bench.figures import markdown
 from resnet_tpu.performance.bench.photos import draw_photos
 
 INSTALL = ("git clone --quiet {checkout} resnet_tpu", "python3 -m venv env", ". env/bin/activate", "{pip}")
@@ -61,9 +62,8 @@ def type_all(lines: list[str], folder: str) -> list[float]:
 
 def render(lines: list[str], seconds: list[float]) -> str:
     """A Markdown table of the commands and their total time."""
-    rows = [f"| `{line}` | {took:.0f} |" for line, took in zip(lines, seconds, strict=True)]
-    total = f"{len(lines)} commands, {sum(seconds) / 60:.1f} minutes."
-    return "\n".join(["| command | seconds |", "|---|---|", *rows, "", total])
+    rows = ((f"`{line}`", f"{took:.0f}") for line, took in zip(lines, seconds, strict=True))
+    return markdown(("command", "seconds"), rows, [f"{len(lines)} commands, {sum(seconds) / 60:.1f} minutes."])
 
 
 def program() -> None:

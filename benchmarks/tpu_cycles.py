@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.script import main, report
+from resnet_tpu.performance.bench.figures import markdown
 
 SLICES = ("v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2")
 COLUMNS = ("slice", "ours, M cycles", "flax, M cycles", "ours / flax", "step, ms", "images/s per device", "of the peak")
@@ -41,25 +42,19 @@ def run() -> None:
         estimate(name, images, options.same_options)
         for name in options.slices or (SLICES[:1] if options.quick else SLICES)
     ]
-    lines = [
-        f"Compiler estimate, libtpu {libtpu_version()}, {images} images per device.",
-        "",
-        f"| {' | '.join(COLUMNS)} |",
-    ]
-    lines += ["|" + "---|" * len(COLUMNS)]
-    lines += [f"| {' | '.join(str(row[column]) for column in COLUMNS)} |" for row in rows]
-    report(
-        "tpu_cycles",
-        "\n".join(lines),
-        {
-            "label": "compiler estimate",
-            "libtpu": libtpu_version(),
-            "images_per_device": images,
-            "same_options": options.same_options,
-            "rows": rows,
-        },
-        options,
+    text = markdown(
+        COLUMNS,
+        (row.values() for row in rows),
+        [f"Compiler estimate, libtpu {libtpu_version()}, {images} images per device."],
     )
+    figures = {
+        "label": "compiler estimate",
+        "libtpu": libtpu_version(),
+        "images_per_device": images,
+        "same_options": options.same_options,
+        "rows": rows,
+    }
+    report("tpu_cycles", text, figures, options)
 
 
 def estimate(name: str, images: int, same_options: bool) -> dict[str, object]:

@@ -17,6 +17,7 @@ from benchmarks.flowers import train_ours
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.overrides import parse_overrides
 from resnet_tpu.performance.bench import compare
+from resnet_tpu.performance.bench.figures import markdown
 
 QUICK = (
     "data_dir=synthetic,num_train_images=320,num_label_classes=5,num_test_images=32,resnet_depth=18,resnet_width=4,"
@@ -65,20 +66,17 @@ def _compare(options: argparse.Namespace, names: list[str]) -> None:
         for name in names
     ]
     outputs = script.alternate(contenders, options)
-    lines = [f"| test top-1, seed | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     accuracies = {name: [run["test_accuracy"] for run in outputs[name]] for name in names}
-    for seed in range(options.rounds):
-        lines.append(_row(str(seed), [accuracies[name][seed] for name in names]))
-    means = [statistics.mean(accuracies[name]) for name in names]
-    lines.append(_row("mean", means))
-    seconds = " | ".join(f"{compare.median(outputs[name], 'train_secs'):.0f} s" for name in names)
-    lines.append(f"| median time of a training | {seconds} |")
+    rows = [_row(seed, [accuracies[name][seed] for name in names]) for seed in range(options.rounds)]
+    rows.append(_row("mean", [statistics.mean(accuracies[name]) for name in names]))
+    seconds = (f"{compare.median(outputs[name], 'train_secs'):.0f} s" for name in names)
+    rows.append(["median time of a training", *seconds])
     figures = {"recipe": options.recipe, "options": options.options, "variants": options.variant, "runs": outputs}
-    script.report("variants", "\n".join(lines), figures, options)
+    script.report("variants", markdown(("test top-1, seed", *names), rows), figures, options)
 
 
-def _row(what: str, accuracies: list[float]) -> str:
-    return f"| {what} | {' | '.join(f'{accuracy:.1%}' for accuracy in accuracies)} |"
+def _row(what: object, accuracies: list[float]) -> list[object]:
+    return [what, *(f"{accuracy:.1%}" for accuracy in accuracies)]
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def test_what_is_estimated() -> None:
         Run("real", "threads", 2): (3_000.0, 640.0, 640.0),
         Run("real", "processes", 2): (3_000.0, 20.0, 640.0),
     }
-    rows = tabulate(medians).rows
+    rows = tabulate(medians)
     assert [list(row[1:4]) for row in rows] == [
         ["20,000", "50.0", "50.0"], ["3,000", "640.0", "640.0"], ["3,000", "20.0", "640.0"],
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Figures as people read them: tables on a terminal, in Markdown and CSV, and bars in a picture."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,16 +36,16 @@ def show(grid: Grid, output_format: Format) -> None:
     if output_format == "csv":
         sys.stdout.write(to_csv(grid.header, grid.rows))
     elif output_format == "markdown":
-        print(markdown(grid))
+        print(markdown(grid.header, grid.rows, grid.notes))
     else:
         _show_table(grid)
 
 
-def markdown(grid: Grid) -> str:
-    """The grid as a table of Markdown, its notes below."""
-    lines = [f"| {' | '.join(grid.header)} |", "|---" * len(grid.header) + "|"]
-    lines += [f"| {' | '.join(row)} |" for row in grid.rows]
-    return "\n".join([*lines, *(f"\n{note}" for note in grid.notes)])
+def markdown(header: Sequence[str], rows: Iterable[Iterable[object]], notes: Sequence[str] = ()) -> str:
+    """A table of Markdown, its notes below."""
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return "\n".join([*lines, *(f"\n{note}" for note in notes)])
 
 
 def _show_table(grid: Grid) -> None:
