@@ -24,7 +24,7 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.bench.step import PRECISIONS
 from resnet_tpu.performance.bench.step_programs import Case
-from resnet_tpu.training.kernel_setting import KernelSetting, step_of
+from resnet_tpu.training.kernel_setting import KernelSetting
 from resnet_tpu.training.reference import Reference
 
 
@@ -38,7 +38,7 @@ def check(case: Case) -> dict[str, Any]:
     for precision in PRECISIONS:
         config = case.config(precision)
         for kernels in sorted({"plain", choose_kernels(config.model, here).name}):
-            step = step_of(KernelSetting(kernels), network_of(config, here), config, here)
+            step = KernelSetting(kernels).train_step(network_of(config, here), config, here)
             distances = reference.distances(step, here)
             wrong = reference.why_not(distances) if precision == "float32" else ""
             forms.append({"kernels": kernels, "precision": precision, **_figures(distances), "wrong": wrong})

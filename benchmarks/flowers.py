@@ -63,7 +63,8 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
     from resnet_tpu.data.sources.data_dir import open_source
     from resnet_tpu.options.network import create_network
     from resnet_tpu.performance.bench import torch_resnet
-    from resnet_tpu.training.run import lengths_of, resolve
+    from resnet_tpu.training.lengths import lengths_of
+    from resnet_tpu.training.run import resolve
     from resnet_tpu.training.schedule import make_schedule
 
     source = open_source(config.data, "train")

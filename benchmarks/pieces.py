@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import script
 from benchmarks.gcs import ask, serving
-from resnet_tpu.data.loader.ahead import ReadAhead, Request, by_chunks, by_runs
+from resnet_tpu.data.loader.ahead import ReadAhead, Request, by_chunks, by_segments
 from resnet_tpu.data.loader.order import record_at_position
 from resnet_tpu.data.loader.order_choice import piece_order
 from resnet_tpu.data.loader.piece_order import PieceOrder
@@ -145,7 +145,7 @@ class _Bench:
             return {position: record_at(position) for position in chunks[chunk]}
 
         requests: Iterator[Request] = (
-            by_runs(len(chunks), chunks.__getitem__, self.order)
+            by_segments(len(chunks), chunks.__getitem__, self.order)
             if order == "pieces"
             else by_chunks(len(chunks), records)
         )

@@ -24,7 +24,8 @@ import numpy as np
 from benchmarks import script
 from resnet_tpu.checkpoints import checksums
 from resnet_tpu.checkpoints.meta import make_meta
-from resnet_tpu.checkpoints.store import Checkpoint, CheckpointStore
+from resnet_tpu.checkpoints.orbax import Checkpoint
+from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from resnet_tpu.options.config import OPTIONS
-from resnet_tpu.resnet_main import ALIASES, MEANT, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS
+from resnet_tpu.resnet_main import ALIASES, SHORTHANDS, SINGLE_FLAGS, TEXT_FLAGS, WITHOUT_EFFECT, YAML_FLAGS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "flags.md").read_text()
 FLAGS = PAGE.partition("\n## Its other programs")[0]
@@ -27,12 +27,12 @@ def test_every_flag_has_its_place_and_every_name_is_a_flag() -> None:
 
 
 def test_other_names() -> None:
-    assert LISTS["Other names"] == {*ALIASES, *ALIASES.values(), *MEANT}
+    assert LISTS["Other names"] == {*ALIASES, *ALIASES.values(), *SHORTHANDS}
 
 
 def test_what_is_said_not_to_act_does_not() -> None:
     spent = {name for row in ROWS for name in names_of(row[0]) if row[2].startswith("nothing left to do")}
-    assert spent == set(SPENT)
+    assert spent == set(WITHOUT_EFFECT)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[0].strip("`") in OPTIONS], ids=lambda row: row[0])

@@ -32,7 +32,7 @@ class NonFiniteError(UserError):
 
 
 def check_kind(what: str, value: object, kind: type, do: str) -> None:
-    """Raises UserError for an argument of another kind, such as the path of what a function takes."""
+    """Raises UserError unless `value` is a `kind`. The usual mistake is to pass a path instead of the opened object."""
     if not isinstance(value, kind):
         raise UserError(what, f"{value!r} of type {type(value).__name__}", f"type {kind.__name__}", do)
 

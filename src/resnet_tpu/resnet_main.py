@@ -16,7 +16,8 @@ from resnet_tpu.cli.train import train_and_export
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option
-from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.recipes import FILES
 from resnet_tpu.system.program import exit_code
 
@@ -30,7 +31,7 @@ ALIASES = {
 }
 """Aliases: the other name of a flag -> the flag."""
 
-MEANT = {"lth_generate_predictions": ("mode", "predict"), "use_cache": ("cache", "records")}
+SHORTHANDS = {"lth_generate_predictions": ("mode", "predict"), "use_cache": ("cache", "records")}
 """Bool flags that set an option to a fixed value: flag -> (option, value)."""
 
 YAML_FLAGS = {
@@ -47,7 +48,7 @@ TEXT_FLAGS = {
 """Flags that hold many options, in ascending priority; single flags rank just below `hparams`. Each may be repeated: a
 later one overrides an earlier one."""
 
-SPENT = {
+WITHOUT_EFFECT = {
     name: Option(name, "", (kind, type(None)), choices, None, why)
     for name, kind, choices, why in (
         ("tpu", str, (), "The program runs on the machine that holds the devices and finds them itself."),
@@ -70,29 +71,32 @@ _LIST = "inference_batch_sizes"
 SINGLE_FLAGS: dict[str, Option] = {
     **OPTIONS,
     _LIST: dataclasses.replace(OPTIONS[_LIST], is_repeatable=True),
-    **{name: Option(name, "", (bool,), (), False, f"The same as {'='.join(meant)}.") for name, meant in MEANT.items()},
-    **SPENT,
+    **{
+        name: Option(name, "", (bool,), (), False, f"The same as {'='.join(meant)}.")
+        for name, meant in SHORTHANDS.items()
+    },
+    **WITHOUT_EFFECT,
 }
 """Every flag that has one value, by its first name; those of `config` set an option."""
 
-_MANY = {
+_BULK = {
     name: Option(name, "", (FilePath if name in YAML_FLAGS else str,), (), "", text, is_repeatable=True)
     for name, text in {**YAML_FLAGS, **TEXT_FLAGS}.items()
 }
 
-_SAME = {name: Alias(first) for name, first in ALIASES.items()}
+_ALIASES = {name: Alias(first) for name, first in ALIASES.items()}
 
 COMMAND = Command(
     "python -m resnet_tpu.resnet_main",
     usage="--data_dir=FOLDER --model_dir=FOLDER [flags]",
     groups=[
-        Group("flags with an effect", {name: SINGLE_FLAGS[name] for name in OPTIONS}, aliases=_SAME),
-        Group("bool flags that stand for the value of another", {name: SINGLE_FLAGS[name] for name in MEANT}),
+        Group("flags with an effect", {name: SINGLE_FLAGS[name] for name in OPTIONS}, aliases=_ALIASES),
+        Group("bool flags that stand for the value of another", {name: SINGLE_FLAGS[name] for name in SHORTHANDS}),
         Group(
             "many options at once, from lowest to highest priority; single flags rank just below hparams",
-            _MANY,
+            _BULK,
         ),
-        Group("accepted, but without effect", SPENT, aliases=_SAME),
+        Group("accepted, but without effect", WITHOUT_EFFECT, aliases=_ALIASES),
     ],
     single_dash=True,
 )
@@ -145,9 +149,9 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
     layers = [_by_first_names(layer) for layer in _layers(arguments)]
     last = {name: layer for layer in layers for name in layer.values}
     for name, layer in last.items():
-        if name in SPENT:
+        if name in WITHOUT_EFFECT:
             _convert(name, layer)
-            log.info("%s: accepted with nothing to do. %s", name, SPENT[name].help)
+            log.info("%s: accepted with nothing to do. %s", name, WITHOUT_EFFECT[name].help)
     acting = [_acting(layer, [name for name in layer.values if last[name] is layer]) for layer in layers]
     given = {name: layer for layer in acting for name in layer.values}
     mode, model_dir = (_convert(name, given[name]) if name in given else "" for name in ("mode", "model_dir"))
@@ -163,8 +167,8 @@ def _acting(layer: Layer, final: Collection[str]) -> Layer:
     for name, value in layer.values.items():
         if name in OPTIONS:
             values[name] = value
-        elif name in MEANT and _convert(name, layer) and name in final:
-            values.update([MEANT[name]])
+        elif name in SHORTHANDS and _convert(name, layer) and name in final:
+            values.update([SHORTHANDS[name]])
     return Layer(layer.origin, values)
 
 

@@ -21,7 +21,7 @@ from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.options.network import create_network, network_of
-from resnet_tpu.serving.server.images import decode
+from resnet_tpu.serving.server.images import network_input
 from tests.checkpoints.test_torch_pickle import save_zip, tensor
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 80, 100, 3), np.uint8)
@@ -71,7 +71,7 @@ def test_exported_and_served_it_sees_a_photo_as_its_makers_did(weights: dict[str
         resized = image.resize((384, 256), Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(live.logits(photo), live.logits(resized))
     np.testing.assert_allclose(rt.load_model(bundle).logits(photo), live.logits(photo), rtol=1e-5, atol=1e-5)
-    served = decode(photo.read_bytes(), rt.open_bundle(bundle).config.data, max_pixels=100_000)
+    served = network_input(photo.read_bytes(), rt.open_bundle(bundle).config.data, max_pixels=100_000)
     np.testing.assert_array_equal(served, np.asarray(resized)[16:240, 80:304])
 
 

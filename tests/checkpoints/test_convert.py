@@ -21,13 +21,14 @@ import safetensors.numpy
 import yaml
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import folders, store, tf1
+from resnet_tpu.checkpoints import folders, orbax, tf1
 from resnet_tpu.checkpoints.convert import write_model_dir
-from resnet_tpu.checkpoints.meta import make_meta, write_description
+from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.options.config import PREPROCESSING, Config
 from resnet_tpu.options.network import create_network
+from resnet_tpu.options.run_file import write_description
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.metrics import MetricsWriter
 from resnet_tpu.training.step import normalize
@@ -70,7 +71,7 @@ def convert(*arguments: str) -> None:
 
 def assert_same_arrays(actual: str, expected: Arrays) -> None:
     """Checks the arrays in the model_dir `actual`."""
-    found = store.load_named(store.find(actual))
+    found = orbax.load_named(orbax.find(actual))
     named = dict(leaves(expected))
     assert found.keys() == named.keys()
     for name, array in named.items():
@@ -165,7 +166,7 @@ def test_training_goes_on_from_a_converted_checkpoint(capsys: pytest.CaptureFixt
     data = ["--data_dir=synthetic", "--num_label_classes=3"]
     assert cli.main(["train", shape, *length, *data, "--model_dir=back"]) == 0
     assert "Going on from step 7" in capsys.readouterr().err
-    assert store.find("back").endswith("/8")
+    assert orbax.find("back").endswith("/8")
 
 
 @pytest.mark.parametrize("case", ["r18", "r50_d_se"])

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax, store
 from resnet_tpu.errors import UserError
 
 ARRAYS = {"params": {"dense": {"kernel": jnp.arange(6.0).reshape(2, 3)}}, "step": jnp.int32(5)}
@@ -54,9 +54,9 @@ def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path:
     assert "Traceback" not in failed.stderr
     assert f"Writing a checkpoint to {tmp_path}" in failed.stderr
     assert "earlier checkpoints are intact" in failed.stderr
-    assert store.step_of(store.find(str(tmp_path))) == 2
+    assert orbax.step_of(orbax.find(str(tmp_path))) == 2
     assert train(tmp_path, 4).returncode == 0
-    assert store.step_of(store.find(str(tmp_path))) == 4
+    assert orbax.step_of(orbax.find(str(tmp_path))) == 4
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def test_a_folder_that_may_not_be_written_is_named_and_the_last_checkpoint_is_wh
             assert checkpoints.steps() == [1]
             checkpoints.save(3, ARRAYS, {})
         assert folders.steps_in(path) == [1, 3]
-        kernel = store.load_named(str(folder / "1"))["params/dense/kernel"]
+        kernel = orbax.load_named(str(folder / "1"))["params/dense/kernel"]
         np.testing.assert_array_equal(kernel, ARRAYS["params"]["dense"]["kernel"])
 
 
@@ -192,11 +192,11 @@ def test_the_first_signal_waits_for_a_write_and_the_second_says_what_it_costs(
 
 
 def test_what_was_saved_is_read_back_and_only_the_newest_kept(saved: Path) -> None:
-    path = store.find(str(saved))
-    assert store.step_of(path) == 7
-    assert store.read_meta(path) == {"position": 7, "flag": True, "nothing": None, "names": ["a"]}
-    assert store.stored_bytes(path) == 6 * 4 + 4
-    named = store.load_named(path, ("params",))
+    path = orbax.find(str(saved))
+    assert orbax.step_of(path) == 7
+    assert orbax.read_meta(path) == {"position": 7, "flag": True, "nothing": None, "names": ["a"]}
+    assert orbax.stored_bytes(path) == 6 * 4 + 4
+    named = orbax.load_named(path, ("params",))
     assert list(named) == ["params/dense/kernel"]
     np.testing.assert_array_equal(named["params/dense/kernel"], ARRAYS["params"]["dense"]["kernel"])
     with store.CheckpointStore(str(saved / folders.FOLDER), keep=2) as checkpoints:
@@ -204,13 +204,13 @@ def test_what_was_saved_is_read_back_and_only_the_newest_kept(saved: Path) -> No
 
 
 def test_an_array_that_the_network_has_not_is_not_left_out(saved: Path) -> None:
-    path = store.find(str(saved))
-    shapes = store.stored_shapes(path)
+    path = orbax.find(str(saved))
+    shapes = orbax.stored_shapes(path)
     collection = next(name for name, found in shapes.items() if isinstance(found, dict))
     left_out = next(iter(shapes[collection]))
     fewer = {name: leaf for name, leaf in shapes[collection].items() if name != left_out}
     with pytest.raises(UserError, match=f"got {collection}/{left_out}.*, which the network does not have, expected"):
-        store.load(path, shapes | {collection: fewer})
+        orbax.load(path, shapes | {collection: fewer})
 
 
 def test_the_best_outlives_the_newest(tmp_path: Path) -> None:
@@ -243,20 +243,20 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(
 
 def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) -> None:
     expected = str(saved / folders.FOLDER / "7")
-    assert store.find(str(saved)) == store.find(str(saved / folders.FOLDER)) == store.find(expected) == expected
-    assert store.find(str(saved / folders.FOLDER / "6")) == str(saved / folders.FOLDER / "6")
+    assert orbax.find(str(saved)) == orbax.find(str(saved / folders.FOLDER)) == orbax.find(expected) == expected
+    assert orbax.find(str(saved / folders.FOLDER / "6")) == str(saved / folders.FOLDER / "6")
     with pytest.raises(
         UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it\. Train first"
     ):
-        store.find(str(saved / "nowhere"))
+        orbax.find(str(saved / "nowhere"))
     (saved / "exported" / "1795181234").mkdir(parents=True)  # a name like that of a bundle, or of a class of digits
     with pytest.raises(UserError, match=r"got .*exported, expected a model_dir or a checkpoint in it"):
-        store.find(str(saved / "exported"))
+        orbax.find(str(saved / "exported"))
 
 
 def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(saved: Path) -> None:
     (saved / folders.FOLDER / "7").rename(saved / folders.FOLDER / "8.orbax-checkpoint-tmp")
-    assert store.find(str(saved)).endswith("/6")
+    assert orbax.find(str(saved)).endswith("/6")
     with store.CheckpointStore(str(saved / folders.FOLDER), keep=2) as checkpoints:
         assert checkpoints.steps() == [6]
 
@@ -289,20 +289,20 @@ def test_each_damaged_checkpoint_of_a_step_is_put_aside_under_a_name_of_its_own(
 def test_a_damaged_description_is_named(saved: Path) -> None:
     for path in (saved / folders.FOLDER / "7" / "meta").iterdir():
         path.write_bytes(b"{")
-    with pytest.raises(store.DamagedCheckpointError, match="expected a whole checkpoint of resnet_tpu"):
-        store.read_meta(str(saved / folders.FOLDER / "7"))
+    with pytest.raises(orbax.DamagedCheckpointError, match="expected a whole checkpoint of resnet_tpu"):
+        orbax.read_meta(str(saved / folders.FOLDER / "7"))
 
 
 def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:
     shutil.copytree(saved / folders.FOLDER / "7", saved / "mine")
     with pytest.raises(UserError, match=r"Checkpoint .*mine: got the name mine, expected the number of its step"):
-        store.step_of(store.find(str(saved / "mine")))
+        orbax.step_of(orbax.find(str(saved / "mine")))
 
 
 def test_what_others_left_in_a_checkpoint_does_not_damage_it(saved: Path) -> None:
     for name in (".DS_Store", "._d"):
         (saved / folders.FOLDER / "7" / "arrays" / name).write_bytes(b"of a Mac")
-    assert list(store.load_named(str(saved / folders.FOLDER / "7"), ("params",))) == ["params/dense/kernel"]
+    assert list(orbax.load_named(str(saved / folders.FOLDER / "7"), ("params",))) == ["params/dense/kernel"]
 
 
 def test_a_whole_checkpoint_is_never_taken_for_a_left_over(saved: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from resnet_tpu.checkpoints import tf1_names
-from resnet_tpu.checkpoints.transfer import check_structure, start_from, take_over
+from resnet_tpu.checkpoints.transfer import check_structure, start_from, with_options_of_weights
 from resnet_tpu.checkpoints.weights import Kind, open_weights
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
@@ -121,7 +121,7 @@ def test_a_classifier_that_says_yes_or_no_gives_way_too(three_kinds: Any, tmp_pa
     arrays |= {name: arrays[name][:1] for name in ("fc.weight", "fc.bias")}
     safetensors.numpy.save_file(arrays, tmp_path / "one.safetensors")
     network, weights = make_network(num_classes=2), open_weights(str(tmp_path / "one.safetensors"))
-    assert take_over(config_of(), weights).data.num_label_classes is None
+    assert with_options_of_weights(config_of(), weights).data.num_label_classes is None
     new = arrays_of(network, 2)
     params, _, report = start_from(network, weights, *new)
     assert_equal(params, {**three_kinds.arrays["params"], "dense": new[0]["dense"]})
@@ -206,12 +206,12 @@ def test_options_that_travel_are_taken_over(write_bundle: WriteBundle, caplog: p
     weights = open_weights(write_bundle(variables_of(source, *arrays_of(source, 1))))
     caplog.set_level("INFO", "resnet_tpu")
     config = config_of(pool_padding="symmetric")
-    assert take_over(config, weights) == config.replace(pool_padding="same", project_first_group=False)
+    assert with_options_of_weights(config, weights) == config.replace(pool_padding="same", project_first_group=False)
     assert "need it: project_first_group = False, pool_padding = same" in caplog.text or (
         "need it: pool_padding = same, project_first_group = False" in caplog.text
     )
     with pytest.raises(UserError, match="resnet_depth 18 there, 50 here"):
-        take_over(config_of(resnet_depth=50), weights)
+        with_options_of_weights(config_of(resnet_depth=50), weights)
 
 
 @pytest.mark.parametrize(("there", "here"), [(1001, 1000), (1000, 1001)])

@@ -102,7 +102,7 @@ def test_parse_gives_text_of_what_was_given_only() -> None:
 
 
 def test_what_comes_after_two_dashes_is_for_another_program() -> None:
-    command = Command("prog", groups=[Group("some", named("seed"))], rest=("train_steps",))
+    command = Command("prog", groups=[Group("some", named("seed"))], other_program=("train_steps",))
     given = command.parse(["--seed=1", "--", "--train_steps=5", "--", "x"])
     assert (given.values, given.rest) == ({"seed": "1"}, ("--train_steps=5", "--", "x"))
     with pytest.raises(UserError, match=r"got --train_steps=5, .* Write prog \[options\] -- --train_steps=5$"):

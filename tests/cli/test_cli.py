@@ -210,7 +210,7 @@ def test_a_folder_given_in_bulk_replaces_the_table_of_a_run_too(tmp_path: Path) 
 def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Config] = []
     monkeypatch.setattr("resnet_tpu.cli.train.train_and_export", asked.append)
-    monkeypatch.setattr("resnet_tpu.checkpoints.weights.told_options", lambda path: {})
+    monkeypatch.setattr("resnet_tpu.checkpoints.weights.options_of_weights", lambda path: {})
     for name in ("init_from", "init-from", "resnet_checkpoint"):
         words = ["train", "--recipe=imagenet", "--data_dir=d", "--model_dir=m"]
         assert cli.main([*words, f"--{name}=weights.pth"]) == 0

@@ -14,7 +14,7 @@ import jax
 import pytest
 from packaging.requirements import Requirement
 
-from resnet_tpu.cli import findings
+from resnet_tpu.cli import machine_checks
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels import native
 from resnet_tpu.parallel import distributed
@@ -29,9 +29,9 @@ def examine(**environment: str) -> dict[str, dict[str, str]]:
 
 def test_every_extra_has_a_purpose() -> None:
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
-    assert findings.EXTRAS.keys() == project["optional-dependencies"].keys()
+    assert machine_checks.EXTRAS.keys() == project["optional-dependencies"].keys()
     page = (Path(__file__).resolve().parents[2] / "docs" / "install.md").read_text()
-    assert [extra for extra in findings.EXTRAS if f"`{extra}`" not in page] == []
+    assert [extra for extra in machine_checks.EXTRAS if f"`{extra}`" not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_is_made_for_other_systems_is_not_advised(monkeypatch: pytest.Monke
     monkeypatch.setattr("importlib.metadata.requires", lambda _: requires)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")  # not for markers: packaging may remember the real one
     monkeypatch.setattr(native, "load", frozenset)
-    found = {finding.name: finding for finding in findings.examine(use_tpu=False)}
+    found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
     assert found["layers in C with oneDNN"].do == found["plan"].do == ""
     assert "on x86-64 alone" in found["layers in C with oneDNN"].found
     assert found["plan"].found == "the TPU compiler, for `plan`: there is none for this system"
@@ -70,7 +70,7 @@ def test_what_is_made_for_other_systems_is_not_advised(monkeypatch: pytest.Monke
 
 def test_a_package_that_is_not_installed_says_no_more_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.requires", Mock(side_effect=importlib.metadata.PackageNotFoundError))
-    found = findings.examine(use_tpu=False)
+    found = machine_checks.examine(use_tpu=False)
     assert "extras" not in {finding.topic for finding in found}
 
 
@@ -86,7 +86,7 @@ def test_a_home_that_may_not_be_entered_is_a_finding(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)  # root may write everywhere
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    found = {finding.name: finding for finding in findings.examine(use_tpu=False)}
+    found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
     assert found["cache"].state == "broken"
     assert found["cache"].found == f"{tmp_path}/.cache/resnet_tpu cannot be written to"
     assert found["Google Cloud"].state == "missing"
@@ -109,7 +109,7 @@ def test_devices_that_do_not_start(error: Exception, said: str, monkeypatch: pyt
         raise error
 
     monkeypatch.setattr(jax, "local_devices", fail)
-    found = {finding.name: finding for finding in findings.examine(use_tpu=False)}
+    found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
     assert (found["JAX"].state, found["JAX"].found) == ("broken", said)
     assert "layers in C with oneDNN" not in found
 
@@ -135,6 +135,6 @@ def test_neither_a_home_nor_a_place_for_compiled_programs(monkeypatch: pytest.Mo
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(distributed, "start", nowhere)
-    found = {finding.name: finding for finding in findings.examine(use_tpu=False)}
+    found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
     assert (found["JAX"].state, found["JAX"].found) == ("broken", "Path: got foo://x")
     assert (found["cache"].state, found["cache"].found) == ("broken", "no home folder")

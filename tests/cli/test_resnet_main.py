@@ -10,7 +10,7 @@ import pytest
 from resnet_tpu import resnet_main
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.resnet_main import ALIASES, MEANT, SINGLE_FLAGS, SPENT, TEXT_FLAGS, YAML_FLAGS, parse
+from resnet_tpu.resnet_main import ALIASES, SHORTHANDS, SINGLE_FLAGS, TEXT_FLAGS, WITHOUT_EFFECT, YAML_FLAGS, parse
 
 ORIGINAL_FLAGS = """
 resnet_depth train_batch_size eval_batch_size num_train_images num_eval_images num_label_classes train_steps
@@ -39,7 +39,7 @@ pruning, synonyms."""
 
 
 def test_every_flag_of_the_original_is_there_once() -> None:
-    tables = (OPTIONS, SPENT, MEANT, ALIASES, YAML_FLAGS, TEXT_FLAGS)
+    tables = (OPTIONS, WITHOUT_EFFECT, SHORTHANDS, ALIASES, YAML_FLAGS, TEXT_FLAGS)
     names = [name for table in tables for name in table]
     assert len(names) == len(set(names))
     assert set(names) - set(OPTIONS) <= set(ORIGINAL_FLAGS.split()) <= set(names)
@@ -189,13 +189,13 @@ def test_names_and_spellings(argument: list[str], expected: dict[str, Any]) -> N
     assert options(*argument) == expected
 
 
-@pytest.mark.parametrize("name", [*SPENT, "zone"])
+@pytest.mark.parametrize("name", [*WITHOUT_EFFECT, "zone"])
 def test_flags_with_nothing_left_to_do_say_why(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     first = ALIASES.get(name, name)
-    assert options(f"--{name}={(*SPENT[first].choices, '1')[0]}") == {}
+    assert options(f"--{name}={(*WITHOUT_EFFECT[first].choices, '1')[0]}") == {}
     messages = [record.message for record in caplog.records]
-    assert messages == [f"{first}: accepted with nothing to do. {SPENT[first].help}"]
+    assert messages == [f"{first}: accepted with nothing to do. {WITHOUT_EFFECT[first].help}"]
 
 
 @pytest.mark.parametrize(

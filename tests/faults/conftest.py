@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
 
@@ -272,8 +272,8 @@ def check_same_run(whole: Path, found: Path) -> None:
     assert len(steps) <= len(expected) + 1  # a kill may come between the last save and the deletion that follows it
     for step in {*expected} & {*steps}:
         one, other = (str(run / folders.FOLDER / str(step)) for run in (whole, found))
-        assert store.read_meta(one) == store.read_meta(other)
-        arrays, others = store.load_named(one), store.load_named(other)
+        assert orbax.read_meta(one) == orbax.read_meta(other)
+        arrays, others = orbax.load_named(one), orbax.load_named(other)
         assert arrays.keys() == others.keys()
         assert [name for name in arrays if not np.array_equal(arrays[name], others[name])] == []
     assert rows_of(found) == rows_of(whole)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import store, tf1, torch
+from resnet_tpu.checkpoints import orbax, store, tf1, torch
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.records.tfrecord import RecordFile
@@ -85,9 +85,9 @@ def checkpoint(folder: Path, *, masked: bool = False) -> Subject:
     path = str(folder / "5")
 
     def read() -> Any:
-        found = store.load_all(path)
-        arrays = [(name, array.tobytes()) for name, array in store.leaves(found.arrays)]
-        return arrays, found.meta, store.read_meta(path), store.written_at(path)
+        found = orbax.load_all(path)
+        arrays = [(name, array.tobytes()) for name, array in orbax.leaves(found.arrays)]
+        return arrays, found.meta, orbax.read_meta(path), orbax.written_at(path)
 
     return Subject([file for file in (folder / "5").rglob("*") if file.is_file()], read)
 

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet_tpu.data.images import BadImageError, Limits, clean_image
+from resnet_tpu.data.cleaning import BadImageError, Limits, clean_image
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.pixels.decode import DecodeError, eval_image, train_image
 from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
 from resnet_tpu.data.prepare.reservation import REPORT
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.serving.server.images import decode
+from resnet_tpu.serving.server.images import network_input
 from resnet_tpu.serving.server.refusal import Refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore:Image size:Warning:PIL")
@@ -167,7 +167,7 @@ def seen(data: bytes) -> np.ndarray | None:
 def served(data: bytes) -> np.ndarray | int:
     """The pixels that `serve` sees of the image, or the status code with which it refuses it."""
     try:
-        return decode(data, DataConfig(image_size=SIZE), 50_000_000)
+        return network_input(data, DataConfig(image_size=SIZE), 50_000_000)
     except Refusal as refusal:
         return refusal.status
 

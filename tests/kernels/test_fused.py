@@ -18,10 +18,10 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import ModelConfig
 from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
-from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.compiler_options import required_options_for
 from tests.models.nets import TRAINING, Part, architecture, random
 
-OPTIONS = sound_options_for(jax.devices("cpu")[0])
+OPTIONS = required_options_for(jax.devices("cpu")[0])
 FEATURES = 24
 KINDS = ["expanding", "stem"]
 

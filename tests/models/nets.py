@@ -10,7 +10,7 @@ import numpy as np
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
-from resnet_tpu.models.net import Net, Training
+from resnet_tpu.models.named_layers import NamedLayers, Training
 
 TRAINING = Training()
 """Training for layers that draw no random numbers."""
@@ -31,7 +31,7 @@ class Part:
 
     def __init__(
         self,
-        call: Callable[[Net, jax.Array], jax.Array],
+        call: Callable[[NamedLayers, jax.Array], jax.Array],
         settings: Architecture,
         x: Any,
         *,
@@ -41,7 +41,7 @@ class Part:
         """x: an example of its input activations. scope: where its arrays are."""
         rng = np.random.default_rng(0)
         self._call, self._settings, self._dtype, self._scope = call, settings, dtype, scope
-        new = Net(settings, dtype, {}, {}, make=lambda draw, shape: draw(rng, shape))
+        new = NamedLayers(settings, dtype, {}, {}, make=lambda draw, shape: draw(rng, shape))
         jax.eval_shape(lambda x: self._run(new, x), x)
         self.params: Arrays = new.params
         self.batch_stats: Arrays = new.batch_stats
@@ -54,7 +54,7 @@ class Part:
         self, params: Arrays, x: Any, training: Training | None = None, kernels: Kernels = PLAIN
     ) -> tuple[jax.Array, Arrays]:
         """(output of the layers, running statistics afterwards)."""
-        net = Net(self._settings, self._dtype, params, self.batch_stats, training=training, kernels=kernels)
+        net = NamedLayers(self._settings, self._dtype, params, self.batch_stats, training=training, kernels=kernels)
         return self._run(net, jnp.asarray(x)), net.batch_stats
 
     def randomize(self) -> None:
@@ -65,7 +65,7 @@ class Part:
         ]
         self.params = jax.tree.unflatten(structure, changed)
 
-    def _run(self, net: Net, x: jax.Array) -> jax.Array:
+    def _run(self, net: NamedLayers, x: jax.Array) -> jax.Array:
         if not self._scope:
             return self._call(net, x)
         with net.scope(self._scope):

@@ -10,7 +10,7 @@ import pytest
 
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm, Statistics, average_pool, global_average, max_pool
-from resnet_tpu.models.net import Net, Training
+from resnet_tpu.models.named_layers import NamedLayers, Training
 from resnet_tpu.models.resnet import residual_block, resnet, squeeze_excite, stem
 from tests.models.nets import TRAINING, Part, architecture, random
 
@@ -58,7 +58,7 @@ def test_squeeze_excite_has_at_least_one_channel_inside(ratio: float, squeezed: 
 
 
 def test_a_block_of_resnet_rs_by_hand() -> None:
-    def by_hand(net: Net, x: jax.Array) -> jax.Array:
+    def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         shortcut = net.conv_norm("projection", average_pool(x), 64, 1)
         branch = net.conv_norm("conv1", x, 16, 1, relu=True)
         branch = net.conv_norm("conv2", branch, 16, 3, 2, relu=True)
@@ -70,7 +70,7 @@ def test_a_block_of_resnet_rs_by_hand() -> None:
 
 @pytest.mark.parametrize("pools", [True, False])
 def test_the_pooled_shortcut_is_only_for_stride_2(pools: bool) -> None:
-    def by_hand(net: Net, x: jax.Array) -> jax.Array:
+    def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         shortcut = net.conv_norm("projection", x, 8, 1)
         return jax.nn.relu(net.conv_norm("conv2", net.conv_norm("conv1", x, 8, 3, relu=True), 8, 3) + shortcut)
 
@@ -79,7 +79,7 @@ def test_the_pooled_shortcut_is_only_for_stride_2(pools: bool) -> None:
 
 @pytest.mark.parametrize("pools", [True, False])
 def test_the_shortcut_of_a_basic_block_is_pooled_too(pools: bool) -> None:
-    def by_hand(net: Net, x: jax.Array) -> jax.Array:
+    def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         shortcut = net.conv_norm("projection", average_pool(x) if pools else x, 16, 1, 1 if pools else 2)
         return jax.nn.relu(net.conv_norm("conv2", net.conv_norm("conv1", x, 16, 3, 2, relu=True), 16, 3) + shortcut)
 
@@ -92,7 +92,7 @@ def test_the_shortcut_of_a_basic_block_is_pooled_too(pools: bool) -> None:
 def test_a_preactivated_block_by_hand(bottleneck: bool, block: int) -> None:
     features, stride = (64 if bottleneck else 16), (2 if block == 1 else 1)
 
-    def by_hand(net: Net, x: jax.Array) -> jax.Array:
+    def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         normal = jax.nn.relu(net.batch_norm("norm_in", x))
         shortcut = net.conv("projection/conv", normal, features, 1, stride) if block == 1 else x
         if bottleneck:
@@ -112,7 +112,7 @@ def test_dropblock_and_drop_connect_act_where_they_should(pre_activation: bool) 
     settings: dict[str, Any] = {"dropblock_groups": (4,), "dropblock_keep_prob": 0.5, "dropblock_size": 2}
     settings |= {"pre_activation": True} if pre_activation else {"drop_connect_rate": 0.5, "se_ratio": 0.25}
 
-    def by_hand(net: Net, x: jax.Array) -> jax.Array:
+    def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         x = net.norm_act("norm_in", x) if pre_activation else x
         shortcut = net.dropblock(net.conv_linear("projection", x, 256, 1, 2), 4)
         branch = net.dropblock(net.conv_act("conv1", x, 64, 1), 4)
@@ -135,7 +135,7 @@ def test_the_deep_stem_and_the_convolution_for_the_pool(pre_activation: bool) ->
         use_resnetd_stem=True, replace_stem_max_pool=True, pre_activation=pre_activation, norm_act_layer=kind
     )
 
-    def by_hand(net: Net, x: jax.Array) -> jax.Array:
+    def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         x = net.norm_act("stem/conv1/norm", net.conv("stem/conv1/conv", x, 4, 3, 2))
         x = net.norm_act("stem/conv2/norm", net.conv("stem/conv2/conv", x, 4, 3))
         x = net.conv("stem/conv3/conv", x, 8, 3)
@@ -153,7 +153,7 @@ def test_the_deep_stem_and_the_convolution_for_the_pool(pre_activation: bool) ->
 def test_a_preactivated_network_normalises_after_its_blocks_alone() -> None:
     settings = architecture(1, bottleneck=False, pre_activation=True)
 
-    def by_hand(net: Net, x: jax.Array) -> jax.Array:
+    def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         x = max_pool(net.conv("stem/conv", x, 8, 7, 2))
         with net.scope("group1/block1"):
             x = residual_block(net, x, 1, 1)
@@ -178,7 +178,7 @@ def test_blocks_run_in_the_order_of_their_numbers(bottleneck: bool) -> None:
     # With ten blocks and more: sorted as text, block10 would come before block2.
     settings = architecture(11, bottleneck=bottleneck)
 
-    def by_hand(net: Net, x: jax.Array) -> jax.Array:
+    def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         x = stem(net, x)
         for block in range(1, 12):
             with net.scope(f"group1/block{block}"):

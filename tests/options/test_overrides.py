@@ -9,7 +9,8 @@ import pytest
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import expand_home
-from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml, to_yaml
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml, to_yaml
+from resnet_tpu.options.run_file import read_run
 
 MAPPING = "expected one mapping `name: value`."
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import _rewind_step, prune_run
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_no_training_to_prune(dense: Path, tmp_path: Path) -> No
 
 
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return store.load_named(str(model_dir / folders.FOLDER / str(step)))
+    return orbax.load_named(str(model_dir / folders.FOLDER / str(step)))
 
 
 def masks_in(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

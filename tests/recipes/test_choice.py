@@ -15,7 +15,7 @@ from resnet_tpu.checkpoints import torch
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import find_recipe
-from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow, follow_weights
+from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow_weights, options_to_follow
 
 TINY = (
     "--resnet_width=4",
@@ -51,8 +51,8 @@ def test_the_recipe_follows_from_data_device_and_weights(
 def test_weights_decide_what_nobody_says() -> None:
     told = {"resnet_depth": 18, "image_size": 160, "crop_pct": 0.95, "num_label_classes": 1000, "se_ratio": None}
     recipe = Config().replace(image_size=96)
-    assert follow(Config(), told, said=()) == {"resnet_depth": 18, "image_size": 160, "crop_pct": 0.95}
-    assert follow(recipe, told, said=("resnet_depth",)) == {"crop_pct": 0.95}
+    assert options_to_follow(Config(), told, fixed=()) == {"resnet_depth": 18, "image_size": 160, "crop_pct": 0.95}
+    assert options_to_follow(recipe, told, fixed=("resnet_depth",)) == {"crop_pct": 0.95}
 
 
 @pytest.fixture(scope="module")

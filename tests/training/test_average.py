@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -42,7 +42,7 @@ def averaged(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
     path = str(model_dir / folders.FOLDER / str(step))
-    return store.load_named(path, ("params", "batch_stats", "momentum", "ema"))
+    return orbax.load_named(path, ("params", "batch_stats", "momentum", "ema"))
 
 
 def test_the_average_moves_by_the_formula() -> None:
@@ -115,5 +115,5 @@ def test_an_average_that_is_no_longer_wanted_is_left(
     with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
         train(tiny(tmp_path, **(OPTIONS | {"moving_average_decay": 0.0}), train_steps=8))
     assert "moving_average_decay 0.6 -> 0.0" in caplog.text
-    names = store.load_named(str(tmp_path / folders.FOLDER / "8"), ("params", "momentum"))
+    names = orbax.load_named(str(tmp_path / folders.FOLDER / "8"), ("params", "momentum"))
     assert len(names) == 2 * len(jax.tree.leaves(load_trained(str(tmp_path), distributed.make_mesh(1)).params))

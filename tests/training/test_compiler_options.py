@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, sound_options_for
+from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, required_options_for
 
 
 def test_a_training_on_a_cpu_gets_the_options_of_every_program() -> None:
     device = jax.devices("cpu")[0]
-    assert compiler_options_for(device) == sound_options_for(device) == {"xla_cpu_experimental_ynn_fusion_type": ""}
+    assert compiler_options_for(device) == required_options_for(device) == {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 def test_what_the_compiler_does_not_take_is_logged_once_and_left_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli, resnet_main
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.overrides import read_run
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
@@ -26,7 +27,6 @@ from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, evaluate_run
 from resnet_tpu.training.flight import StepsInFlight
 from resnet_tpu.training.patience import Patience
-from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.step import make_eval_step
 from resnet_tpu.training.trained import load_trained
 
@@ -141,7 +141,7 @@ def test_a_run_given_by_its_folder_of_checkpoints_is_treated_as_the_run(trained_
 def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(
     trained_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    newest = Path(store.find(str(trained_dir)))
+    newest = Path(orbax.find(str(trained_dir)))
     alone = tmp_path / newest.name
     shutil.copytree(newest, alone)
     files = sorted(alone.rglob("*"))
@@ -174,7 +174,7 @@ def test_several_processes_leave_no_mark_in_a_checkpoint_named_itself(
     asked = []
     monkeypatch.setattr("resnet_tpu.training.evaluate.agree_on", lambda *_, writes, **__: asked.append(writes))
     monkeypatch.setattr("resnet_tpu.training.evaluate.MetricsWriter", lambda _: contextlib.nullcontext(Mock()))
-    for path in (store.find(str(trained_dir)), str(trained_dir)):
+    for path in (orbax.find(str(trained_dir)), str(trained_dir)):
         evaluate_run(Config().replace(model_dir=path, num_cores=1, eval_batch_size=5))
     assert asked == [False, True]
 
@@ -201,20 +201,20 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_ne
 ) -> None:
     shutil.copytree(trained_dir / folders.FOLDER, tmp_path / folders.FOLDER)
     first, *_, last = sorted((tmp_path / folders.FOLDER).iterdir(), key=lambda path: int(path.name))
-    load = store.load
+    load = orbax.load
 
-    def load_late(path: str, shapes: Arrays) -> store.Checkpoint:
+    def load_late(path: str, shapes: Arrays) -> orbax.Checkpoint:
         if path == str(last) and last.exists():  # as a training deletes it once it has a newer one
             last.rename(last.with_name(str(int(last.name) + 1)))
         return load(path, shapes)
 
-    monkeypatch.setattr(store, "load", load_late)
+    monkeypatch.setattr(orbax, "load", load_late)
     assert load_trained(str(tmp_path), distributed.make_mesh(1)).step == int(last.name) + 1
     shutil.rmtree(first / "arrays")
-    with pytest.raises(store.DamagedCheckpointError):  # named explicitly: it exists, but stays damaged
+    with pytest.raises(orbax.DamagedCheckpointError):  # named explicitly: it exists, but stays damaged
         load_trained(str(first), distributed.make_mesh(1))
     (last.with_name("99999") / "meta").mkdir(parents=True)  # left by an interrupted copy
-    with pytest.raises(store.DamagedCheckpointError):
+    with pytest.raises(orbax.DamagedCheckpointError):
         load_trained(str(tmp_path), distributed.make_mesh(1))
 
 
@@ -264,7 +264,7 @@ def test_watching_goes_up_to_train_steps(
     watch: Callable[..., int], trained_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(trained_dir, tmp_path, dirs_exist_ok=True)
-    last = store.step_of(store.find(str(tmp_path)))
+    last = orbax.step_of(orbax.find(str(tmp_path)))
     waiting = f"Waiting for a checkpoint after step {last}, up to step "
     for steps in (last - 1, last):
         assert watch(tmp_path, f"--train_steps={steps}") == 0

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, store
-from resnet_tpu.checkpoints.meta import write_description
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.run_file import write_description
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.training import loop
@@ -40,7 +40,7 @@ Tiny = Callable[..., Config]
 
 def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
     path = str(model_dir / folders.FOLDER / str(step))
-    return store.load_named(path, ("params", "batch_stats", "momentum"))
+    return orbax.load_named(path, ("params", "batch_stats", "momentum"))
 
 
 def rows_of(model_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
@@ -88,7 +88,7 @@ def test_every_step_is_measured_once_and_evaluations_at_their_steps(whole: Path)
 
 
 def test_a_checkpoint_says_what_it_is(whole: Path) -> None:
-    meta = store.read_meta(store.find(str(whole)))
+    meta = orbax.read_meta(orbax.find(str(whole)))
     assert meta["position"] == TOTAL * BATCH
     assert meta["class_names"] == ["0", "1", "2", "3"]
     assert meta["config"]["resnet_width"] == 4

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import orbax
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.split import split_files
 from resnet_tpu.options.config import Config, DataConfig
@@ -131,5 +131,5 @@ def test_eval_and_predict_warn(
     seen.write_text(seen.read_text().replace(str(coloured_photos), str(more)))  # as if it had been trained on these
     assert cli.main(["eval", run, f"--data_dir={more}", "--num_cores=1"]) == 0
     assert "validation photos, so the accuracy will be too high" in capsys.readouterr().err
-    assert cli.main(["predict", store.find(run), f"--data_dir={more}", "--split=test", "--num_cores=1"]) == 0
+    assert cli.main(["predict", orbax.find(run), f"--data_dir={more}", "--split=test", "--num_cores=1"]) == 0
     assert "test photos, so the accuracy will be too high" in capsys.readouterr().err

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli, resnet_main
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import orbax
 from resnet_tpu.data.folders import find_photos, share_out
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.overrides import read_run
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.reports.predictions import accuracy
 from resnet_tpu.training.evaluate import evaluate_run
 from resnet_tpu.training.loop import train
@@ -99,7 +99,7 @@ def test_files_and_folders_need_one_path_only(
     asked: Config, trained_dir: Path, coloured_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moved = tmp_path / "moved"  # contains nothing but the checkpoint
-    shutil.copytree(store.find(str(trained_dir)), moved / Path(store.find(str(trained_dir))).name)
+    shutil.copytree(orbax.find(str(trained_dir)), moved / Path(orbax.find(str(trained_dir))).name)
     unlabelled = tmp_path / "holiday" / "x.png"
     unlabelled.parent.mkdir()
     cv2.imwrite(str(unlabelled), np.full((40, 30, 3), (50, 50, 210), np.uint8))
@@ -119,7 +119,7 @@ def test_a_checkpoint_alone_is_read_with_the_options_of_its_run(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained_dir, run)
-    newest = store.find(str(run))
+    newest = orbax.find(str(run))
     for place in (run / "config.json", Path(newest) / "meta" / "data.json"):  # as if it had been trained with them
         place.write_text(place.read_text().replace('"resize_method": "bicubic"', '"resize_method": "bilinear"'))
     (Path(newest) / "checksums.json").unlink(missing_ok=True)  # which would reveal the change

@@ -15,7 +15,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
-from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.evaluate import evaluate
 from resnet_tpu.training.predict import predict_source
 from resnet_tpu.training.step import make_eval_step
@@ -47,15 +47,15 @@ def cpu() -> Any:
 )
 def test_smallest_programs_that_the_compiler_gets_wrong(program: Callable[..., jax.Array], ones: jax.Array) -> None:
     """See benchmarks/faults.md."""
-    found = jax.jit(program, compiler_options=sound_options_for(cpu()))(ones)
+    found = jax.jit(program, compiler_options=required_options_for(cpu()))(ones)
     np.testing.assert_array_equal(found, np.full(64, 64))
 
 
 def test_the_environment_decides_where_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert sound_options_for(cpu())
+    assert required_options_for(cpu())
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=dot,reduce")
-    assert sound_options_for(cpu()) is None
+    assert required_options_for(cpu()) is None
 
 
 def test_evaluation_and_prediction_in_bfloat16_are_float32_but_for_rounding() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, store, tf1, tf1_bundle, torch
+from resnet_tpu.checkpoints import folders, orbax, tf1, tf1_bundle, torch
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
-from resnet_tpu.options.overrides import read_run
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import predict
 from resnet_tpu.training.rehearsal import rehearse
@@ -32,7 +32,7 @@ def network_of(config: Config, num_classes: int = 4) -> Network:
 
 def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.ndarray]:
     named = ("params", "batch_stats", "momentum", *collections)
-    return store.load_named(str(model_dir / folders.FOLDER / str(step)), named)
+    return orbax.load_named(str(model_dir / folders.FOLDER / str(step)), named)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_source_and_licence_stay_with_weights_from_run_to_run(
     train(config.replace(train_steps=2))  # the same command again
     train(tiny(tmp_path / "two", train_steps=1, resnet_checkpoint=str(tmp_path / "one"), **options))
     for name, step in (("one", 1), ("one", 2), ("two", 1)):
-        meta = store.read_meta(str(tmp_path / name / folders.FOLDER / str(step)))
+        meta = orbax.read_meta(str(tmp_path / name / folders.FOLDER / str(step)))
         assert origin.items() <= meta["config"].items(), (name, step)
         run = read_run(str(tmp_path / name))
         assert run and origin.items() <= run.values.items()
@@ -204,7 +204,7 @@ def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, ti
         counts = {"num_label_classes": given, "num_train_images": None, "num_eval_images": None}
         train(tiny(model_dir, data_dir=str(data_dir), mode="train", train_steps=step, **counts))
         assert (model_dir / "labels.txt").read_text().split() == names
-        assert store.read_meta(store.find(str(model_dir)))["class_names"] == names
+        assert orbax.read_meta(orbax.find(str(model_dir)))["class_names"] == names
     predictions = predict(Config().replace(model_dir=str(model_dir), num_cores=1), split="validation")
     assert (len(predictions.names), predictions.class_names) == (24, colours)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import orbax
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels import choose, native
 from resnet_tpu.kernels.fused import FUSED
@@ -213,8 +213,8 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
     steps = {"mode": "train", "iterations_per_loop": 2, "save_checkpoints_steps": 2, "steps_per_eval": 2}
     config = CONFIG.replace(**steps, train_steps=2, model_dir=str(tmp_path / "run"), kernels="fused")
     train(config)
-    path = store.find(config.run.model_dir)
-    before = store.read_meta(path)["kernels"]
+    path = orbax.find(config.run.model_dir)
+    before = orbax.read_meta(path)["kernels"]
     assert before == {"kernels": "fused", "tuned_compiler": True, "device": "cpu"}
     with caplog.at_level(logging.INFO):
         train(config.replace(kernels="auto", train_steps=4))

@@ -7,7 +7,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from resnet_tpu.checkpoints.meta import numbered
+from resnet_tpu.data.class_names import numbered
 from resnet_tpu.data.loader.batches import Batches, eval_batches, train_batches
 from resnet_tpu.data.pixels.decode import decode
 from resnet_tpu.data.sources.data_dir import open_source

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu.api.images import Images, ImageSource
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import orbax
 from resnet_tpu.checkpoints.convert import open_network
-from resnet_tpu.checkpoints.meta import config_of, numbered
+from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.weights import locate
+from resnet_tpu.data.class_names import numbered
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.errors import UserError, listed, nearest
 from resnet_tpu.models.arrays import Arrays
@@ -130,7 +131,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
 
 
 def _load_checkpoint(path: str, checkpoint: str, precision: Precision | None) -> Model:
-    averages = config_of(store.read_meta(checkpoint)).eval.export_moving_average  # as `predict` does with this run
+    averages = config_of(orbax.read_meta(checkpoint)).eval.export_moving_average  # as `predict` does with this run
     trained = load_trained(checkpoint, distributed.mesh_of(jax.devices()[:1]), moving_average=averages)
     config = trained.config.replace(precision=precision or trained.config.model.precision)
     network = network_of(config)

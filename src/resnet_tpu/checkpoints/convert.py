@@ -13,17 +13,19 @@ import numpy as np
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, tf1, timm, torch
 from resnet_tpu.checkpoints.inspection import summarize
-from resnet_tpu.checkpoints.meta import make_meta, numbered, write_description
+from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
 from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
+from resnet_tpu.data.class_names import numbered
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check
 from resnet_tpu.options.config import PREPROCESSING, Config
 from resnet_tpu.options.network import network_of
+from resnet_tpu.options.run_file import write_description
 from resnet_tpu.reports.metrics import evaluation_at
 
 log = logging.getLogger(__name__)

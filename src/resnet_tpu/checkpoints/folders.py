@@ -11,11 +11,12 @@ from collections.abc import Collection
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, describe
+from resnet_tpu.options.run_file import CHECKPOINTS
 from resnet_tpu.parallel import hosts
 
 log = logging.getLogger(__name__)
 
-FOLDER = "checkpoints"
+FOLDER = CHECKPOINTS
 """Name of the folder of checkpoints in a `model_dir`."""
 
 MARK = "_CHECKPOINT_METADATA"

@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from resnet_tpu.checkpoints.meta import numbered
 from resnet_tpu.checkpoints.tf1_describe import contents
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, locate, outline, weights_of
+from resnet_tpu.data.class_names import numbered
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, VARIANT, Config

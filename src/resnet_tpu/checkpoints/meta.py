@@ -1,10 +1,10 @@
-"""Metadata of a checkpoint and a model_dir: options, class names, and how far the training has come."""
+"""Metadata of a checkpoint: options, class names, and how far the training has come."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from resnet_tpu import __version__, storage
+from resnet_tpu import __version__
+from resnet_tpu.data.class_names import completed
 from resnet_tpu.options.config import OF_ONE_START, OPTIONS, Config
 
 
@@ -26,16 +26,6 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
     }
 
 
-def numbered(count: int) -> list[str]:
-    """Names for classes of which only the number is known."""
-    return [str(label) for label in range(count)]
-
-
-def completed(names: list[str], count: int) -> list[str]:
-    """A name for each of `count` classes: those that the data have no name for are numbered."""
-    return [*names, *numbered(count)[len(names) :]]
-
-
 def config_of(meta: Mapping[str, Any]) -> Config:
     """The options that a checkpoint was written with, except those of a single start and of later versions."""
     return Config().replace(
@@ -51,11 +41,3 @@ def changed_options(before: Config, now: Config) -> list[str]:
     serving = {"inference_batch_sizes", "add_warmup_requests"}
     aside = paths | hosts | serving | {"lottery_force_reprune"}  # these do not affect the training itself
     return [f"{name} {old[name]} -> {new[name]}" for name in new if name not in aside and old[name] != new[name]]
-
-
-def write_description(model_dir: str, config: Config, class_names: list[str]) -> None:
-    """Writes `config.json` and `labels.txt`."""
-    storage.make_dir(model_dir)
-    text = json.dumps({"version": __version__, **config.flat()}, indent=2)
-    storage.write_text(storage.join(model_dir, "config.json"), text + "\n")
-    storage.write_text(storage.join(model_dir, "labels.txt"), "".join(f"{name}\n" for name in class_names))

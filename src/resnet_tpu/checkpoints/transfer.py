@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE
 from resnet_tpu.checkpoints.torch import COUNTER
-from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling
+from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling_options
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, copy_dicts, node_at, require_finite
 from resnet_tpu.models.network import Network
@@ -81,23 +81,23 @@ def _copy_of_known(name: str, known: Collection[str]) -> str | None:
     return collection if rest in known or f"params/{rest}" in known else None
 
 
-def take_over(config: Config, weights: Weights) -> Config:
+def with_options_of_weights(config: Config, weights: Weights) -> Config:
     """The options of a training that starts from `weights`, from which those in `TRAVELLING` are taken and logged.
 
     Raises UserError, naming both, when depth or variant differ from the weights'.
     """
     check_structure(config.model, config.data.image_size, weights, but=TRAVELLING)
-    config = adopt(config, travelling(weights), f"the weights of {weights.source}")
-    return config.replace(**told_origin(weights.options))
+    config = replace_and_log(config, travelling_options(weights), f"the weights of {weights.source}")
+    return config.replace(**origin_options(weights.options))
 
 
-def told_origin(options: Mapping[str, Any]) -> dict[str, Any]:
+def origin_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options in `ORIGIN` that are set."""
     return {name: options[name] for name in ORIGIN if options.get(name)}
 
 
-def adopt(config: Config, options: Mapping[str, Any], source: str) -> Config:
-    """`config` with the options that `source` needs; a log line says what changes."""
+def replace_and_log(config: Config, options: Mapping[str, Any], source: str) -> Config:
+    """`config` with `options` replaced; a log line says which change, with `source` as the reason."""
     now = config.replace(**options)
     before, after = config.flat(), now.flat()
     if changed := [f"{name} = {after[name]}" for name in options if after[name] != before[name]]:

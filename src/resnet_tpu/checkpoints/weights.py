@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, pretrained, store, tf1, tf1_bundle, tf1_describe, torch
+from resnet_tpu.checkpoints import folders, orbax, pretrained, tf1, tf1_bundle, tf1_describe, torch
 from resnet_tpu.checkpoints.foreign import stand_in
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.missing import TF1_FILE
@@ -83,12 +83,12 @@ class Weights:
 class Found:
     """Weights that are not read yet: their kind, and where they are: a checkpoint of ours, a prefix or a file.
 
-    `told`: what is known about them beside what their files say, by option name.
+    `known_options`: what is known about them beside what their files say, by option name.
     """
 
     kind: Kind
     path: str
-    told: Mapping[str, Any] = field(default_factory=dict)
+    known_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_weights(path: str) -> Weights:
@@ -97,11 +97,11 @@ def open_weights(path: str) -> Weights:
     Raises UserError when there are none, a file is missing or damaged, or the network is not supported here.
     """
     found = locate(path)
-    read = {"ours": store.load_named, "tf1": tf1.read_checkpoint, "torch": torch.read_state_dict}[found.kind]
+    read = {"ours": orbax.load_named, "tf1": tf1.read_checkpoint, "torch": torch.read_state_dict}[found.kind]
     return weights_of(found, read(found.path))
 
 
-def told_options(path: str) -> Mapping[str, Any]:
+def options_of_weights(path: str) -> Mapping[str, Any]:
     """What the weights that `path` means say about the network and its preprocessing, by option name.
 
     Their arrays are not read where the file describes them. Raises UserError as `open_weights` does.
@@ -110,7 +110,7 @@ def told_options(path: str) -> Mapping[str, Any]:
     return weights_of(found, outline(found)).options
 
 
-def travelling(weights: Weights) -> dict[str, Any]:
+def travelling_options(weights: Weights) -> dict[str, Any]:
     """The options in `TRAVELLING` with which these weights compute what they were trained for."""
     return {name: weights.options.get(name, OPTIONS[name].default) for name in TRAVELLING}
 
@@ -125,15 +125,15 @@ def locate(path: str) -> Found:
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
     with contextlib.suppress(UserError):
-        return Found("ours", store.find(path))
+        return Found("ours", orbax.find(path))
     if prefix := tf1.find_checkpoint(TF1_FILE.sub("", path)):
         return Found("tf1", prefix)
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
         return Found("torch", file)
     if fetched := pretrained.fetch(path):  # though the model_dir of a new training may have this name
-        path, told = fetched
-        return replace(locate(path), told=told)
+        path, known_options = fetched
+        return replace(locate(path), known_options=known_options)
     versions = (storage.join(path, str(version)) for version in folders.steps_in(path))
     raise _no_weights(next(filter(_other_folder, versions), path))
 
@@ -176,15 +176,15 @@ def weights_of(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
     """
     kind, path = found.kind, found.path
     if kind == "ours":
-        meta = store.read_meta(path)
+        meta = orbax.read_meta(path)
         options = config_of(meta).flat()
-        return Weights(path, kind, variables, options, meta["class_names"], store.step_of(path))
+        return Weights(path, kind, variables, options, meta["class_names"], orbax.step_of(path))
     if kind == "tf1":
         step = int(variables[STEP]) if STEP in variables else None
-        options = {**tf1_describe.options_of(variables), **found.told}
+        options = {**tf1_describe.options_of(variables), **found.known_options}
         masks = {f"{layer}/mask": mask for layer, mask in masks_by_layer(variables).items()}
         return Weights(path, kind, masked_variables(variables), options, step=step, masks=masks)
-    options = {**torch.options_of(variables, path), **found.told}
+    options = {**torch.options_of(variables, path), **found.known_options}
     ours = {name: torch.to_ours(array) for name, array in variables.items()}
     return Weights(path, kind, ours, options, torch.read_class_names(path))
 
@@ -193,7 +193,7 @@ def outline(found: Found) -> dict[str, np.ndarray]:
     """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
     kind, path = found.kind, found.path
     if kind == "ours":
-        return {name: stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(store.stored_shapes(path))}
+        return {name: stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(orbax.stored_shapes(path))}
     if kind == "tf1":
         index = tf1_bundle.read_index(path)
         arrays = {name: stand_in(variable.shape, variable.dtype) for name, variable in index.items()}

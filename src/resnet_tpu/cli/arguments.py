@@ -59,7 +59,7 @@ class Group:
     owner: a dataclass of options, or the options themselves by name. notes: names with explanations, shown above the
     options. Either may be given as `package.module:name`, which is imported only when needed. without: names of options
     to leave out. aliases: other names of options; those of options outside this group are ignored. common: names of the
-    options that --help shows; --help-all shows all of them. None: --help shows all too.
+    options that --help shows, while --help-all shows every one. None: --help shows every one too.
     """
 
     title: str
@@ -72,7 +72,7 @@ class Group:
     @functools.cached_property
     def options(self) -> Mapping[str, Option]:
         """The options by name."""
-        owner = _found(self.owner)
+        owner = _imported(self.owner)
         options = options_of(owner) if isinstance(owner, type) else owner
         return {name: option for name, option in options.items() if name not in self.without}
 
@@ -83,7 +83,7 @@ class Group:
 
     def entries(self, *, whole: bool) -> dict[str, str]:
         """The text of each note and option, by its spelling; without `whole`, only the common options."""
-        texts = dict(_found(self.notes))
+        texts = dict(_imported(self.notes))
         for name, option in self.options.items():
             if whole or self.common is None or name in self.common:
                 also = [alias.describe(other) for other, alias in self.own_aliases.items() if alias.option == name]
@@ -91,7 +91,7 @@ class Group:
         return texts
 
 
-def _found(named: Any) -> Any:
+def _imported(named: Any) -> Any:
     return pkgutil.resolve_name(named) if isinstance(named, str) else named
 
 
@@ -126,9 +126,10 @@ def _negated(name: str) -> str:
 class Command:
     """A command: its positional arguments and its options. As a decorator, it turns a function into a verb.
 
-    about: the beginning of the help. usage: replaces the usage line made from arguments and options. rest: names of the
-    options of another program, whose words follow `--`. None: there is no such program, and all words after `--` are
-    arguments, even those that look like options. single_dash: options may also begin with a single dash.
+    about: the beginning of the help. usage: replaces the usage line made from arguments and options. other_program:
+    names of the options of a program that this one runs, whose words follow `--`. None: there is no such program, and
+    all words after `--` are arguments, even those that look like options. single_dash: options may also begin with a
+    single dash.
     """
 
     program: str
@@ -137,7 +138,7 @@ class Command:
     usage: str = ""
     examples: Sequence[str] = ()
     arguments: Sequence[Argument] = ()
-    rest: Collection[str] | None = None
+    other_program: Collection[str] | None = None
     single_dash: bool = False
 
     def __call__(self, run: Callable[[Given], None]) -> "Verb":
@@ -162,7 +163,7 @@ class Command:
         UserError for an unknown option (naming the nearest), a missing value, and too few or too many arguments.
         """
         own, rest = (*words,), ()
-        if self.rest is not None and "--" in own:
+        if self.other_program is not None and "--" in own:
             cut = own.index("--")
             own, rest = own[:cut], own[cut + 1 :]
         units = {name: alias.unit for group in self.groups for name, alias in group.own_aliases.items()}
@@ -183,34 +184,39 @@ class Command:
 
     def _split(self, words: Sequence[str]) -> Iterator[tuple[str | None, str]]:
         """(name, value) of each option and (None, text) of everything else, in order."""
-        rest = list(words)
-        while rest:
-            word = rest.pop(0)
+        left = list(words)
+        while left:
+            word = left.pop(0)
             if word == "--":
-                yield from ((None, text) for text in rest)
+                yield from ((None, text) for text in left)
                 return
             if word == "-" or not word.startswith("-" if self.single_dash or word == "-h" else "--"):
                 yield None, word
                 continue
             written, equals, value = word.partition("=")
             name = "help" if written == "-h" else _name_in(written)
-            negated = _negated(name)
-            if name not in self.options and name.startswith("no") and self._is_bool(negated) and not equals:
-                yield negated, "false"
-                continue
-            if name not in self.options and name in (self.rest or ()):
-                expected = f"options of {self.program} before --, and after it those of the program it runs"
-                raise UserError("Option", word, expected, f"Write {self.program} [options] -- {word}")
             if name not in self.options and name not in _HELPS:
-                hint = nearest(written, [f"--{known}" for known in self.options])
-                raise UserError("Option", written, f"an option of {self.program}", f"See {self.program} --help.{hint}")
-            if not equals and self._is_bool(name):
-                value = rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "true"
-            elif not equals:
-                if not rest or rest[0].startswith("--"):
-                    raise UserError(written, "nothing", "a value", f"Write {written}=VALUE.")
-                value = rest.pop(0)
-            yield name, value
+                negated = _negated(name)
+                if equals or not name.startswith("no") or not self._is_bool(negated):
+                    raise self._unknown(word)
+                yield negated, "false"
+            elif equals:
+                yield name, value
+            elif self._is_bool(name):
+                yield name, left.pop(0) if left and left[0].lower() in ("true", "false") else "true"
+            elif left and not left[0].startswith("--"):
+                yield name, left.pop(0)
+            else:
+                raise UserError(written, "nothing", "a value", f"Write {written}=VALUE.")
+
+    def _unknown(self, word: str) -> UserError:
+        """The error for a word that looks like an option but is none of this command."""
+        written = word.partition("=")[0]
+        if _name_in(written) in (self.other_program or ()):
+            expected = f"options of {self.program} before --, and after it those of the program it runs"
+            return UserError("Option", word, expected, f"Write {self.program} [options] -- {word}")
+        hint = nearest(written, [f"--{known}" for known in self.options])
+        return UserError("Option", written, f"an option of {self.program}", f"See {self.program} --help.{hint}")
 
     def _is_bool(self, name: str) -> bool:
         return name in _HELPS or (name in self.options and bool in self.options[name].kinds)

@@ -27,7 +27,7 @@ _QUICK_SERVE = _QUICK | {"resnet_depth": "18", "resnet_width": "8", "image_size"
 
 
 @dataclass(frozen=True)
-class Trial:
+class QuickOptions:
     """Whether a benchmark is only tried out."""
 
     quick: bool = option(
@@ -37,7 +37,7 @@ class Trial:
     )
 
 
-_TRIAL = Group("to try it out", Trial)
+_QUICK = Group("to try it out", QuickOptions)
 
 
 def _named(*names: str) -> Mapping[str, Option]:
@@ -55,7 +55,7 @@ def _named(*names: str) -> Mapping[str, Option]:
     arguments=(Argument("where", "DATA", "Photos to measure with.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.input:InputBenchOptions"),
-        _TRIAL,
+        _QUICK,
         Group("every pipeline", _named(*_INPUT)),
         Group("only resnet-tpu's pipeline", _named(*_OURS, "input_pipeline")),
     ],
@@ -80,7 +80,7 @@ def bench_input(given: Given) -> None:
     arguments=(Argument("where", "DATA", "Photos to train on.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.wait:WaitBenchOptions"),
-        _TRIAL,
+        _QUICK,
         Group("the input", _named(*_INPUT, *_OURS)),
         Group("the step, where it is no stand-in", _named("resnet_depth", "use_tpu")),
     ],
@@ -103,7 +103,7 @@ def bench_wait(given: Given) -> None:
         "resnet-tpu bench step --check",
     ),
     arguments=(Argument("where", "CASES", _CASES, is_required=False, is_path=False),),
-    groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions"), _TRIAL],
+    groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions"), _QUICK],
 )
 def bench_step(given: Given) -> None:
     """Images per second of a training step, beside PyTorch."""
@@ -128,7 +128,7 @@ def bench_step(given: Given) -> None:
     arguments=(Argument("where", "BUNDLE", "A bundle, or a folder of bundles.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.serve:ServeBenchOptions"),
-        _TRIAL,
+        _QUICK,
         Group("the network without BUNDLE", _named(*_NETWORK)),
     ],
 )
@@ -154,7 +154,7 @@ def _call(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[
 
 def _over(little: Mapping[str, str], given: Given) -> Given:
     """What was typed; with `--quick`, above the values of `little` work, which replace only defaults."""
-    if not given.fill(Trial).quick:
+    if not given.fill(QuickOptions).quick:
         return given
     typed = {name: value for name, value in given.values.items() if value or name != "where"}  # empty: left out
     return dataclasses.replace(given, values={"where": "", **little, **typed})

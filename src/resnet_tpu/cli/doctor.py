@@ -12,7 +12,7 @@ from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
-    from resnet_tpu.cli.findings import Finding
+    from resnet_tpu.cli.machine_checks import Check
 
 _COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
 
@@ -35,26 +35,26 @@ def doctor(given: Given) -> None:
     """Look at this machine: devices, versions, decoders, extras, credentials, and what is missing."""
     options = given.fill(DoctorOptions)
 
-    from resnet_tpu.cli.findings import examine
+    from resnet_tpu.cli.machine_checks import examine
 
-    findings = examine(use_tpu=options.use_tpu)
+    checks = examine(use_tpu=options.use_tpu)
     if options.format == "json":
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        print(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
     else:
-        _print(findings)
+        _print(checks)
 
 
-def _print(findings: Sequence["Finding"]) -> None:
-    """Prints a line per finding, grouped by topic, and below each problem what would help."""
+def _print(checks: Sequence["Check"]) -> None:
+    """Prints a line per check, grouped by topic, and below each problem what would help."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
     for _ in range(3):
         table.add_column(overflow="fold")
-    for topic, group in itertools.groupby(findings, lambda finding: finding.topic):
+    for topic, group in itertools.groupby(checks, lambda check: check.topic):
         table.add_row(f"[bold]{topic}[/]")
-        for finding in group:
-            found = "\n".join(filter(None, (finding.found, finding.do)))
-            table.add_row(f"  {escape(finding.name)}", f"[{_COLOURS[finding.state]}]{finding.state}[/]", escape(found))
+        for check in group:
+            found = "\n".join(filter(None, (check.found, check.do)))
+            table.add_row(f"  {escape(check.name)}", f"[{_COLOURS[check.state]}]{check.state}[/]", escape(found))
     make_console().print(table)

@@ -8,7 +8,7 @@ from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, LIKE_THE_RUN, con
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import option, options_of
-from resnet_tpu.options.overrides import read_run
+from resnet_tpu.options.run_file import read_run
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from resnet_tpu.cli.arguments import Alias, Argument, Command, Given, Group
 from resnet_tpu.cli.run_options import IN_TRAINING, LIKE_THE_RUN, configure, options_of_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
-from resnet_tpu.options.overrides import read_run
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.reports.console import make_console
 
 

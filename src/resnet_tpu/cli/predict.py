@@ -12,8 +12,8 @@ from resnet_tpu.cli.run_options import (
     LIKE_THE_RUN,
     configure,
     configure_like,
-    fitting,
     options_of_runs,
+    without_old_counts,
 )
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
@@ -82,7 +82,7 @@ def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptio
         do = "Leave it out, or predict with the checkpoint."
         raise UserError("export_moving_average", given["export_moving_average"], "no choice: a bundle has one", do)
     bundle = open_bundle(path)
-    config = configure(given, fitting(Layer(path, bundle.config.flat()), given))
+    config = configure(given, without_old_counts(Layer(path, bundle.config.flat()), given))
     distributed.start(use_tpu=config.run.use_tpu)
     predict_with_bundle(bundle, config, images, form=options.form, **_how(options))
 

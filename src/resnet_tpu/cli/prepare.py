@@ -49,7 +49,7 @@ def _bigtable_options() -> dict[str, Option]:
         Group("Apache Beam", _HowOptions),
         Group("Cloud Bigtable", _bigtable_options()),
     ],
-    rest=(),
+    other_program=(),
 )
 def prepare(given: Given) -> None:
     """Convert images, in a folder per class or listed in a CSV, to TFRecords, which train reads fast."""

@@ -8,7 +8,8 @@ from resnet_tpu.cli.arguments import Alias, Group
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option, option
-from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_run, read_yaml
+from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.performance.plan.slices import topology_of
 from resnet_tpu.recipes import find_recipe
 
@@ -106,7 +107,7 @@ def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
 def configure_like(model_dir: str, given: Mapping[str, Any]) -> Config:
     """The same, with the options of the run in `model_dir` as defaults, if there is one."""
     run = read_run(model_dir)
-    return configure(given, run and fitting(run, given))
+    return configure(given, run and without_old_counts(run, given))
 
 
 def layers_of(given: Mapping[str, Any]) -> list[Layer]:
@@ -118,12 +119,12 @@ def layers_of(given: Mapping[str, Any]) -> list[Layer]:
 
 
 def _replacing_table(layer: Layer) -> Layer:
-    """A layer whose `data_dir` replaces the table that one below it names, as that of a run."""
+    """The layer, made to override a Bigtable that a lower layer names, because this one sets `data_dir`."""
     return Layer(layer.origin, {"bigtable_instance": "", **layer.values})
 
 
-def fitting(run: Layer, given: Mapping[str, Any]) -> Layer:
-    """The options of a run; if images are given, without what was counted in those that it was trained on."""
+def without_old_counts(run: Layer, given: Mapping[str, Any]) -> Layer:
+    """The options of a run; without its counts of images and classes if other images are given."""
     if {"data_dir", "bigtable_instance"}.isdisjoint(name for layer in layers_of(given) for name in layer.values):
         return run
     counted = ("num_train_images", "num_label_classes")

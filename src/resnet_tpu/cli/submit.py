@@ -39,7 +39,7 @@ def _command(name: str, example: str, options: str, *, without: Collection[str] 
         [Group("the job", "resnet_tpu.cloud.job:JobOptions", without), Group(f"only {name}", options)],
         usage="[options] -- [options of resnet-tpu train]",
         examples=(f"resnet-tpu submit {name} {example} {_EXAMPLE}",),
-        rest=_TRAINER.options,
+        other_program=_TRAINER.options,
     )
 
 

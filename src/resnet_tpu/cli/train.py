@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import check_data, configure, fitting, layers_of, options_of_trainings
+from resnet_tpu.cli.run_options import check_data, configure, layers_of, options_of_trainings, without_old_counts
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.options.fields import option
-from resnet_tpu.options.overrides import Layer, merge, read_run, to_yaml
+from resnet_tpu.options.overrides import Layer, merge, to_yaml
+from resnet_tpu.options.run_file import read_run
 
 log = logging.getLogger(__name__)
 
@@ -130,31 +131,31 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
     2. In any case: the network and its preprocessing, from that run, else from the initial weights.
     """
     from resnet_tpu.checkpoints import weights
-    from resnet_tpu.recipes.choice import follow
+    from resnet_tpu.recipes.choice import options_to_follow
 
     own = _run_to_resume(config.run.model_dir)
-    said = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
+    given = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
     if not values.get("recipe") and not values.get("config_file"):
-        rest = _kept(own, values) if own else _chosen(config)
-        if rest:
-            unsaid = {name: value for name, value in rest.values.items() if name not in said}
-            config, _ = merge(config, [Layer(rest.origin, unsaid)])
+        defaults = _options_of_run(own, values) if own else _options_of_recipe(config)
+        if defaults:
+            missing = {name: value for name, value in defaults.values.items() if name not in given}
+            config, _ = merge(config, [Layer(defaults.origin, missing)])
     source = own.origin if own else config.train.resnet_checkpoint
-    told = own.values if own else weights.told_options(source) if source else {}
-    changes = follow(config, told, said=said)
+    theirs = own.values if own else weights.options_of_weights(source) if source else {}
+    changes = options_to_follow(config, theirs, fixed=given)
     if changes:
         log.info("As in %s: %s", source, ", ".join(f"{name} = {value}" for name, value in changes.items()))
     return config.replace(**changes)
 
 
-def _kept(own: Layer, given: Mapping[str, Any]) -> Layer:
+def _options_of_run(own: Layer, given: Mapping[str, Any]) -> Layer:
     """The options of a run that is resumed, except those of the original's pruning fork."""
-    run = fitting(own, given)
+    run = without_old_counts(own, given)
     lottery = {name for name, found in OPTIONS.items() if found.group == "lottery"}
     return Layer(run.origin, {name: value for name, value in run.values.items() if name not in lottery})
 
 
-def _chosen(config: Config) -> Layer | None:
+def _options_of_recipe(config: Config) -> Layer | None:
     """The options of the recipe that fits the data and the device; a log line names it.
 
     None where no recipe can be chosen: without images, in a training of the original, with several processes.

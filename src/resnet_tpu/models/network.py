@@ -13,7 +13,7 @@ import numpy as np
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays, copy_dicts
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
-from resnet_tpu.models.net import Draw, Net, Training
+from resnet_tpu.models.named_layers import Draw, NamedLayers, Training
 from resnet_tpu.models.resnet import resnet
 from resnet_tpu.options.config import ModelConfig
 
@@ -62,7 +62,7 @@ class Network:
         Raises ValueError when training needs a key and gets none.
         """
         training = Training(key, progress) if train else None
-        net = Net(self.architecture, self._dtype, params, batch_stats, training=training, kernels=self.kernels)
+        net = NamedLayers(self.architecture, self._dtype, params, batch_stats, training=training, kernels=self.kernels)
         logits = resnet(net, images, self.num_classes)
         return logits, net.batch_stats
 
@@ -71,7 +71,7 @@ class Network:
 
         Those of `stem` and groups are [n, h, w, c], `pooled` is [n, c], `logits` [n, num_classes].
         """
-        net = Net(self.architecture, self._dtype, params, batch_stats)
+        net = NamedLayers(self.architecture, self._dtype, params, batch_stats)
         logits = resnet(net, images, self.num_classes)
         return {name: output.astype(jnp.float32) for name, output in (*net.outputs.items(), ("logits", logits))}
 
@@ -96,7 +96,7 @@ _Structure = tuple[Architecture, int, int]
 
 def _make(structure: _Structure, make: Callable[[Draw, tuple[int, ...]], Any]) -> tuple[Arrays, Arrays]:
     architecture, num_classes, image_size = structure
-    net = Net(architecture, jnp.float32, {}, {}, make=make)
+    net = NamedLayers(architecture, jnp.float32, {}, {}, make=make)
     images = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
     jax.eval_shape(lambda images: resnet(net, images, num_classes), images)
     return net.params, net.batch_stats

@@ -6,10 +6,10 @@ Activations are [n, h, w, c]. The arrays of a layer lie under its name: group1/b
 import jax
 
 from resnet_tpu.models.layers import average_pool, global_average, max_pool
-from resnet_tpu.models.net import Net
+from resnet_tpu.models.named_layers import NamedLayers
 
 
-def resnet(net: Net, images: jax.Array, num_classes: int) -> jax.Array:
+def resnet(net: NamedLayers, images: jax.Array, num_classes: int) -> jax.Array:
     """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]."""
     x = net.outputs["stem"] = stem(net, images)
     for group, blocks in enumerate(net.architecture.blocks_per_group, start=1):
@@ -23,7 +23,7 @@ def resnet(net: Net, images: jax.Array, num_classes: int) -> jax.Array:
     return net.dense("dense", net.dropout(x), num_classes)
 
 
-def stem(net: Net, x: jax.Array) -> jax.Array:
+def stem(net: NamedLayers, x: jax.Array) -> jax.Array:
     """[n, h, w, 3] -> [n, h/4, w/4, width]; the small stem leaves height and width as they are."""
     settings = net.architecture
     name, size, stride = ("stem", 3, 1) if settings.small_stem else ("stem", 7, 2)
@@ -44,7 +44,7 @@ def stem(net: Net, x: jax.Array) -> jax.Array:
     return x
 
 
-def residual_block(net: Net, x: jax.Array, group: int, block: int) -> jax.Array:
+def residual_block(net: NamedLayers, x: jax.Array, group: int, block: int) -> jax.Array:
     """relu(shortcut(x) + branch(x)); groups after the first halve height and width and double the channels.
 
     When pre-activated (arXiv:1603.05027), it is shortcut + branch(relu(norm(x))): the shortcut is the input as it is,
@@ -70,14 +70,14 @@ def residual_block(net: Net, x: jax.Array, group: int, block: int) -> jax.Array:
     return branch + shortcut if settings.pre_activation else net.add_relu(branch, shortcut)
 
 
-def projection(net: Net, x: jax.Array, group: int, stride: int) -> jax.Array:
+def projection(net: NamedLayers, x: jax.Array, group: int, stride: int) -> jax.Array:
     """The shortcut where the channels change: a 1x1 convolution, in ResNet-D after an average pool."""
     if net.architecture.resnetd_shortcut and stride == 2:
         x, stride = average_pool(x), 1
     return net.conv_linear("projection", x, net.architecture.features(group), 1, stride)
 
 
-def basic_branch(net: Net, x: jax.Array, group: int, block: int, stride: int) -> jax.Array:
+def basic_branch(net: NamedLayers, x: jax.Array, group: int, block: int, stride: int) -> jax.Array:
     """Two 3x3 convolutions."""
     settings = net.architecture
     (between,) = settings.inner(group, block)
@@ -85,7 +85,7 @@ def basic_branch(net: Net, x: jax.Array, group: int, block: int, stride: int) ->
     return net.conv_linear("conv2", x, settings.features(group), 3, zero_scale=settings.zero_scale)
 
 
-def bottleneck_branch(net: Net, x: jax.Array, group: int, block: int, stride: int) -> jax.Array:
+def bottleneck_branch(net: NamedLayers, x: jax.Array, group: int, block: int, stride: int) -> jax.Array:
     """1x1, 3x3 and 1x1 convolutions, the first two with a quarter of the channels."""
     settings = net.architecture
     before, after = settings.inner(group, block)
@@ -101,7 +101,7 @@ def bottleneck_branch(net: Net, x: jax.Array, group: int, block: int, stride: in
     return net.drop_connect(x, group)
 
 
-def squeeze_excite(net: Net, x: jax.Array) -> jax.Array:
+def squeeze_excite(net: NamedLayers, x: jax.Array) -> jax.Array:
     """A factor from 0 to 1 for each channel, [n, 1, 1, c], from the means of all channels. Source: arXiv:1709.01507."""
     squeezed = max(1, int(x.shape[-1] * net.architecture.se_ratio))
     means = global_average(x)[:, None, None, :]

@@ -144,6 +144,11 @@ class DataConfig:
         return self.data_dir
 
     @property
+    def images_per_epoch(self) -> int:
+        """`num_train_images`; 1 until they are counted."""
+        return self.num_train_images or 1
+
+    @property
     def cached_short_side(self) -> int:
         """Shorter side, in pixels, that photos in the cache are shrunk to: enough for crops of `image_size`."""
         return self.cache_short_side or round(self.image_size * 8 / 7)
@@ -338,6 +343,11 @@ class OptimizerConfig:
     head_learning_rate_multiplier: float = option(
         1.0, "Factor on the learning rate of the classifier alone.", at_least=0
     )
+
+    @property
+    def weight_decay_in_loss(self) -> float:
+        """The factor of the L2 loss; 0 with LARS, which decays the weights itself."""
+        return 0.0 if self.enable_lars else self.weight_decay
 
     @property
     def keeps_average(self) -> bool:

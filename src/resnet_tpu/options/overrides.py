@@ -1,27 +1,21 @@
-"""Reads options from YAML files, override strings and earlier runs, and merges them layer by layer."""
+"""Reads options from YAML files and override strings, and merges them layer by layer."""
 
 import contextlib
 import io
-import posixpath
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.options import plain_yaml
-from resnet_tpu.options.config import OF_ONE_START, OPTIONS, Config
+from resnet_tpu.options.config import OF_ONE_START, Config
 from resnet_tpu.options.fields import expand_home
-from resnet_tpu.storage import checked_json
 
 _PAIR = re.compile(  # possessive, as blanks that two parts can match would cause backtracking
     r"""\s*+([A-Za-z][\w.]*+)\s*+=\s*+("[^"]*+"|'[^']*+'|\[[^\[\]]*+\]|[^,\[]*+)\s*+(?:,|$)""",
 )
-
-_OF_RUN = "config.json"
-_OF_CHECKPOINT = "meta/data.json"  # a checkpoint's description, as written by Orbax
-_CHECKPOINTS = "checkpoints"  # the folder of them in a model_dir
 
 
 @dataclass(frozen=True)
@@ -71,43 +65,6 @@ def to_yaml(config: Config, given: Collection[str] = ()) -> str:
     """
     names = {*config.changed(), *given} - {*OF_ONE_START}
     return plain_yaml.dump({name: value for name, value in config.flat().items() if name in names})
-
-
-def run_at(path: str) -> str:
-    """The `model_dir` that `path` means by its folder of checkpoints; any other path as it is."""
-    folder = storage.absolute(path)
-    if not path or posixpath.basename(folder) != _CHECKPOINTS or not storage.is_dir(folder):
-        return path
-    is_run = any(storage.exists(storage.join(folder, name)) for name in (_OF_RUN, _CHECKPOINTS))
-    return path if is_run else storage.parent_of(folder)
-
-
-def read_run(path: str) -> Layer | None:
-    """The options of the run at `path`, a `model_dir`, its folder of checkpoints, or a checkpoint; None if it is none.
-
-    They are those of its newest checkpoint if the run has lost its own file. Options in `OF_ONE_START` are left out.
-    Raises UserError if the file does not hold a JSON object.
-    """
-    for file in filter(storage.exists, _files_of_options(run_at(path)) if path else ()):
-        try:
-            found = checked_json.parse(storage.read_text(file))
-            values = found["config"] if file.endswith(_OF_CHECKPOINT) else found
-            kept = {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)}
-        except (ValueError, AttributeError, KeyError, TypeError):
-            do = "Choose another model_dir or checkpoint, or delete this file."
-            raise UserError("Config of the run", file, "a JSON object", do) from None
-        if not OPTIONS.keys().isdisjoint(kept):  # else of another program, such as those on Hugging Face's hub
-            return Layer(file, kept)
-    return None
-
-
-def _files_of_options(path: str) -> Iterator[str]:
-    """Where the options of the run or checkpoint at `path` can be, first choice first."""
-    yield storage.join(path, _OF_RUN)
-    yield storage.join(path, _OF_CHECKPOINT)
-    folder = storage.join(path, _CHECKPOINTS)
-    steps = filter(str.isdecimal, storage.list_dir(folder))
-    yield from (storage.join(folder, step, _OF_CHECKPOINT) for step in sorted(steps, key=int, reverse=True))
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from resnet_tpu.checkpoints import store
+from resnet_tpu.checkpoints import orbax
 from resnet_tpu.checkpoints.convert import check_target, write_model_dir
 from resnet_tpu.checkpoints.meta import config_of
-from resnet_tpu.checkpoints.store import Checkpoint
+from resnet_tpu.checkpoints.orbax import Checkpoint
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import Arrays, require_finite
@@ -25,7 +25,7 @@ from resnet_tpu.options.network import network_of, resolve_architecture
 from resnet_tpu.parallel import distributed
 from resnet_tpu.pruning.sizes import Size, size_of
 from resnet_tpu.reports.finite import check_finite
-from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.photos_seen import begin_photos
 
 _IMAGES = 16
@@ -52,9 +52,9 @@ class Compaction:
 def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Compaction:
     """Writes the network of a checkpoint, or of the newest one of a model_dir, as a new model_dir; see `compact`."""
     check_target(target, "model_dir")
-    path = store.find(source)
-    distributed.start(use_tpu=config_of(store.read_meta(path)).run.use_tpu)
-    checkpoint = store.load_all(path)
+    path = orbax.find(source)
+    distributed.start(use_tpu=config_of(orbax.read_meta(path)).run.use_tpu)
+    checkpoint = orbax.load_all(path)
     require_finite(checkpoint.arrays, f"step {checkpoint.step} in {source}", "Take an earlier checkpoint.")
     config, arrays = compact(checkpoint, multiple_of=multiple_of)
     old = config_of(checkpoint.meta)
@@ -66,8 +66,8 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
     return Compaction(
         size_of(old, None),
         size_of(config, None),
-        store.stored_bytes(path),
-        store.stored_bytes(store.find(target)),
+        orbax.stored_bytes(path),
+        orbax.stored_bytes(orbax.find(target)),
         float(np.abs(found - expected).max()),
         float(np.abs(expected).max()),
     )
@@ -78,7 +78,7 @@ def _logits(config: Config, arrays: Arrays) -> np.ndarray:
     network = network_of(config.replace(precision="float32"))
     side = config.data.image_size
     images = np.random.default_rng(0).standard_normal((_IMAGES, side, side, 3), np.float32)
-    options = sound_options_for(jax.devices()[0])
+    options = required_options_for()
     apply = jax.jit(lambda *given: network.apply(*given, train=False)[0], compiler_options=options)
     return np.asarray(apply(arrays["params"], arrays["batch_stats"], jnp.asarray(images)))
 

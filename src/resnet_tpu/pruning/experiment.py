@@ -15,7 +15,8 @@ from resnet_tpu.checkpoints.meta import changed_options
 from resnet_tpu.errors import UserError, check_kind
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import GivenPath, expand_home
-from resnet_tpu.options.overrides import Layer, merge, read_run
+from resnet_tpu.options.overrides import Layer, merge
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.levels import Level, plan_levels
 from resnet_tpu.pruning.methods import family_of
@@ -23,8 +24,8 @@ from resnet_tpu.pruning.options import COMPUTING, Experiment
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
 from resnet_tpu.pruning.phase import Phase, Unpruned, config_at, is_done, read_description
 from resnet_tpu.pruning.retrain import RETRAININGS
+from resnet_tpu.training.lengths import lengths_of, steps_of
 from resnet_tpu.training.loop import check_training, train
-from resnet_tpu.training.run import lengths_of, steps_of
 
 log = logging.getLogger(__name__)
 

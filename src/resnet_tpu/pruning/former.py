@@ -6,10 +6,11 @@ from collections.abc import Collection
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
+from resnet_tpu.options.run_file import CONFIG_FILE
 
 log = logging.getLogger(__name__)
 
-_WRITTEN = ("config.json", "labels.txt", "training_photos.json", "metrics.jsonl", "eval", "report", "plugins")
+_WRITTEN = (CONFIG_FILE, "labels.txt", "training_photos.json", "metrics.jsonl", "eval", "report", "plugins")
 _EVENTS = "events.out.tfevents."
 
 

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store, tf1
+from resnet_tpu.checkpoints import folders, orbax, tf1
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.sources.data_dir import open_source
@@ -37,9 +37,10 @@ from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.phase import fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_with
 from resnet_tpu.storage import checked_json
+from resnet_tpu.training.lengths import kept_steps
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.photos_seen import begin_photos
-from resnet_tpu.training.run import kept_steps, resolve, resolve_order
+from resnet_tpu.training.run import resolve, resolve_order
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +103,10 @@ def find_named(path: str) -> str:
         if folders.is_checkpoint(own):
             return own
         if step == _FINAL and folders.steps_of_run(folder):
-            return store.find(folder)
+            return orbax.find(folder)
     if prefix := tf1.find_checkpoint(path):
         return prefix
-    return store.find(path)
+    return orbax.find(path)
 
 
 def _is_name(file: str) -> bool:
@@ -131,7 +132,7 @@ def _named_start(model_dir: str) -> str | None:
         do = f"Copy {name}* of the earlier training there too, or delete this file."
         raise UserError(f"File {state}", path, f"the name of a checkpoint in {model_dir}", do) from None
     own = folders.steps_of_run(model_dir)
-    return None if own and found == store.find(model_dir) else found
+    return None if own and found == orbax.find(model_dir) else found
 
 
 def _begin(config: Config, named: str | None) -> None:
@@ -250,8 +251,8 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         return _Origin(arrays, all_kept(kernels_of(arrays["params"], layers)), 0)
     found = find_named(path)
     if folders.is_checkpoint(found):
-        checkpoint = store.load_all(found)
-        store.check_shapes(found, checkpoint.arrays, network.shape_trees())
+        checkpoint = orbax.load_all(found)
+        orbax.check_shapes(found, checkpoint.arrays, network.shape_trees())
         require_finite(checkpoint.arrays, path, "Take an earlier checkpoint.")
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
     variables = tf1.read_checkpoint(found)
@@ -265,7 +266,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
 
 
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:
-    found = store.load_all(store.find(model_dir))
+    found = orbax.load_all(orbax.find(model_dir))
     return "masks" in found.arrays and _equal(masks_of(found.arrays, maskable(network)), masks)
 
 

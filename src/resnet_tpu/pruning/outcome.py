@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.pruning.sizes import LayerSize, size_of
@@ -44,18 +44,18 @@ class Outcome:
 
 def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
     """The outcome of a phase that is done in `model_dir`."""
-    path = store.find(model_dir)
-    step, masks = store.step_of(path), None
-    if "masks" in store.stored_shapes(path):  # nothing else of the checkpoint is needed
-        masks = store.load_all(path, ("masks",)).arrays["masks"]
-    size = size_of(config_of(store.read_meta(path)), masks)
+    path = orbax.find(model_dir)
+    step, masks = orbax.step_of(path), None
+    if "masks" in orbax.stored_shapes(path):  # nothing else of the checkpoint is needed
+        masks = orbax.load_all(path, ("masks",)).arrays["masks"]
+    size = size_of(config_of(orbax.read_meta(path)), masks)
     accuracy = evaluation_at(model_dir, step).get("top_1_accuracy")
     if accuracy is None:
         do = f"Evaluate it: resnet-tpu eval {shlex.quote(model_dir)}"
         raise UserError(f"Training {model_dir}", f"no evaluation at step {step}", "one in its metrics.jsonl", do)
     return Outcome(
         model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds,
-        store.stored_bytes(path), step, accuracy, size.layers,
+        orbax.stored_bytes(path), step, accuracy, size.layers,
     )  # fmt: skip
 
 

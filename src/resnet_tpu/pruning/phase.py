@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.errors import UserError
@@ -92,7 +92,7 @@ class Phase:
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         last_step = unpruned.last_step
         if retraining.step == "last":
-            last_step = store.step_of(store.find(self.previous)) + unpruned.last_step - unpruned.rewind_step
+            last_step = orbax.step_of(orbax.find(self.previous)) + unpruned.last_step - unpruned.rewind_step
         rate = unpruned.config.optimizer.lottery_force_learning_rate
         if retraining.low_rate:
             rate = float(make_schedule(unpruned.config)(jnp.int32(unpruned.last_step - 1)))
@@ -133,7 +133,7 @@ class Phase:
             text = json.dumps(self._description(), indent=2)
             storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
             if RETRAININGS[self.retrain].weights != "fresh":
-                begin_photos(self.model_dir, store.find(self.previous))
+                begin_photos(self.model_dir, orbax.find(self.previous))
         with CheckpointStore(folder, keep=1) as checkpoints:
             checkpoints.save(int(arrays["step"]), arrays, meta)
 
@@ -158,13 +158,13 @@ class Phase:
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
         """The arrays and the description of the checkpoint that the re-training starts from."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
-        pruned = store.load_all(store.find(self.previous))
+        pruned = orbax.load_all(orbax.find(self.previous))
         require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
         network = network_of(unpruned.config)
         layers = maskable(network)
         masks = find_method(self.method)(kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))
         if retraining.weights == "early":
-            arrays = store.load_all(unpruned.at(unpruned.rewind_step)).arrays
+            arrays = orbax.load_all(unpruned.at(unpruned.rewind_step)).arrays
         elif retraining.weights == "fresh":
             arrays = fresh_arrays(network, unpruned.config)
         else:
@@ -177,7 +177,7 @@ class Phase:
 
 def config_at(model_dir: str) -> Config:
     """The resolved options of the training in `model_dir`."""
-    return config_of(store.read_meta(store.find(model_dir)))
+    return config_of(orbax.read_meta(orbax.find(model_dir)))
 
 
 def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:

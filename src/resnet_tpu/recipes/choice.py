@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from resnet_tpu.checkpoints.weights import told_options
+from resnet_tpu.checkpoints.weights import options_of_weights
 from resnet_tpu.options.config import OPTIONS, PREPROCESSING, VARIANT, Config, check_config
 from resnet_tpu.recipes import find_recipe
 
@@ -41,16 +41,16 @@ def choose(num_train_images: int, *, device: str, has_weights: bool) -> ChosenRe
     return ChosenRecipe(name, {"train_batch_size": most} if most < batch else {})
 
 
-def follow(config: Config, told: Mapping[str, Any], *, said: Collection[str]) -> dict[str, Any]:
-    """The options in `OF_WEIGHTS` that change when `config` follows those of weights or a run, `told`.
+def options_to_follow(config: Config, theirs: Mapping[str, Any], *, fixed: Collection[str]) -> dict[str, Any]:
+    """The options in `OF_WEIGHTS` that change when `config` follows those of weights or a run, `theirs`.
 
-    said: names of options that stay as they are. So do those that a recipe has set to other than the default.
+    fixed: names of options that stay as they are. So do those that a recipe has set to other than the default.
     """
     now = config.flat()
     return {
-        name: told[name]
+        name: theirs[name]
         for name in OF_WEIGHTS
-        if name in told and name not in said and now[name] == OPTIONS[name].default and told[name] != now[name]
+        if name in theirs and name not in fixed and now[name] == OPTIONS[name].default and theirs[name] != now[name]
     }
 
 
@@ -61,4 +61,5 @@ def follow_weights(config: Config) -> Config:
     weights.
     """
     check_config(config)
-    return config.replace(**follow(config, told_options(config.train.resnet_checkpoint), said=()))
+    theirs = options_of_weights(config.train.resnet_checkpoint)
+    return config.replace(**options_to_follow(config, theirs, fixed=()))

@@ -50,18 +50,21 @@ _BY_KIND = {
 """Options that make each generation faster, by `device_kind`."""
 
 
-def compiler_options_for(device: Any) -> dict[str, str] | None:
-    """The compiler options for a training step on such a device; None for the compiler's defaults."""
+def compiler_options_for(device: Any = None) -> dict[str, str] | None:
+    """The compiler options for a training step on such a device, JAX's first if None; None for the compiler's own."""
+    device = device or jax.devices()[0]
     if device.platform != "tpu":
-        return sound_options_for(device)
+        return required_options_for(device)
     return accepted_options(device, _ADD_UP_PRODUCTS | _BY_KIND.get(device.device_kind, {}))
 
 
-def sound_options_for(device: Any) -> dict[str, str] | None:
+def required_options_for(device: Any = None) -> dict[str, str] | None:
     """The compiler options that a program needs on such a device to compute correctly; None if it needs none.
 
-    Every program is compiled with them. An option that the user sets in XLA_FLAGS is left as it is.
+    device: None means JAX's first. Every program is compiled with them. An option that the user sets in XLA_FLAGS is
+    left as it is.
     """
+    device = device or jax.devices()[0]
     if device.platform != "cpu":
         return None
     chosen = os.environ.get("XLA_FLAGS", "")

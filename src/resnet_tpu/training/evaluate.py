@@ -11,7 +11,8 @@ import jax
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
@@ -19,21 +20,22 @@ from resnet_tpu.data.sources.spread import spread
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config, DataConfig, check_config
-from resnet_tpu.options.overrides import Layer, read_run, run_at
+from resnet_tpu.options.overrides import Layer
+from resnet_tpu.options.run_file import model_dir_of, read_run
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at, mean_metrics
 from resnet_tpu.reports.progress import track
 from resnet_tpu.training.agreement import agree_on
-from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.flight import paced
+from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loss import l2
 from resnet_tpu.training.patience import Patience
 from resnet_tpu.training.photos_seen import warn_of_seen
-from resnet_tpu.training.run import check_classes, lengths_of
 from resnet_tpu.training.step import EvalStep, make_eval_step
-from resnet_tpu.training.trained import Trained, advice_on, as_trained, load_trained
+from resnet_tpu.training.trained import Trained, advice_on, data_for_network, load_trained
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ _MOST_NAMES = 5  # of the files in a folder, for messages
 @functools.cache
 def l2_on(device: Any) -> Callable[..., jax.Array]:
     """`l2` of parameters, jitted for such a device."""
-    return jax.jit(l2, static_argnames="norms", compiler_options=sound_options_for(device))
+    return jax.jit(l2, static_argnames="norms", compiler_options=required_options_for(device))
 
 
 def evaluate(
@@ -73,8 +75,7 @@ def evaluate(
         what = f"Loss at step {step}, batch {number} of {len(sums)} of the evaluation"
         check_finite(what, found["cross_entropy"], advise)
     check_finite(f"Sum of the squared weights at step {step}", squares, advise)
-    weight_decay = 0.0 if config.optimizer.enable_lars else config.optimizer.weight_decay
-    return mean_metrics(sums, l2_loss=weight_decay * squares)
+    return mean_metrics(sums, l2_loss=config.optimizer.weight_decay_in_loss * squares)
 
 
 def batches_of(
@@ -109,13 +110,13 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
     """
     check_config(config)
-    config = config.replace(model_dir=run_at(config.run.model_dir))
+    config = config.replace(model_dir=model_dir_of(config.run.model_dir))
     model_dir = config.run.model_dir
     is_alone = folders.is_checkpoint(model_dir)
     if not is_alone and watch:
         storage.check_writable(model_dir)
     elif not is_alone:
-        newest = store.find(model_dir)  # raises an error that says what is there instead
+        newest = orbax.find(model_dir)  # raises an error that says what is there instead
         storage.check_writable(model_dir, f"evaluate the checkpoint itself, {newest}: that records nothing")
     with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
@@ -141,7 +142,7 @@ def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[s
     while True:
         # every process acts on what the first one sees
         path, is_late = hosts.from_first(lambda: (_newest(model_dir), patience.is_over))
-        if path is not None and store.step_of(path) > done:
+        if path is not None and orbax.step_of(path) > done:
             trained = load_trained(model_dir, mesh)
             metrics = evaluate_checkpoint(trained, config)
             done, own = trained.step, trained.config
@@ -161,7 +162,7 @@ def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[s
 
 def _newest(model_dir: str) -> str | None:
     try:
-        return store.find(model_dir)
+        return orbax.find(model_dir)
     except UserError:
         return None
 
@@ -190,7 +191,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     images or crops than the training's where the step has one already.
     """
     start = time.monotonic()
-    data = as_trained(config.data, trained.config.data)
+    data = data_for_network(config.data, trained.config.data)
     source = open_source(data, "validation")
     check_classes(data.location, source.class_names, trained.class_names)
     warn_of_seen(folders.run_of(trained.path), source, "validation")

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from resnet_tpu.kernels.choose import KERNELS, why_not
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
+from resnet_tpu.training.compiler_options import compiler_options_for, required_options_for
 from resnet_tpu.training.step import TrainStep, train_step_of
 
 
@@ -24,24 +24,23 @@ class KernelSetting:
     def __str__(self) -> str:
         return self.kernels + ("" if self.tuned_compiler else ", the compiler's own options")
 
+    def train_step(self, network: Network, config: Config, mesh: Mesh) -> TrainStep:
+        """The training step of a run whose options are resolved, with these kernels and compiler options."""
+        kernels, tuned = KERNELS[self.kernels], self.tuned_compiler
+        return train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=tuned)
+
 
 def candidates(config: Config, mesh: Mesh) -> list[KernelSetting]:
     """All settings that such devices may have, the plain one first."""
     device = mesh.devices.flat[0]
     names = [name for name in KERNELS if not why_not(name, config.model.precision, mesh)]
-    has_options = compiler_options_for(device) != sound_options_for(device)
+    has_options = compiler_options_for(device) != required_options_for(device)
     return [KernelSetting(name, tuned) for name in names for tuned in ((False, True) if has_options else (True,))]
 
 
 def on_accelerator(mesh: Mesh) -> bool:
     """Whether the devices are TPUs or GPUs."""
     return mesh.devices.flat[0].platform != "cpu"
-
-
-def step_of(setting: KernelSetting, network: Network, config: Config, mesh: Mesh) -> TrainStep:
-    """The training step of a run whose options are resolved, with the kernels and compiler options of `setting`."""
-    kernels, tuned = KERNELS[setting.kernels], setting.tuned_compiler
-    return train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=tuned)
 
 
 def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.kernel_memory import recall
 from resnet_tpu.training.kernel_setting import KernelSetting, candidates, on_accelerator, setting_from, stored_form
-from resnet_tpu.training.run import lengths_of
+from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.tune import tune
 
 log = logging.getLogger(__name__)

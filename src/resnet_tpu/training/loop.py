@@ -19,8 +19,9 @@ from jax.sharding import Mesh
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
-from resnet_tpu.checkpoints.meta import make_meta, write_description
+from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.data.folders import check_outside
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.loader.order_choice import require_pieces
@@ -32,6 +33,7 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check, without_effect
 from resnet_tpu.options.config import Config, check_config
 from resnet_tpu.options.network import network_of
+from resnet_tpu.options.run_file import write_description
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.finite import check_finite
@@ -42,20 +44,13 @@ from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, log_metrics
 from resnet_tpu.training.flight import StepsInFlight
 from resnet_tpu.training.interrupt import Interruption
-from resnet_tpu.training.kernel_setting import step_of, stored_form
+from resnet_tpu.training.kernel_setting import stored_form
 from resnet_tpu.training.kernels_of_run import resolve_kernels
+from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
-from resnet_tpu.training.run import (
-    check_classes,
-    describe_end,
-    describe_run,
-    keep_as_before,
-    lengths_of,
-    resolve,
-    resolve_order,
-)
+from resnet_tpu.training.run import describe_end, describe_run, resolve, resolve_order, with_steps_kept_before
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of, weight_check_on
 from resnet_tpu.training.waiting import InputWait
@@ -97,7 +92,7 @@ def train(
     check_start(config)
     with hosts.connected(config.run):
         config, source, validation, mesh = open_run(config)
-        config = keep_as_before(resolve_order(config, source))
+        config = with_steps_kept_before(resolve_order(config, source))
         agree_on(config, trains=True, train=source, validation=validation)
         with contextlib.ExitStack() as stack:
             checkpoints = stack.enter_context(
@@ -189,7 +184,7 @@ class Trainer:
         on_step: OnStep | None,
         train_step: TrainStep | None,
     ) -> None:
-        """config: resolved. The last two: see `train`."""
+        """config: with its counts resolved. on_step, train_step: see `train`."""
         self.config, self.mesh, self.source, self.validation = config, mesh, source, validation
         self.checkpoints = checkpoints
         self.lengths = lengths_of(config)
@@ -197,7 +192,7 @@ class Trainer:
         self.evaluation: dict[str, float] | None = None
         self._is_cold = True
         self._is_basic = config.data.input_pipeline == "basic"  # nothing overlaps
-        self.input_wait = InputWait()
+        self._input_wait = InputWait()
         self._flight = StepsInFlight()
         self._on_step = on_step
         self.state, self.step = start.state, start.step
@@ -206,34 +201,31 @@ class Trainer:
         if train_step is None:
             setting = resolve_kernels(config, mesh, start.kernels)
             self._kernels = stored_form(setting, mesh)
-            train_step = step_of(setting, network, config, mesh)
+            train_step = setting.train_step(network, config, mesh)
         self.train_step: TrainStep = train_step
 
     def run(self, stack: contextlib.ExitStack) -> Summary:
         """Trains from the present step to the last. `stack` closes what this opens."""
-        total, model_dir, train = self.lengths.total, self.config.run.model_dir, self.config.train
-        stop = stack.enter_context(Interruption())
+        stop, model_dir = stack.enter_context(Interruption()), self.config.run.model_dir
         writer = self._open_metrics(stack)
         if self._is_eval_due():  # the run was stopped between saving and evaluating
             self._evaluate(writer)
-        if self.step >= total:
-            log.info("%s", describe_end(model_dir, self.step, total))
+        if self.step < self.lengths.total:
+            self._train(stack, stop, writer)
+        else:
+            log.info("%s", describe_end(model_dir, self.step, self.lengths.total))
             if self.validation is not None:
                 self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, self.step)) or None
-            stop.leave()  # a signal may have come in the evaluation
-            return Summary(self.step, self.evaluation)
+        stop.leave()  # a signal may have come in an evaluation
+        return Summary(self.step, self.evaluation)
+
+    def _train(self, stack: contextlib.ExitStack, stop: Interruption, writer: MetricsWriter | None) -> None:
+        """Trains from the present step to the last, or until a stop is due."""
+        total, model_dir, train = self.lengths.total, self.config.run.model_dir, self.config.train
         self._check_weights()
         if self._is_save_due():  # step 0: the only checkpoint that can be missing here
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
-        log.info("%s", describe_run(self.config, self.mesh, self.step, total))
-        for line in without_effect(self.config):
-            log.warning("%s", line)
-        if (counted := self.config.data.num_train_images) != len(self.source):
-            log.warning(
-                "num_train_images is %d, and there are %d training images: an epoch is of %d. To count them anew, name "
-                "data_dir and no num_train_images.",
-                counted, len(self.source), counted,
-            )  # fmt: skip
+        self._log_start()
         progress = stack.enter_context(TrainingProgress(self.step, total))
         profiler = stack.enter_context(
             Profiler(
@@ -244,7 +236,7 @@ class Trainer:
                 total=total,
             )
         )
-        stack.enter_context(self.input_wait)
+        stack.enter_context(self._input_wait)
         loader = stack.enter_context(
             train_batches(
                 self.source,
@@ -258,7 +250,7 @@ class Trainer:
         )
         batches = distributed.prefetch(loader, self.mesh, ahead=0 if self._is_basic else 2)
         reports = LoopReports(
-            self.config, total, writer=writer, loader=loader, progress=progress, input_wait=self.input_wait
+            self.config, total, writer=writer, loader=loader, progress=progress, input_wait=self._input_wait
         )
         is_stopping = stop.is_due(self.step)
         while self.step < total and not is_stopping:
@@ -276,8 +268,18 @@ class Trainer:
             if eval_is_due and not is_stopping:
                 self._evaluate(writer)
         self.checkpoints.wait()
-        stop.leave()
-        return Summary(self.step, self.evaluation)
+
+    def _log_start(self) -> None:
+        """Logs what is about to be trained, and which options will not do what was hoped for."""
+        log.info("%s", describe_run(self.config, self.mesh, self.step, self.lengths.total))
+        for line in without_effect(self.config):
+            log.warning("%s", line)
+        if (counted := self.config.data.num_train_images) != len(self.source):
+            log.warning(
+                "num_train_images is %d, and there are %d training images: an epoch is of %d. To count them anew, name "
+                "data_dir and no num_train_images.",
+                counted, len(self.source), counted,
+            )  # fmt: skip
 
     def _open_metrics(self, stack: contextlib.ExitStack) -> MetricsWriter | None:
         """The metrics writer; None in all processes but the first. Every process reads the accuracies so far."""
@@ -291,7 +293,7 @@ class Trainer:
         return writer
 
     def _describe(self) -> None:
-        """Writes the options of the run; those of a start that computes nothing do not replace what was there."""
+        """Writes `config.json` and `labels.txt`. A start that trains nothing must not overwrite those of the run."""
         if hosts.is_first():
             write_description(self.config.run.model_dir, self.config, self._meta()["class_names"])
 
@@ -334,9 +336,9 @@ class Trainer:
                 asked = time.perf_counter()
                 with jax.profiler.TraceAnnotation("input_wait"):
                     batch = next(batches)
-                self.input_wait.add(asked, time.perf_counter())
+                self._input_wait.add(asked, time.perf_counter())
                 self.state, metrics = self.train_step(self.state, batch)
-                self.input_wait.watch(metrics)
+                self._input_wait.watch(metrics)
                 self._flight.add(self.step, metrics)
                 self.step += 1
                 self.position += self.config.train.train_batch_size

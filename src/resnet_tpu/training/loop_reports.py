@@ -77,7 +77,7 @@ class LoopReports:
         self, end: int, rows: dict[int, dict[str, Any]], speed: dict[str, float]
     ) -> dict[int, dict[str, Any]]:
         """Adds epoch and speed to the metrics of the loop before step `end`, and logs a one-line summary."""
-        batch_size, images = self._config.train.train_batch_size, self._config.data.num_train_images or 1
+        batch_size, images = self._config.train.train_batch_size, self._config.data.images_per_epoch
         loss, top_1 = (
             sum(float(row[name]) for row in rows.values()) / len(rows) for name in ("loss", "top_1_accuracy")
         )

@@ -1,4 +1,4 @@
-"""The photos that a run was trained on, kept where no folder says it: one photo more shares all of them out anew."""
+"""Which photos a run was trained on. Splits that are drawn change with every photo added, so no folder records it."""
 
 import contextlib
 import json

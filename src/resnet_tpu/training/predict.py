@@ -10,6 +10,7 @@ import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
+from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.source import Source, distant, sample_of
@@ -18,7 +19,7 @@ from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig, check_config
 from resnet_tpu.options.fields import GivenPath, Option, expand_home
-from resnet_tpu.options.overrides import run_at
+from resnet_tpu.options.run_file import model_dir_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports import prediction_report as report
 from resnet_tpu.reports.console import make_console
@@ -28,9 +29,8 @@ from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import batches_of
 from resnet_tpu.training.flight import paced
 from resnet_tpu.training.photos_seen import warn_of_seen
-from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.step import make_output_step
-from resnet_tpu.training.trained import Trained, as_trained, trained_of
+from resnet_tpu.training.trained import Trained, data_for_network, trained_of
 
 MOST_ROWS = 40
 """A split with more images is not listed on the terminal, only in the files of the report."""
@@ -64,7 +64,7 @@ def predict(
     if output_format not in (known := get_args(Format)):
         raise UserError("output_format", repr(output_format), f"one of {', '.join(known)}", "Change the value.")
     top_k = _TOP_K.convert(top_k)
-    config = config.replace(model_dir=run_at(config.run.model_dir))
+    config = config.replace(model_dir=model_dir_of(config.run.model_dir))
     named = [images] if isinstance(images, str | os.PathLike) else () if images is None else images
     images, output_dir = [expand_home(path) for path in named], expand_home(output_dir)
     for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
@@ -77,7 +77,7 @@ def _predict(
     config: Config, images: Sequence[str], split: Split, output_format: Format, top_k: int, output_dir: str
 ) -> Predictions:
     trained = trained_of(config)
-    data = as_trained(config.data, trained.config.data)
+    data = data_for_network(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
     warn_of_seen(folders.run_of(trained.path), source, split)
     source = spread(source, num_images)

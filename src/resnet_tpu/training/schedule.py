@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from resnet_tpu.options.config import Config, epoch_boundaries
-from resnet_tpu.training.run import lengths_of, steps_of
+from resnet_tpu.training.lengths import lengths_of, steps_of
 
 Schedule = Callable[[jax.Array], jax.Array]
 
@@ -17,7 +17,7 @@ BASE_BATCH_SIZE = 256
 def make_schedule(config: Config) -> Schedule:
     """The schedule that the options ask for. Counts of images and lengths must be resolved."""
     optimizer, batch_size = config.optimizer, config.train.train_batch_size
-    images, total = config.data.num_train_images or 1, lengths_of(config).total
+    images, total = config.data.images_per_epoch, lengths_of(config).total
     if optimizer.lottery_force_learning_rate is not None:
         return constant(optimizer.lottery_force_learning_rate)
     if optimizer.enable_lars:

@@ -13,19 +13,19 @@ import numpy as np
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store, tf1
+from resnet_tpu.checkpoints import folders, orbax, tf1
 from resnet_tpu.checkpoints.meta import changed_options, config_of
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import LARS, contents
-from resnet_tpu.checkpoints.transfer import adopt, start_from, take_over, told_origin
+from resnet_tpu.checkpoints.transfer import origin_options, replace_and_log, start_from, with_options_of_weights
 from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
+from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, OptimizerConfig
-from resnet_tpu.options.overrides import read_run
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.training.run import check_classes
 from resnet_tpu.training.state import TrainState, create_state, start_state
 
 log = logging.getLogger(__name__)
@@ -74,10 +74,10 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
         if asked not in ("", start) and hosts.is_first():
             do = "To start from it, give another model_dir."
             log.warning("%s %s is not used: %s has checkpoints. %s", _START, asked, model_dir, do)
-        config = config.replace(**told_origin(values), **{_START: start})
-        return adopt(config, kept, f"the checkpoints in {model_dir}"), None
+        config = config.replace(**origin_options(values), **{_START: start})
+        return replace_and_log(config, kept, f"the checkpoints in {model_dir}"), None
     weights = initial_weights(config)
-    return take_over(config, weights) if weights else config, weights
+    return with_options_of_weights(config, weights) if weights else config, weights
 
 
 def check_newest(config: Config, network: Network, checkpoints: CheckpointStore, class_names: list[str] | None) -> None:
@@ -86,9 +86,9 @@ def check_newest(config: Config, network: Network, checkpoints: CheckpointStore,
         _read_original(network, config.optimizer, original)
     for step in checkpoints.steps()[-1:]:
         path = storage.join(checkpoints.directory, str(step))
-        with contextlib.suppress(store.DamagedCheckpointError):  # which a training skips
-            check_classes(config.data.location, class_names, store.read_meta(path)["class_names"])
-            store.check_shapes(path, store.stored_shapes(path), _shapes(config, network, checkpoints).to_arrays())
+        with contextlib.suppress(orbax.DamagedCheckpointError):  # which a training skips
+            check_classes(config.data.location, class_names, orbax.read_meta(path)["class_names"])
+            orbax.check_shapes(path, orbax.stored_shapes(path), _shapes(config, network, checkpoints).to_arrays())
 
 
 def _shapes(config: Config, network: Network, checkpoints: CheckpointStore) -> TrainState:

@@ -15,12 +15,12 @@ from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.parallel.distributed import DeviceBatch
-from resnet_tpu.training.compiler_options import compiler_options_for, sound_options_for
+from resnet_tpu.training.compiler_options import compiler_options_for, required_options_for
+from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loss import cross_entropy, l2
 from resnet_tpu.training.masking import apply_masks
 from resnet_tpu.training.mixing import mix
 from resnet_tpu.training.optimizer import make_optimizer
-from resnet_tpu.training.run import lengths_of
 from resnet_tpu.training.schedule import Schedule, make_schedule
 from resnet_tpu.training.state import TrainState, update_average
 from resnet_tpu.training.trainable import learning_rate_factors
@@ -99,7 +99,7 @@ def make_train_step(
         metrics = {"loss": loss, "learning_rate": rate, "top_1_accuracy": correct}
         return TrainState(state.step + 1, params, batch_stats, opt_state, ema, state.masks), metrics
 
-    options = (compiler_options_for if tuned_compiler else sound_options_for)(device or jax.devices()[0])
+    options = (compiler_options_for if tuned_compiler else required_options_for)(device)
     return jax.jit(train_step, donate_argnums=0, compiler_options=options)
 
 
@@ -138,7 +138,6 @@ def _make_gradients(
 def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Callable[..., Any]:
     """(params, batch statistics, batch, key, progress) -> (loss, (batch statistics, fraction correct))."""
     # LARS adds the decay itself
-    weight_decay = 0.0 if config.enable_lars else config.weight_decay
 
     def loss_of(
         params: Arrays,
@@ -159,7 +158,8 @@ def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Ca
                 logits, batch["partner"], config.label_smoothing
             )
             correct = fraction * correct + (1 - fraction) * (logits.argmax(-1) == batch["partner"])
-        return losses.mean() + weight_decay * l2(params, norms=config.decay_batch_norm), (batch_stats, correct.mean())
+        squares = l2(params, norms=config.decay_batch_norm)
+        return losses.mean() + config.weight_decay_in_loss * squares, (batch_stats, correct.mean())
 
     return loss_of
 
@@ -188,7 +188,7 @@ def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = N
         }
         return {name: (values * batch["weight"]).sum() for name, values in per_example.items()}
 
-    return jax.jit(eval_step, compiler_options=sound_options_for(device or jax.devices()[0]))
+    return jax.jit(eval_step, compiler_options=required_options_for(device))
 
 
 @functools.cache
@@ -199,7 +199,7 @@ def weight_check_on(device: Any) -> Callable[[Arrays, Arrays], jax.Array]:
         are_finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(batch_stats)]
         return jnp.where(jnp.asarray(are_finite, bool).all(), l2(params, norms=True), jnp.nan)
 
-    return jax.jit(check, compiler_options=sound_options_for(device))
+    return jax.jit(check, compiler_options=required_options_for(device))
 
 
 def make_output_step(
@@ -214,4 +214,4 @@ def make_output_step(
         outputs = network.outputs(params, batch_stats, normalize(images, network.model))
         return jax.nn.softmax(outputs["logits"]) if stage == "probabilities" else outputs[stage]
 
-    return jax.jit(output_step, compiler_options=sound_options_for(device or jax.devices()[0]))
+    return jax.jit(output_step, compiler_options=required_options_for(device))

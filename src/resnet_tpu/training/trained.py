@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import store
-from resnet_tpu.checkpoints.meta import completed, config_of
+from resnet_tpu.checkpoints import orbax
+from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.data.class_names import completed
 from resnet_tpu.models.arrays import Arrays, first_not_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, DataConfig
@@ -38,7 +39,7 @@ class Trained:
         return self.path.startswith(storage.absolute(model_dir) + "/")
 
 
-def as_trained(asked: DataConfig, own: DataConfig, *, also: Collection[str] = ()) -> DataConfig:
+def data_for_network(asked: DataConfig, own: DataConfig, *, also: Collection[str] = ()) -> DataConfig:
     """The data options `asked`, with the image size and the number of classes of the network's `own` options.
 
     `data_dir` comes from `own` too if none is asked for. also: names of further options that do.
@@ -61,28 +62,28 @@ def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Train
     processes, all must call this, and all read the checkpoint that the first one finds.
     """
     while True:
-        found = hosts.from_first(lambda: store.find(path))
+        found = hosts.from_first(lambda: orbax.find(path))
         trained, damage = None, None
         try:
             trained = _load(found, mesh, moving_average=moving_average)
-        except store.DamagedCheckpointError as error:
+        except orbax.DamagedCheckpointError as error:
             damage = error
         if not any(hosts.exchange(str(damage or ""))) and trained is not None:
             return trained
-        if hosts.from_first(lambda: store.find(path)) == found and damage is not None:
+        if hosts.from_first(lambda: orbax.find(path)) == found and damage is not None:
             raise damage
 
 
 def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
-    meta = store.read_meta(path)
+    meta = orbax.read_meta(path)
     config = config_of(meta)
     network = network_of(config)
     shapes = distributed.placed(network.shape_trees(), distributed.replicated(mesh))
     if moving_average and config.optimizer.keeps_average:
-        checkpoint = store.load(path, {"ema": shapes})
+        checkpoint = orbax.load(path, {"ema": shapes})
         arrays = checkpoint.arrays["ema"]
     else:
-        checkpoint = store.load(path, shapes)
+        checkpoint = orbax.load(path, shapes)
         arrays = checkpoint.arrays
     names = completed(meta["class_names"], network.num_classes)
     return Trained(path, checkpoint.step, config, names, network, arrays["params"], arrays["batch_stats"], mesh)

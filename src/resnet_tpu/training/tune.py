@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from resnet_tpu.checkpoints.transfer import take_over
+from resnet_tpu.checkpoints.transfer import with_options_of_weights
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.options.checks import check
@@ -19,7 +19,7 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.progress import track
 from resnet_tpu.training.kernel_memory import remember
-from resnet_tpu.training.kernel_setting import KernelSetting, candidates, step_of
+from resnet_tpu.training.kernel_setting import KernelSetting, candidates
 from resnet_tpu.training.reference import Reference, random_batch, random_state
 from resnet_tpu.training.run import resolve
 from resnet_tpu.training.start import initial_weights
@@ -51,7 +51,7 @@ def tune(config: Config, mesh: Mesh) -> tuple[KernelSetting, list[Trial]]:
     trials, steps = [], {}
     for setting in track(every, "verify kernels", len(every)):
         try:
-            step = step_of(setting, network, config, mesh)
+            step = setting.train_step(network, config, mesh)
             if wrong := reference.why_not(reference.distances(step, mesh)):
                 trials.append(Trial(setting, left_out=wrong))
                 continue
@@ -75,7 +75,7 @@ def tune_run(config: Config) -> tuple[KernelSetting, list[Trial]]:
         distributed.check_divides(config, mesh.devices.size)
         config = resolve(config, open_source(config.data, "train"))
         if weights := initial_weights(config):
-            config = take_over(config, weights)  # the step that `train` looks up
+            config = with_options_of_weights(config, weights)  # the step that `train` looks up
         return tune(config, mesh)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.data.loader import ahead
-from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_runs
+from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_segments
 from resnet_tpu.data.loader.cache import ImageCache
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.tfrecord import RecordError
@@ -85,7 +85,7 @@ def test_no_more_is_fetched_than_there_is_room_for(size: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("start", [0, 52])
-def test_runs_are_fetched_whole_and_wait_within_bounds(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_are_fetched_whole_and_wait_within_bounds(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "MOST_BYTES", 5000)
     source, rows, piece = Far(100), 2 * CHUNK, 25
     order = PieceOrder(np.arange(0, len(source), piece), num_records=len(source), batch_size=rows, seed=0)
@@ -94,7 +94,7 @@ def test_runs_are_fetched_whole_and_wait_within_bounds(start: int, monkeypatch: 
     def positions(chunk: int) -> range:
         return range(start + CHUNK * chunk, start + CHUNK * (chunk + 1))
 
-    reader = ReadAhead(source, None, by_runs(CHUNKS, positions, order))
+    reader = ReadAhead(source, None, by_segments(CHUNKS, positions, order))
     for chunk in range(CHUNKS):
         records = {position: order.record_at(position) for position in positions(chunk)}
         found = reader.take(chunk, records)
@@ -103,7 +103,7 @@ def test_runs_are_fetched_whole_and_wait_within_bounds(start: int, monkeypatch: 
         ]
         held = max(held, len(source.asked) - CHUNK * (chunk + 1))
     reader.close()
-    assert 8 * rows < held <= piece * (rows + 2 * 4)  # a run for each row, and two requests of four runs
+    assert 8 * rows < held <= piece * (rows + 2 * 4)  # a segment for each row, and two requests of four
 
 
 def test_what_is_in_the_cache_is_not_fetched() -> None:

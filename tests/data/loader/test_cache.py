@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu.data.images import Limits, shrink
+from resnet_tpu.data.cleaning import Limits, shrink
 from resnet_tpu.data.loader.batches import Batch, eval_batches, train_batches
 from resnet_tpu.data.loader.cache import CacheReport, ImageCache, is_cached, open_cache
 from resnet_tpu.data.loader.order import random_at, record_at_position

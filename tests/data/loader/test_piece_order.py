@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.data.loader.order import record_at_position
-from resnet_tpu.data.loader.piece_order import PieceOrder, Run
+from resnet_tpu.data.loader.piece_order import PieceOrder, Segment
 
 
 def make(num_records: int, *, piece: int, batch_size: int, seed: int = 3) -> PieceOrder:
@@ -19,8 +19,8 @@ def epoch_order(order: PieceOrder, epoch: int, num_records: int) -> list[int]:
     return [order.record_at(epoch * num_records + i) for i in range(num_records)]
 
 
-def runs_of(order: PieceOrder, num_records: int, epoch: int = 0) -> set[Run]:
-    return {order.run_at(epoch * num_records + i) for i in range(num_records)}
+def segments_of(order: PieceOrder, num_records: int, epoch: int = 0) -> set[Segment]:
+    return {order.segment_at(epoch * num_records + i) for i in range(num_records)}
 
 
 def test_order_of_one_seed() -> None:
@@ -58,17 +58,17 @@ def test_a_pickled_order_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2, 8])
-def test_a_run_is_a_stretch_of_a_piece_for_one_host(num_hosts: int) -> None:
+def test_a_segment_is_a_stretch_of_a_piece_for_one_host(num_hosts: int) -> None:
     num_records, piece, batch_size = 1000, 36, 16
     order = make(num_records, piece=piece, batch_size=batch_size)
-    runs = runs_of(order, num_records, epoch=1)
-    assert sum(len(run.records) for run in runs) == num_records
-    assert len(runs) <= -(-num_records // piece) + batch_size
-    for run in runs:
-        assert sorted(run.records) == list(range(min(run.records), max(run.records) + 1))
-        assert min(run.records) // piece == max(run.records) // piece
-        assert len({position % batch_size * num_hosts // batch_size for position in run.positions}) == 1
-        assert [order.record_at(position) for position in run.positions] == list(run.records)
+    segments = segments_of(order, num_records, epoch=1)
+    assert sum(len(segment.records) for segment in segments) == num_records
+    assert len(segments) <= -(-num_records // piece) + batch_size
+    for segment in segments:
+        assert sorted(segment.records) == list(range(min(segment.records), max(segment.records) + 1))
+        assert min(segment.records) // piece == max(segment.records) // piece
+        assert len({position % batch_size * num_hosts // batch_size for position in segment.positions}) == 1
+        assert [order.record_at(position) for position in segment.positions] == list(segment.records)
 
 
 def test_a_batch_holds_as_many_pieces_as_rows() -> None:
@@ -107,7 +107,7 @@ def _spread(labels: np.ndarray, batch_size: int, classes: int) -> float:
 def test_neighbours_of_a_piece_are_a_few_steps_apart() -> None:
     num_records, piece, batch_size = 2000, 20, 10
     order = make(num_records, piece=piece, batch_size=batch_size)
-    runs = runs_of(order, num_records)
-    steps = [abs(i - j) for run in runs for i, j in itertools.pairwise(np.argsort(run.records).tolist())]
+    segments = segments_of(order, num_records)
+    steps = [abs(i - j) for segment in segments for i, j in itertools.pairwise(np.argsort(segment.records).tolist())]
     assert max(steps) < piece
     assert np.mean(steps) > piece / 5  # a true permutation of a piece would give a third

@@ -17,7 +17,7 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageOps
 
-from resnet_tpu.data.images import clean_image
+from resnet_tpu.data.cleaning import clean_image
 from resnet_tpu.data.pixels import jpeg
 from resnet_tpu.data.pixels.crop import Window, eval_window, sample_crop_window
 from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, decode, eval_image, train_image

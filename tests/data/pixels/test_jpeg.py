@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet_tpu.data.images import BadImageError, clean_image
+from resnet_tpu.data.cleaning import BadImageError, clean_image
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels import jpeg, native
 from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, decode, eval_image, train_image

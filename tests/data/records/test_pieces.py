@@ -12,7 +12,7 @@ import pytest
 
 from resnet_tpu import storage
 from resnet_tpu.data.records import pieces
-from resnet_tpu.data.records.pieces import PIECE_BYTES, KeepingReader, Stretch, open_reader
+from resnet_tpu.data.records.pieces import PIECE_BYTES, ByteRange, KeepingReader, open_reader
 
 PATH = "memory://pieces/train-0"
 
@@ -47,7 +47,7 @@ def test_what_is_kept_is_read_from_the_disk_when_no_more_can_be(
 ) -> None:
     content = storage.read_bytes(PATH)
     reader = KeepingReader(str(tmp_path))
-    first, second = Stretch(file, 10, 20), Stretch(file, PIECE_BYTES - 5, PIECE_BYTES + 5)
+    first, second = ByteRange(file, 10, 20), ByteRange(file, PIECE_BYTES - 5, PIECE_BYTES + 5)
     assert reader.read([first]) == [content[10:20]]
 
     def refuse(*_: object) -> None:
@@ -61,7 +61,7 @@ def test_what_is_kept_is_read_from_the_disk_when_no_more_can_be(
 
 
 def test_pieces_that_were_half_written_when_a_process_was_killed_are_deleted(file: Any, tmp_path: Path) -> None:
-    open_reader(str(tmp_path), [file]).read([Stretch(file, 0, 10)])
+    open_reader(str(tmp_path), [file]).read([ByteRange(file, 0, 10)])
     (folder,) = tmp_path.iterdir()
     for name, age in ((".1.4711.140", 2 * pieces._LEFT_SECS), (".1.4712.141", 0)):
         (folder / name).touch()

@@ -11,7 +11,8 @@ from resnet_tpu.data.prepare.reservation import _read_state
 from resnet_tpu.data.sources.bigtable_rows import About
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.overrides import merge, read_run
+from resnet_tpu.options.overrides import merge
+from resnet_tpu.options.run_file import read_run
 from resnet_tpu.performance.dawnbench.options import read_job
 from resnet_tpu.performance.profiling.labels import read_labels
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts, rendezvous
@@ -51,7 +51,7 @@ def alone(model_dir: Path, devices: int, **changes: Any) -> None:
 
 
 def arrays_of(model_dir: Path) -> dict[str, np.ndarray]:
-    return store.load_named(store.find(str(model_dir)), ("params", "batch_stats", "momentum"))
+    return orbax.load_named(orbax.find(str(model_dir)), ("params", "batch_stats", "momentum"))
 
 
 def rows_of(model_dir: Path, split: str) -> dict[int, dict[str, float]]:

@@ -14,7 +14,7 @@ import pytest
 import simplejpeg
 
 from resnet_tpu import cli
-from resnet_tpu.data.images import Limits
+from resnet_tpu.data.cleaning import Limits
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig

@@ -26,7 +26,7 @@ from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.serving.export.runtime import load_onnx
 from resnet_tpu.serving.export.stablehlo import load_stablehlo
 from resnet_tpu.training.step import normalize
-from resnet_tpu.training.trained import Trained, as_trained
+from resnet_tpu.training.trained import Trained, data_for_network
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "18": {"resnet_depth": 18, "stem": "imagenet", "image_size": 37},  # odd sizes are padded differently
@@ -193,7 +193,10 @@ def test_int8_is_near(options: dict[str, Any], drawn: Callable[..., Trained], tm
     assert types.count("Conv") == sum(name.endswith("/kernel") for name in fold(trained).weights) - 1
     assert types.count("QuantizeLinear") > 20
     images = np.stack(
-        [open_source(as_trained(DataConfig("synthetic"), trained.config.data), "test")[i].encoded for i in range(8)]
+        [
+            open_source(data_for_network(DataConfig("synthetic"), trained.config.data), "test")[i].encoded
+            for i in range(8)
+        ]
     )
     exact, rounded = (load_onnx(bundle, form, output="logits")(images) for form in ("onnx", "int8"))
     assert np.abs(rounded - exact).max() < 0.1 * np.abs(exact - exact.mean()).max()

@@ -14,8 +14,8 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.server.json_answer import to_json
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.serving.server.predict_api import to_json
 from resnet_tpu.serving.server.service import Service
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]

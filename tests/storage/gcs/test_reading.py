@@ -12,7 +12,7 @@ import pytest
 
 from resnet_tpu import storage
 from resnet_tpu.data.loader import order_choice
-from resnet_tpu.data.loader.ahead import ReadAhead, by_runs
+from resnet_tpu.data.loader.ahead import ReadAhead, by_segments
 from resnet_tpu.data.loader.batches import eval_batches, train_batches
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
 from resnet_tpu.data.records import pieces
@@ -164,14 +164,14 @@ def test_without_room_a_training_reads_every_byte_once_in_an_epoch(
         def positions(chunk: int, host: int = host) -> range:
             return range(8 * chunk + rows * host, 8 * chunk + rows * (host + 1))
 
-        reader = ReadAhead(source, None, by_runs(chunks, positions, order))
+        reader = ReadAhead(source, None, by_segments(chunks, positions, order))
         for chunk in range(chunks):
             records = {position: order.record_at(position) for position in positions(chunk)}
             assert len(reader.take(chunk, records)) == rows
         reader.close()
-    num_runs = len({order.run_at(position) for position in range(len(source))})
-    assert num_runs <= len(source.first_records()) + 8
-    assert 0 < bucket.requests().pop("media") <= num_runs < len(source) / 3  # fewer where runs are adjacent
+    num_segments = len({order.segment_at(position) for position in range(len(source))})
+    assert num_segments <= len(source.first_records()) + 8
+    assert 0 < bucket.requests().pop("media") <= num_segments < len(source) / 3  # fewer where segments are adjacent
     assert bucket.num_bytes() <= source.num_bytes
 
 

@@ -16,7 +16,7 @@ from resnet_tpu.data.sources.source import DistantSource, Sample
 
 THREADS = 16  # requests under way at a time
 CHUNKS_PER_REQUEST = 4  # a request costs about as much as a few images
-_RUNS_PER_REQUEST = 4
+_SEGMENTS_PER_REQUEST = 4
 MOST_BYTES = 256_000_000
 """About how many bytes of examples to hold ahead of the chunks that need them."""
 
@@ -40,22 +40,22 @@ def by_chunks(num_chunks: int, records: Callable[[int], Mapping[int, int]]) -> I
         yield Request(first, {position: number for chunk in chunks for position, number in records(chunk).items()})
 
 
-def by_runs(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
-    """Requests for a few whole runs at a time, in the order chunks need them. `positions` gives those of a chunk."""
-    runs = _runs(num_chunks, positions, order)
-    while some := list(itertools.islice(runs, _RUNS_PER_REQUEST)):
-        yield Request(some[0].chunk, {position: number for run in some for position, number in run.records.items()})
+def by_segments(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
+    """Requests for a few whole segments at a time, as chunks need them. `positions` gives those of a chunk."""
+    segments = _segments(num_chunks, positions, order)
+    while some := list(itertools.islice(segments, _SEGMENTS_PER_REQUEST)):
+        yield Request(some[0].chunk, {position: number for one in some for position, number in one.records.items()})
 
 
-def _runs(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
-    under_way: dict[int, range] = {}  # the rest of each run in progress, by its first position
+def _segments(num_chunks: int, positions: Callable[[int], Iterable[int]], order: PieceOrder) -> Iterator[Request]:
+    under_way: dict[int, range] = {}  # the rest of each segment in progress, by its first position
     for chunk in range(num_chunks):
         for position in positions(chunk):
             rest = under_way.pop(position, None)
             if rest is None:
-                run = order.run_at(position)
-                rest = run.positions[run.positions.index(position) :]  # training may resume in mid-run
-                yield Request(chunk, dict(zip(rest, run.records[-len(rest) :], strict=True)))
+                segment = order.segment_at(position)
+                rest = segment.positions[segment.positions.index(position) :]  # training may resume within it
+                yield Request(chunk, dict(zip(rest, segment.records[-len(rest) :], strict=True)))
             if after := rest[1:]:
                 under_way[after[0]] = after
 

@@ -16,7 +16,7 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_runs
+from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_segments
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
@@ -69,6 +69,10 @@ class _Chunking:
         """Chunks in all batches."""
         return self.num_batches * self.parts
 
+    def positions(self, chunk: int) -> range:
+        """The positions that a chunk holds."""
+        return self.locate(chunk)[2]
+
     def locate(self, chunk: int) -> tuple[int, int, range]:
         """The batch of a chunk, its first row in that batch, and the positions that it holds."""
         batch, part = divmod(chunk, self.parts)
@@ -80,9 +84,10 @@ class _Chunking:
 class _Maker:
     """Makes chunks in the memory of the batches they belong to; callable from any number of threads."""
 
-    def __init__(self, chunking: _Chunking, filling: Filling, slots: Slots, fill: Fill) -> None:
-        self._chunking, self._filling, self._slots, self._fill = chunking, filling, slots, fill
-        self.ahead: ReadAhead | None = None
+    def __init__(
+        self, chunking: _Chunking, filling: Filling, slots: Slots, fill: Fill, ahead: ReadAhead | None
+    ) -> None:
+        self._chunking, self._filling, self._slots, self._fill, self._ahead = chunking, filling, slots, fill, ahead
         self._begun: dict[int, Slot] = {}  # by batch
         self._lock = threading.Lock()
 
@@ -91,18 +96,25 @@ class _Maker:
         batch, first_row, positions = self._chunking.locate(chunk)
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
-        fetched = self.ahead.take(chunk, self.records_in(chunk)) if self.ahead else None
+        fetched = self._ahead.take(chunk, self._filling.records_at(positions)) if self._ahead else None
         return self._fill(Chunk(first_row, positions, fetched), slot)
-
-    def records_in(self, chunk: int) -> dict[int, int]:
-        """The records of a chunk's rows by position; positions without a record are left out."""
-        found = ((position, self._filling.record_at(position)) for position in self._chunking.locate(chunk)[2])
-        return {position: record for position, record in found if record is not None}
 
     def take(self, batch: int) -> Slot:
         """The memory of a batch whose chunks are all made."""
         with self._lock:
             return self._begun.pop(batch)
+
+
+def _read_ahead(filling: Filling, chunking: _Chunking) -> ReadAhead | None:
+    """Begins to fetch the examples of a remote source before they are needed; None where the source is local."""
+    source = distant(filling.source)
+    if source is None or filling.data.input_pipeline == "basic":
+        return None
+    if filling.order:
+        requests = by_segments(chunking.num_chunks, chunking.positions, filling.order)
+    else:
+        requests = by_chunks(chunking.num_chunks, lambda chunk: filling.records_at(chunking.positions(chunk)))
+    return ReadAhead(source, filling.cache, requests)
 
 
 class Batches(Iterator[Batch]):
@@ -125,28 +137,20 @@ class Batches(Iterator[Batch]):
         cv2.setNumThreads(1)  # each worker has an image of its own; more OpenCV threads would wait for each other
         slots, workers = Slots(Layout(chunking.per_host, filling.data.image_size)), num_workers(filling.data)
         self._closing = contextlib.ExitStack()
-        if kind == "threads":
-            self._maker = _Maker(chunking, filling, slots, lambda chunk, slot: filling.fill(chunk, slot.rows))
-        else:
-            processes = FillingProcesses(filling, slots, workers)
+        processes = FillingProcesses(filling, slots, workers) if kind == "processes" else None
+        if processes:
             self._closing.callback(processes.close)
-            self._maker = _Maker(chunking, filling, slots, processes)
+        fill = processes or (lambda chunk, slot: filling.fill(chunk, slot.rows))
+        ahead = _read_ahead(filling, chunking)
+        self._maker = _Maker(chunking, filling, slots, fill, ahead)
         if filling.data.input_pipeline == "basic":
             self._chunks = map(self._maker.make, range(chunking.num_chunks))
         else:
-            ahead = None
-            if source := distant(filling.source):
-                if filling.order:
-                    requests = by_runs(chunking.num_chunks, lambda chunk: chunking.locate(chunk)[2], filling.order)
-                else:
-                    requests = by_chunks(chunking.num_chunks, self._maker.records_in)
-                ahead = ReadAhead(source, filling.cache, requests)
-            self._maker.ahead = ahead
             num_ahead = chunking.parts + 2 * workers
             self._chunks = Prefetch(self._maker.make, chunking.num_chunks, threads=workers, ahead=num_ahead)
             self._closing.callback(self._chunks.close)
-            if ahead:
-                self._closing.callback(ahead.close)  # runs first, as the threads above wait for it
+        if ahead:
+            self._closing.callback(ahead.close)  # runs first, as the threads that fill wait for it
         weakref.finalize(self, self._closing.close)
 
     def __next__(self) -> Batch:

@@ -1,16 +1,15 @@
 """Makes the rows of a batch: reads, decodes, crops and augments examples, in this process or in others."""
 
-import dataclasses
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 
-from resnet_tpu.data.images import Limits, shrink
+from resnet_tpu.data.cleaning import Limits, shrink
 from resnet_tpu.data.loader.ahead import Fetched
 from resnet_tpu.data.loader.cache import ImageCache
 from resnet_tpu.data.loader.memory import SharedMemory
@@ -33,7 +32,7 @@ class Chunk(NamedTuple):
 
     first_row: int
     positions: range  # in the stream, one per row
-    fetched: Fetched | None = None  # those of their records that have been fetched already
+    fetched: Fetched | None = None  # their examples, as far as they have been fetched already
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Filling:
     order: PieceOrder | None = None  # of training; None: a permutation of all records
     num_images: int = 0  # to evaluate, from the first of the source
     cache: ImageCache | None = None
-    fetched: Fetched = field(default_factory=dict)  # examples that need not be read
     train_image: TrainImage = train_image  # may be replaced, to measure everything else
 
     def record_at(self, position: int) -> int | None:
@@ -57,6 +55,11 @@ class Filling:
             return self.order.record_at(position)
         return record_at_position(position, num_records=len(self.source), seed=self.seed)
 
+    def records_at(self, positions: range) -> dict[int, int]:
+        """The numbers of the records at these positions, by position; positions without one are left out."""
+        found = ((position, self.record_at(position)) for position in positions)
+        return {position: record for position, record in found if record is not None}
+
     def fill(self, chunk: Chunk, rows: Rows) -> list[str]:
         """Writes the rows of `chunk`. Returns the messages of damaged examples that were skipped.
 
@@ -64,36 +67,30 @@ class Filling:
         0, like a row without a record. Raises RecordError and DecodeError unless `data.skip_bad_records`, and UserError
         for anything else that is wrong.
         """
-        if chunk.fetched:
-            near = dataclasses.replace(self, fetched=chunk.fetched)
-            return near.fill(chunk._replace(fetched=None), rows)
+        fetched = chunk.fetched or {}
+        fill_row = self._try if self.seed is None else self._try_until_good
         skipped: list[str] = []
         for row, position in enumerate(chunk.positions, chunk.first_row):
             record = self.record_at(position)
-            if record is None:
-                label = None
-            elif self.seed is None:
-                label = self._try(record, rows.image[row], None, skipped)
-            else:
-                label = self._fill_surely(record, position, rows.image[row], skipped)
+            label = None if record is None else fill_row(record, position, rows.image[row], fetched, skipped)
             if label is None:
                 rows.image[row] = 0
             rows.label[row], rows.weight[row] = label or 0, label is not None
         return skipped
 
-    def _fill_surely(self, record: int, position: int, out: np.ndarray, skipped: list[str]) -> int:
+    def _try_until_good(self, record: int, position: int, out: np.ndarray, fetched: Fetched, skipped: list[str]) -> int:
         tries = min(len(self.source), _MOST_BAD_IN_A_ROW)
         for offset in range(tries):
-            label = self._try((record + offset) % len(self.source), out, position, skipped)
+            label = self._try((record + offset) % len(self.source), position, out, fetched, skipped)
             if label is not None:
                 return label
         got = f"{tries} damaged records in a row"
         raise UserError("Training data", got, "records that can be read", "Check the data set.")
 
-    def _try(self, record: int, out: np.ndarray, position: int | None, skipped: list[str]) -> int | None:
-        """Fills `out` with an example, for training if there is a position. Returns its label; None if skipped."""
+    def _try(self, record: int, position: int, out: np.ndarray, fetched: Fetched, skipped: list[str]) -> int | None:
+        """Fills `out` with an example. Returns its label; None if it is damaged and skipped."""
         try:
-            return self._write(record, out, position)
+            return self._write(record, position, out, fetched)
         except (RecordError, DecodeError) as error:
             error = error.at(self.source.where(record)) if isinstance(error, DecodeError) else error
             if not self.data.skip_bad_records:
@@ -101,12 +98,12 @@ class Filling:
             skipped.append(str(error).removesuffix(f" {error.do}"))  # advice that is already followed
             return None
 
-    def _write(self, record: int, out: np.ndarray, position: int | None) -> int:
+    def _write(self, record: int, position: int, out: np.ndarray, fetched: Fetched) -> int:
         data, honour_exif = self.data, self.source.honour_exif
-        image, label, is_finished = self._read(record)
+        image, label, is_finished = self._read(record, fetched)
         if is_finished:
             out[...] = image
-        elif self.seed is None or position is None:
+        elif self.seed is None:
             eval_image(image, data.image_size, out, honour_exif=honour_exif, **data.eval_crop)
         else:
             rng = random_at(position, seed=self.seed)
@@ -117,13 +114,13 @@ class Filling:
                 out[...] = augmented
         return label
 
-    def _read(self, record: int) -> tuple[bytes | np.ndarray, int, bool]:
+    def _read(self, record: int, fetched: Fetched) -> tuple[bytes | np.ndarray, int, bool]:
         """(image, label, whether the image is finished). Unfinished images given as pixels are already upright."""
         found = self.cache.get(record) if self.cache else None
         if found:
             image, label = found
         else:
-            image, label, _ = sample_of(self.fetched[record]) if record in self.fetched else self.source[record]
+            image, label, _ = sample_of(fetched[record]) if record in fetched else self.source[record]
             if isinstance(image, np.ndarray):
                 return image, label, True
             if self.cache and self.data.cache == "decoded":

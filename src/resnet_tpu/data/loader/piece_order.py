@@ -2,8 +2,8 @@
 
 A piece is a group of neighbouring records. An epoch's pieces are laid end to end in random order, like a tape, which is
 cut into as many equal stretches as a batch has rows. Each row moves along its stretch, one record per step. The part of
-a piece that lies in one stretch is a run, whose records come in random order. Only one host reads a run, with one
-request, whichever rows a host has. So a batch holds records of as many pieces as it has rows.
+a piece that lies in one stretch is a segment, whose records come in random order. Only one host reads a segment, with
+one request, whichever rows a host has. So a batch holds records of as many pieces as it has rows.
 
 As in `order`, everything is computed from the position: the order is the same for any number of hosts and workers, and
 from any position on. But it depends on the batch size.
@@ -19,7 +19,7 @@ import numpy as np
 from resnet_tpu.data.loader.order import epoch_seed, record_at_position
 
 
-class Run(NamedTuple):
+class Segment(NamedTuple):
     """Records of one piece that one row of the batches needs, step by step."""
 
     positions: range  # in the stream, one batch apart
@@ -54,21 +54,21 @@ class PieceOrder:
         self._starts, self._num_records, self._batch_size, self._seed = state
         self._sizes = np.diff(self._starts, append=self._num_records)
         self._tape = functools.lru_cache(maxsize=4)(self._lay)
-        self._run = functools.lru_cache(maxsize=4 * self._batch_size)(self._cut)
+        self._segment = functools.lru_cache(maxsize=4 * self._batch_size)(self._cut)
 
     def record_at(self, position: int) -> int:
         """The record at `position` (from 0)."""
-        run = self.run_at(position)
-        return run.records[run.positions.index(position)]
+        segment = self.segment_at(position)
+        return segment.records[segment.positions.index(position)]
 
-    def run_at(self, position: int) -> Run:
-        """The run that `position` belongs to."""
+    def segment_at(self, position: int) -> Segment:
+        """The segment that `position` belongs to."""
         epoch, index = divmod(position, self._num_records)
         step, row = divmod(index, self._batch_size)  # rows are counted from the one in which the epoch begins
-        start, _ = self._stretch(row)
-        return self._run(epoch, row, bisect.bisect_right(self._tape(epoch).ends, start + step))
+        start, _ = self._row_span(row)
+        return self._segment(epoch, row, bisect.bisect_right(self._tape(epoch).ends, start + step))
 
-    def _stretch(self, row: int) -> tuple[int, int]:
+    def _row_span(self, row: int) -> tuple[int, int]:
         """Where on the tape the records of a row begin and end."""
         steps, longer = divmod(self._num_records, self._batch_size)
         start = row * steps + min(row, longer)
@@ -83,11 +83,11 @@ class PieceOrder:
             pieces, list(itertools.accumulate(self._sizes[pieces].tolist())), (bits >> 63).astype(bool).tolist()
         )
 
-    def _cut(self, epoch: int, row: int, number: int) -> Run:
-        """The run of `row` in the piece that is number `number` on the tape."""
+    def _cut(self, epoch: int, row: int, number: int) -> Segment:
+        """The segment of `row` in the piece that is number `number` on the tape."""
         tape = self._tape(epoch)
         piece, begin, end = tape.pieces[number], tape.ends[number - 1] if number else 0, tape.ends[number]
-        start, stop = self._stretch(row)
+        start, stop = self._row_span(row)
         low, high = max(begin, start), min(end, stop)
         first = epoch * self._num_records + row + (low - start) * self._batch_size
         positions = range(first, first + (high - low) * self._batch_size, self._batch_size)
@@ -95,4 +95,4 @@ class PieceOrder:
         bits = np.random.Philox(key=[epoch_seed(self._seed, epoch), low]).random_raw(high - low)
         offset = end - high if tape.is_backwards[number] else low - begin
         shuffled = np.argsort(bits, kind="stable") + (int(self._starts[piece]) + offset)
-        return Run(positions, tuple(shuffled.tolist()))
+        return Segment(positions, tuple(shuffled.tolist()))

@@ -13,9 +13,9 @@ from rich.console import Console
 import resnet_tpu
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import digest_of, read_boxes
+from resnet_tpu.data.cleaning import Limits, Subsampling
 from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
 from resnet_tpu.data.folders import check_outside, find_photos
-from resnet_tpu.data.images import Limits, Subsampling
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
 from resnet_tpu.data.prepare import beam as on_beam
 from resnet_tpu.data.prepare.assignment import Assignment, assign

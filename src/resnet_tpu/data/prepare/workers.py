@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from resnet_tpu.data.images import Limits
+from resnet_tpu.data.cleaning import Limits
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, write_shard
 from resnet_tpu.errors import UserError
 from resnet_tpu.system.processes import CONTEXT, Crew, outcome_of

@@ -1,4 +1,4 @@
-"""Stretches of files in a bucket, read in big pieces, many at once, and kept on this machine where there is room.
+"""Byte ranges of files in a bucket, read in big pieces, many at once, and kept on this machine where there is room.
 
 Training reads the records in a new order in every epoch, so neighbours in a file are not needed at the same time. Each
 piece is therefore fetched whole, once, and kept on the disk: in the first epoch one request serves all images of a
@@ -35,7 +35,7 @@ _GB = 1e9
 _LEFT_SECS = 3600.0  # after which a piece is no longer being written
 
 
-class Stretch(NamedTuple):
+class ByteRange(NamedTuple):
     """The bytes [start, stop) of a file."""
 
     file: RecordFile
@@ -54,13 +54,13 @@ def first_records(files: Sequence[RecordFile]) -> np.ndarray:
 
 
 class DirectReader:
-    """Reads stretches of files from their bucket, neighbours together."""
+    """Reads byte ranges of files from their bucket, neighbours together."""
 
     keeps = False
     """Whether what is read stays on this machine."""
 
-    def read(self, wanted: Sequence[Stretch]) -> list[bytes]:
-        """The bytes of each stretch; fewer where the file ends earlier. Thread-safe."""
+    def read(self, wanted: Sequence[ByteRange]) -> list[bytes]:
+        """The bytes of each range; fewer where the file ends earlier. Thread-safe."""
         order = sorted(range(len(wanted)), key=lambda i: (wanted[i].file.path, wanted[i].start))
         groups: list[list[int]] = []
         for i in order:
@@ -75,16 +75,16 @@ class DirectReader:
                 found[i] = data[wanted[i].start - first : wanted[i].stop - first]
         return found
 
-    def forget(self, stretch: Stretch) -> None:
+    def forget(self, span: ByteRange) -> None:
         """Nothing is kept."""
 
 
-def _is_near(first: Stretch, last: Stretch, new: Stretch) -> bool:
+def _is_near(first: ByteRange, last: ByteRange, new: ByteRange) -> bool:
     return first.file is new.file and new.start - last.stop <= _GAP and new.stop - first.start <= storage.BLOCK
 
 
 class KeepingReader(DirectReader):
-    """Reads stretches of files in whole pieces, which it keeps in a local folder, for later processes too."""
+    """Reads byte ranges of files in whole pieces, which it keeps in a local folder, for later processes too."""
 
     keeps = True
 
@@ -100,12 +100,12 @@ class KeepingReader(DirectReader):
         self._lock = threading.Lock()
         self._coming: dict[Path, Future[bytes]] = {}
 
-    def read(self, wanted: Sequence[Stretch]) -> list[bytes]:
-        parts: list[dict[int, bytes]] = [{} for _ in wanted]  # of each stretch, by piece
+    def read(self, wanted: Sequence[ByteRange]) -> list[bytes]:
+        parts: list[dict[int, bytes]] = [{} for _ in wanted]  # of each range, by piece
         needed: dict[tuple[RecordFile, int], list[int]] = {}
-        for i, stretch in enumerate(wanted):
-            for number in range(stretch.start // PIECE_BYTES, -(-stretch.stop // PIECE_BYTES)):
-                needed.setdefault((stretch.file, number), []).append(i)
+        for i, span in enumerate(wanted):
+            for number in range(span.start // PIECE_BYTES, -(-span.stop // PIECE_BYTES)):
+                needed.setdefault((span.file, number), []).append(i)
         missing = []
         for (file, number), users in needed.items():
             for i in users:
@@ -127,19 +127,19 @@ class KeepingReader(DirectReader):
         joined = (b"".join(part[number] for number in sorted(part)) for part in parts)
         return [direct.get(i, data) for i, data in enumerate(joined)]
 
-    def forget(self, stretch: Stretch) -> None:
-        """Deletes the pieces that hold a stretch, because they are damaged."""
-        for number in range(stretch.start // PIECE_BYTES, -(-stretch.stop // PIECE_BYTES)):
-            self._path_of(stretch.file, number).unlink(missing_ok=True)
+    def forget(self, span: ByteRange) -> None:
+        """Deletes the pieces that hold any of a range, because they are damaged."""
+        for number in range(span.start // PIECE_BYTES, -(-span.stop // PIECE_BYTES)):
+            self._path_of(span.file, number).unlink(missing_ok=True)
 
     def _path_of(self, file: RecordFile, number: int) -> Path:
         return Path(self.folder, _name(file), str(number))
 
-    def _kept(self, stretch: Stretch, number: int) -> bytes | None:
-        """What a piece on the disk holds of a stretch; None where the piece is missing."""
-        low, high = _within(stretch, number)
+    def _kept(self, span: ByteRange, number: int) -> bytes | None:
+        """What a piece on the disk holds of a range; None where the piece is missing."""
+        low, high = _within(span, number)
         try:
-            with self._path_of(stretch.file, number).open("rb") as piece:
+            with self._path_of(span.file, number).open("rb") as piece:
                 return os.pread(piece.fileno(), high - low, low)
         except FileNotFoundError:
             return None
@@ -187,9 +187,9 @@ class KeepingReader(DirectReader):
             log.warning("%s cannot keep more of the data: %s. Images are read one by one.", self.folder, error.strerror)
 
 
-def _within(stretch: Stretch, number: int) -> tuple[int, int]:
-    """Where in a piece the bytes of a stretch lie."""
-    return max(stretch.start - number * PIECE_BYTES, 0), min(stretch.stop - number * PIECE_BYTES, PIECE_BYTES)
+def _within(span: ByteRange, number: int) -> tuple[int, int]:
+    """Where in a piece the bytes of a range lie."""
+    return max(span.start - number * PIECE_BYTES, 0), min(span.stop - number * PIECE_BYTES, PIECE_BYTES)
 
 
 def _name(file: RecordFile) -> str:

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Sequence
 
 from resnet_tpu import storage
+from resnet_tpu.data.cleaning import IMAGE_SUFFIXES
 from resnet_tpu.data.findings import Finding, Kind, group_findings
 from resnet_tpu.data.folders import class_names_of, empty_classes, find_photos, share_out, too_small
-from resnet_tpu.data.images import IMAGE_SUFFIXES
 from resnet_tpu.data.pixels.decode import DecodeError
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample

@@ -1,4 +1,4 @@
-"""Some of the examples of a source, spread evenly over it, because those of a folder come class by class."""
+"""An evenly spaced subset of a source: the first N of a folder would all be of one class."""
 
 from collections.abc import Sequence
 from typing import cast

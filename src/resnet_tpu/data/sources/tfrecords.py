@@ -10,7 +10,7 @@ import numpy as np
 
 from resnet_tpu.data.manifest import MANIFEST, read_manifest
 from resnet_tpu.data.records.example import parse_image_example
-from resnet_tpu.data.records.pieces import Stretch, first_records, open_reader
+from resnet_tpu.data.records.pieces import ByteRange, first_records, open_reader
 from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
 from resnet_tpu.data.sources.classes import Classes
 from resnet_tpu.data.sources.labels import make_labels
@@ -119,17 +119,17 @@ class DistantRecordSource(RecordSource):
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
         """The examples with these numbers, read together; an error in the place of each damaged one."""
-        wanted = [Stretch(file, *file.span(record)) for file, record in map(self._locate, records)]
+        wanted = [ByteRange(file, *file.span(record)) for file, record in map(self._locate, records)]
         return [self._example(*found) for found in zip(records, wanted, self._reader.read(wanted), strict=True)]
 
-    def _example(self, i: int, stretch: Stretch, data: bytes) -> Sample | RecordError:
+    def _example(self, i: int, span: ByteRange, data: bytes) -> Sample | RecordError:
         _, record = self._locate(i)
         try:
             try:
-                payload = stretch.file.check(record, data)
+                payload = span.file.check(record, data)
             except RecordError:  # perhaps only in the copy kept here
-                self._reader.forget(stretch)
-                payload = stretch.file[record]
+                self._reader.forget(span)
+                payload = span.file[record]
             return self.parse(i, payload)
         except RecordError as error:
             return error

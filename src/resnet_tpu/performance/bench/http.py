@@ -62,7 +62,7 @@ def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
             http = time.perf_counter() - begin
             time.sleep(_PAUSE)
             begin = time.perf_counter()
-            image = images.decode(encoded, bundle.config.data, max_pixels)
+            image = images.network_input(encoded, bundle.config.data, max_pixels)
             decoded = time.perf_counter()
             classify(image[None])
             rows.append((http, decoded - begin, time.perf_counter() - decoded))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu.data.images import Limits
+from resnet_tpu.data.cleaning import Limits
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config

@@ -13,7 +13,7 @@ import numpy as np
 import simplejpeg
 
 from resnet_tpu import storage
-from resnet_tpu.data.images import Limits, clean_image
+from resnet_tpu.data.cleaning import Limits, clean_image
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.data.sources.data_dir import open_source

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from resnet_tpu.checkpoints.meta import numbered
+from resnet_tpu.data.class_names import numbered
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import numbers_in, option

@@ -106,14 +106,13 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     import jax
 
     from resnet_tpu.options.network import network_of
-    from resnet_tpu.training.kernel_setting import step_of
     from resnet_tpu.training.state import create_state
 
     config, mesh, setting = choose_ours(case, precision)
     network = network_of(config, mesh)
     state = create_state(network, config.optimizer, seed=0)
     params = jax.device_get(state.params)
-    train_step = step_of(setting, network, config, mesh)
+    train_step = setting.train_step(network, config, mesh)
     batch = jax.device_put(case.batch())
 
     def step() -> float:

@@ -22,8 +22,8 @@ from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, write_job
 from resnet_tpu.performance.dawnbench.results import RESULTS, START, follow, started_at, verdict
 from resnet_tpu.system.program import exit_code
+from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loop import check_training, train
-from resnet_tpu.training.run import lengths_of
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def phases_of(config: Config, options: DawnbenchOptions) -> list[Config]:
     )
     if not options.use_fast_lr:
         return [whole]
-    total, images = lengths_of(whole).total, config.data.num_train_images or 1
+    total, images = lengths_of(whole).total, config.data.images_per_epoch
     ends = [int(phase.last_epoch * images / config.train.train_batch_size) for phase in FAST]
     return [
         whole.replace(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, store
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
@@ -82,10 +82,10 @@ def _known_rows(config: Config, folder: str) -> dict[int, Row]:
 
 def _row(config: Config, path: str, metrics: dict[str, float]) -> Row:
     """The original's figures: epochs by whole steps per epoch, hours from START to the writing of the checkpoint."""
-    steps_per_epoch = max((config.data.num_train_images or 1) // config.train.train_batch_size, 1)
-    seconds = store.written_at(path) - started_at(config.run.model_dir)
+    steps_per_epoch = max(config.data.images_per_epoch // config.train.train_batch_size, 1)
+    seconds = orbax.written_at(path) - started_at(config.run.model_dir)
     accuracies = (100 * metrics["top_1_accuracy"], 100 * metrics["top_5_accuracy"])
-    return Row(store.step_of(path) // steps_per_epoch, seconds / 3600, *accuracies)
+    return Row(orbax.step_of(path) // steps_per_epoch, seconds / 3600, *accuracies)
 
 
 def started_at(model_dir: str) -> float:

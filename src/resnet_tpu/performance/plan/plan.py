@@ -21,7 +21,8 @@ from resnet_tpu.performance.plan.search import find_largest
 from resnet_tpu.performance.plan.timing import Timing, time_step
 from resnet_tpu.performance.plan.topology import Topology, smallest_like
 from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
-from resnet_tpu.training.run import lengths_of, resolve
+from resnet_tpu.training.lengths import lengths_of
+from resnet_tpu.training.run import resolve
 
 PROGRAM = 0.03
 """Fraction of a device's memory left to the program when only the rest is estimated. 0.01 to 0.26 GiB were seen."""

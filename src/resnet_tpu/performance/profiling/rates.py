@@ -20,7 +20,6 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_per_core
 from resnet_tpu.system.machine import num_cores
-from resnet_tpu.training.kernel_setting import step_of
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.reference import random_batch, random_state
 
@@ -84,7 +83,7 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
     if mesh.devices.flat[0].platform == "cpu":
         parts = mesh.devices.size * config.optimizer.gradient_accumulation_steps
         config = config.replace(train_batch_size=min(config.train.train_batch_size, _MOST_PER_CPU * parts))
-    step = step_of(resolve_kernels(config, mesh, None), network_of(config, mesh), config, mesh)
+    step = resolve_kernels(config, mesh, None).train_step(network_of(config, mesh), config, mesh)
     batch = random_batch(config, mesh)
     durations: list[float] = []
     state, _ = jax.block_until_ready(step(random_state(config, mesh), batch))

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from resnet_tpu.data.images import Limits, shrink
+from resnet_tpu.data.cleaning import Limits, shrink
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS
 from resnet_tpu.data.loader.batches import CHUNKS
 from resnet_tpu.data.loader.cache import is_cached

@@ -121,7 +121,11 @@ def find_bundle(path: str) -> str | None:
 
 def _no_bundle(path: str) -> UserError:
     """The error for a path that is no bundle: with the commands that make one, where there are weights."""
-    from resnet_tpu.checkpoints import folders, missing, store  # JAX, which a server with ONNX Runtime does without
+    from resnet_tpu.checkpoints import (  # JAX, which a server with ONNX Runtime does without
+        folders,
+        missing,
+        orbax,
+    )
 
     expected = f"a folder with {DESCRIPTION}, or a folder of such folders"
     source, commands, got = shlex.quote(path), [], "a trained network that has not been exported yet"
@@ -130,7 +134,7 @@ def _no_bundle(path: str) -> UserError:
         commands, got = [command], kind
     else:
         try:
-            store.find(path)
+            orbax.find(path)
         except UserError:
             return UserError("Bundle", path, expected, "Check the path.")
     target = "exported" if folders.is_checkpoint(path) else f"{source}/exported"

@@ -14,7 +14,7 @@ from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import FORMS, Bundle, Form, write_bundle
 from resnet_tpu.serving.export.card import make_card
 from resnet_tpu.serving.export.fold import Folded, fold
-from resnet_tpu.training.trained import Trained, as_trained, trained_of
+from resnet_tpu.training.trained import Trained, data_for_network, trained_of
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def _makers(trained: Trained, folded: Folded, config: Config) -> Mapping[Form, M
     def int8() -> Mapping[str, bytes]:
         from resnet_tpu.serving.export.quantize import write_int8
 
-        return write_int8(folded, as_trained(config.data, trained.config.data, also=PREPROCESSING))
+        return write_int8(folded, data_for_network(config.data, trained.config.data, also=PREPROCESSING))
 
     def savedmodel() -> Mapping[str, bytes]:
         from resnet_tpu.serving.export.savedmodel import write_savedmodel

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from resnet_tpu.checkpoints.meta import completed
+from resnet_tpu.data.class_names import completed
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import require_finite
 from resnet_tpu.training.trained import Trained

@@ -15,7 +15,7 @@ from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier
 from resnet_tpu.training.predict import Format, check_any, open_images, predictions_of, show_predictions, write_report
-from resnet_tpu.training.trained import as_trained
+from resnet_tpu.training.trained import data_for_network
 
 BATCH_SIZE = 32
 """The most images at once unless more are asked for: beyond that no form gets faster on a CPU."""
@@ -41,7 +41,7 @@ def predict_with_bundle(
     if output_dir:
         storage.check_writable(output_dir)
     classify = load_classifier(bundle, form)
-    data = as_trained(config.data, bundle.config.data)
+    data = data_for_network(config.data, bundle.config.data)
     source, num_images = open_images(data, images, split, bundle.class_names)
     source = spread(source, num_images)
     batch_size = config.eval.predict_batch_size or min(config.eval.eval_batch_size, BATCH_SIZE)

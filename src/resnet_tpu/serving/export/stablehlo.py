@@ -14,7 +14,7 @@ from resnet_tpu.models.layers import DIMENSIONS
 from resnet_tpu.serving.export.bundle import OUTPUTS, Bundle, Classifier, Output
 from resnet_tpu.serving.export.fold import Folded
 from resnet_tpu.serving.export.walk import Pads, walk
-from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.compiler_options import required_options_for
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"
@@ -46,7 +46,7 @@ def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifi
     exported = export.deserialize(bytearray(bundle.read(GRAPH)))
     stored = safetensors.numpy.load(bundle.read(WEIGHTS))
     weights = {name: jnp.asarray(array) for name, array in stored.items()}
-    call = jax.jit(exported.call, compiler_options=sound_options_for(jax.devices()[0]))
+    call = jax.jit(exported.call, compiler_options=required_options_for())
     index = OUTPUTS.index(output)
     return lambda images: np.asarray(call(weights, images)[index])
 

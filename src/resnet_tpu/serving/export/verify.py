@@ -18,10 +18,10 @@ from resnet_tpu.options.config import PREPROCESSING, Config, DataConfig
 from resnet_tpu.options.network import network_of
 from resnet_tpu.serving.export.bundle import Bundle, load_classifier, softmax
 from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
-from resnet_tpu.training.compiler_options import sound_options_for
+from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.predict import open_images
 from resnet_tpu.training.step import normalize
-from resnet_tpu.training.trained import Trained, as_trained, trained_of
+from resnet_tpu.training.trained import Trained, data_for_network, trained_of
 
 TOLERANCE = 1e-5
 """How much the logits of a float32 form may differ, relative to the largest |logit|, or to 1 if that is larger."""
@@ -65,7 +65,7 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
     or they are of other classes.
     """
     trained = trained_of(config)
-    data = as_trained(config.data, trained.config.data, also=PREPROCESSING)
+    data = data_for_network(config.data, trained.config.data, also=PREPROCESSING)
     try:
         source, there = open_images(data, images, split or "test", trained.class_names)
     except UserError:
@@ -116,7 +116,7 @@ def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Run]]:
 def _live(trained: Trained, precision: str) -> Run:
     config = trained.config.replace(precision=precision)
     network = network_of(config)
-    options = sound_options_for(jax.devices()[0])
+    options = required_options_for()
     apply = jax.jit(lambda *arrays: network.apply(*arrays, train=False)[0], compiler_options=options)
     arrays = jax.device_put(jax.tree.map(np.asarray, (trained.params, trained.batch_stats)))  # of this process alone
 

@@ -15,9 +15,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from resnet_tpu import __version__
 from resnet_tpu.serving.server import openapi
 from resnet_tpu.serving.server.gate import Gate, State
+from resnet_tpu.serving.server.json_answer import json_response
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, Model, reloading
-from resnet_tpu.serving.server.predict_api import json_response, model_metadata, model_status
+from resnet_tpu.serving.server.predict_api import model_metadata, model_status
 from resnet_tpu.serving.server.refusal import Refusal
 from resnet_tpu.serving.server.service import Service
 

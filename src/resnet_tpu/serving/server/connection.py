@@ -8,8 +8,8 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from resnet_tpu.serving.server.json_answer import to_json
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.serving.server.predict_api import to_json
 
 MAX_HEAD = 64 * 1024
 """Bytes of the first line and the headers of a request. Also of one read: h11 bounds only what is incomplete."""

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from resnet_tpu.serving.server.connection import MAX_HEAD
+from resnet_tpu.serving.server.json_answer import json_response
 from resnet_tpu.serving.server.metrics import Metrics
-from resnet_tpu.serving.server.predict_api import json_response
 from resnet_tpu.serving.server.refusal import Refusal
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from resnet_tpu.options.config import DataConfig
 from resnet_tpu.serving.server.refusal import Refusal
 
 
-def decode(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarray:
+def network_input(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarray:
     """The centre of the image as uint8 [image_size, image_size, 3], exactly as `resnet-tpu predict` sees a file.
 
     data: options with which the network is evaluated. Raises Refusal: 400 for anything but an image, 413 for one of
@@ -25,9 +25,9 @@ def decode(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarray:
     return out
 
 
-def prepare() -> None:
+def warm_up_decoders() -> None:
     """Loads what decoding needs, so that the first request does not wait for it."""
     for kind in ("JPEG", "PNG"):
         file = io.BytesIO()
         Image.new("RGB", (16, 16)).save(file, kind)
-        decode(file.getvalue(), DataConfig(image_size=8), 256)
+        network_input(file.getvalue(), DataConfig(image_size=8), 256)

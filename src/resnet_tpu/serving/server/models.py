@@ -22,7 +22,7 @@ from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.serving.export import bundle as bundles
 from resnet_tpu.serving.export.bundle import Bundle, Form
 from resnet_tpu.serving.server.batching import Answer, Batcher
-from resnet_tpu.serving.server.images import decode
+from resnet_tpu.serving.server.images import network_input
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.options import ServeOptions
 
@@ -50,7 +50,7 @@ class Version:
     def _decode(self, image: bytes | np.ndarray) -> np.ndarray:
         if isinstance(image, np.ndarray):
             return image
-        return decode(image, self.bundle.config.data, self.max_pixels)
+        return network_input(image, self.bundle.config.data, self.max_pixels)
 
 
 class Model:
@@ -70,10 +70,10 @@ class Model:
         return {**bundle.description, **own, "class_names": bundle.class_names, "image_size": bundle.image_size}
 
     def reload(self, loader: "Loader") -> None:
-        """Switches to the newest bundle if that is another one, and works: an older one where the newest was deleted.
+        """Switches to the newest bundle, unless it is the one being served: an older one where the newest was deleted.
 
-        One that does not is logged once and changes nothing; it is tried again by and by, or at once when its files
-        change. Requests that are under way are answered by the version that took them.
+        A bundle that fails to load is logged once and changes nothing; it is tried again by and by, or as soon as its
+        files change. Requests in progress are answered by the version that took them.
         """
         found: tuple[str, object] = self.location, None
         try:

@@ -16,7 +16,8 @@ import numpy as np
 from starlette.responses import Response
 
 from resnet_tpu.serving.export.bundle import softmax
-from resnet_tpu.serving.server.pixels import parse_image, parse_images, take_arrays
+from resnet_tpu.serving.server.json_answer import json_response
+from resnet_tpu.serving.server.json_arrays import parse_image, parse_images, take_arrays
 from resnet_tpu.serving.server.refusal import Refusal
 
 FILES, PIXELS = ("serving_default", "classify"), "pixels"
@@ -118,16 +119,6 @@ def predict_answer(logits: np.ndarray, request: PredictRequest) -> Response:
     return json_response(
         {"predictions": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
     )
-
-
-def to_json(value: Any) -> bytes:
-    """JSON in UTF-8, without spaces. A lone surrogate, which UTF-8 cannot encode, becomes a question mark."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-
-
-def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that says `value` in JSON."""
-    return Response(to_json(value), status, headers, "application/json")
 
 
 def model_status(version: int) -> dict[str, Any]:

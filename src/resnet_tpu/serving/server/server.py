@@ -45,7 +45,7 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
     ):
         loader = Loader(options, decoders, metrics)
         models = load_models(given, loader)
-        images.prepare()
+        images.warm_up_decoders()
         for name, model in models.items():
             count = len(model.current.bundle.class_names)
             log.info("%s: version %d, %d classes, %s", name, model.current.bundle.version, count, model.current.form)

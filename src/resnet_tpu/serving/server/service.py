@@ -10,10 +10,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from resnet_tpu.serving.export.bundle import softmax
-from resnet_tpu.serving.server.body import Pending, Share, read_body, read_files
+from resnet_tpu.serving.server.body import Pending, read_body, read_files
+from resnet_tpu.serving.server.json_answer import to_json
 from resnet_tpu.serving.server.models import Model, Version
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.serving.server.predict_api import parse_request, predict_answer, to_json
+from resnet_tpu.serving.server.predict_api import parse_request, predict_answer
 from resnet_tpu.serving.server.refusal import CLIENT_GONE, Refusal
 
 T = TypeVar("T")
@@ -44,84 +45,94 @@ class Service:
 
     async def predict(self, request: Request, name: str, version: int | None = None) -> Response:
         """Answers a `:predict` request. Raises Refusal."""
-        _, found = self.find(name, version)
-
-        async def work(body: bytes) -> Response:
-            max_images = self.options.max_images_per_request
-            parsed = await _apart(len(body), lambda: parse_request(body, max_images, found.bundle.image_size))
-            results = await _classify(request, found, parsed.images)
-            for index, result in enumerate(results):
-                if isinstance(result, Refusal):
-                    raise Refusal(result.status, result.message.replace("Image", f"Image {index}", 1))
-            rows = [result for result in results if isinstance(result, np.ndarray)]
-            num_bytes = 20 * len(rows) * len(rows[0])
-            return await _apart(num_bytes, lambda: predict_answer(np.stack(rows), parsed))
-
-        return await self._bounded(request, lambda share: read_body(request, self.options.max_body, share), work)
+        _, served = self.find(name, version)
+        deadline = self._deadline()
+        with self._pending.share() as share:
+            body = await self._received(read_body(request, self.options.max_body, share), deadline)
+            return await self._answered(request, self._predict(request, served, body), deadline)
 
     async def classify(self, request: Request, name: str, version: int | None = None, *, top_k: int) -> Response:
         """Answers a `:classify` request. Raises Refusal."""
-        start = time.perf_counter()
-        model, found = self.find(name, version)
-        options, class_names = self.options, found.bundle.class_names
-
-        async def read(share: Share) -> list[tuple[str, bytes]]:
-            return await read_files(request, options.max_body, options.max_images_per_request, share)
-
-        async def work(files: list[tuple[str, bytes]]) -> Response:
-            results = await _classify(request, found, [content for _, content in files])
-
-            def answer() -> Response:
-                refused = [result for result in results if isinstance(result, Refusal)]
-                is_refused = len(refused) == len(results)
-                head: dict[str, Any] = {"error": refused[0].message} if is_refused else {}
-                # one image at a time: while the whole is made into JSON, no other thread would run
-                rows = [
-                    to_json({"name": name, **_describe(result, class_names, top_k)})
-                    for (name, _), result in zip(files, results, strict=True)
-                ]
-                ms = round((time.perf_counter() - start) * 1000, 2)
-                head |= {"model": model.name, "version": found.bundle.version, "ms": ms}
-                body = b'%b,"predictions":[%b]}' % (to_json(head)[:-1], b",".join(rows))
-                return Response(body, refused[0].status if is_refused else 200, media_type="application/json")
-
-            return await _apart(_CLASS_BYTES * len(results) * min(top_k, len(class_names)), answer)
-
-        return await self._bounded(request, read, work)
-
-    async def _bounded(
-        self,
-        request: Request,
-        read: Callable[[Share], Awaitable[T]],
-        work: Callable[[T], Coroutine[Any, Any, Response]],
-    ) -> Response:
-        """The result of `work` on what `read` gives, within request_timeout and while the client stays connected."""
-        seconds = self.options.request_timeout
-        deadline = asyncio.get_running_loop().time() + seconds
+        start, options = time.perf_counter(), self.options
+        model, served = self.find(name, version)
+        deadline = self._deadline()
         with self._pending.share() as share:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    given = await read(share)
-            except TimeoutError:
-                raise Refusal(408, f"Request: got no complete body in {seconds:g} s.") from None
-            except ClientDisconnect:
-                raise Refusal(CLIENT_GONE, "The client is gone.") from None
-            working = asyncio.ensure_future(work(given))
-            gone = asyncio.ensure_future(_wait_until_gone(request))
-            try:
-                left = deadline - asyncio.get_running_loop().time()
-                await asyncio.wait((working, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                if working.done():
-                    return working.result()
-                if gone.done():
-                    raise Refusal(CLIENT_GONE, "The client is gone.")
-                raise Refusal(504, f"Request: got no answer in {seconds:g} s.")
-            finally:
-                working.cancel()
-                gone.cancel()
+            reading = read_files(request, options.max_body, options.max_images_per_request, share)
+            files = await self._received(reading, deadline)
+            return await self._answered(request, _classify(request, model, served, files, top_k, start), deadline)
+
+    def _deadline(self) -> float:
+        """When a request that begins now must have been answered, in seconds of the event loop's clock."""
+        return asyncio.get_running_loop().time() + self.options.request_timeout
+
+    async def _received(self, reading: Awaitable[T], deadline: float) -> T:
+        """What `reading` gives. Raises Refusal if that takes too long or the client leaves."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await reading
+        except TimeoutError:
+            raise Refusal(408, f"Request: got no complete body in {self.options.request_timeout:g} s.") from None
+        except ClientDisconnect:
+            raise Refusal(CLIENT_GONE, "The client is gone.") from None
+
+    async def _answered(self, request: Request, working: Coroutine[Any, Any, Response], deadline: float) -> Response:
+        """The answer of `working`, which is cancelled at the deadline and when the client leaves. Raises Refusal."""
+        work = asyncio.ensure_future(working)
+        gone = asyncio.ensure_future(_wait_until_gone(request))
+        try:
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait((work, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if gone.done():
+                raise Refusal(CLIENT_GONE, "The client is gone.")
+            raise Refusal(504, f"Request: got no answer in {self.options.request_timeout:g} s.")
+        finally:
+            work.cancel()
+            gone.cancel()
+
+    async def _predict(self, request: Request, served: Version, body: bytes) -> Response:
+        most, image_size = self.options.max_images_per_request, served.bundle.image_size
+        parsed = await _off_loop_if_large(len(body), lambda: parse_request(body, most, image_size))
+        results = await _logits_of(request, served, parsed.images)
+        for index, result in enumerate(results):
+            if isinstance(result, Refusal):
+                raise Refusal(result.status, result.message.replace("Image", f"Image {index}", 1))
+        rows = [result for result in results if isinstance(result, np.ndarray)]
+        num_bytes = 20 * len(rows) * len(rows[0])
+        return await _off_loop_if_large(num_bytes, lambda: predict_answer(np.stack(rows), parsed))
 
 
 async def _classify(
+    request: Request, model: Model, served: Version, files: Sequence[tuple[str, bytes]], top_k: int, start: float
+) -> Response:
+    results = await _logits_of(request, served, [content for _, content in files])
+    num_bytes = _CLASS_BYTES * len(results) * min(top_k, len(served.bundle.class_names))
+    names = [name for name, _ in files]
+    return await _off_loop_if_large(
+        num_bytes, lambda: _classify_answer(model.name, served, names, results, top_k, start)
+    )
+
+
+def _classify_answer(
+    model: str, served: Version, names: Sequence[str], results: Sequence[np.ndarray | Refusal], top_k: int, start: float
+) -> Response:
+    """The answer to a `:classify` request, an error if all images are refused. start: by `time.perf_counter`."""
+    refused = [result for result in results if isinstance(result, Refusal)]
+    is_refused = len(refused) == len(results)
+    head: dict[str, Any] = {"error": refused[0].message} if is_refused else {}
+    # one image at a time: while the whole is made into JSON, no other thread would run
+    rows = [
+        to_json({"name": name, **_describe(result, served.bundle.class_names, top_k)})
+        for name, result in zip(names, results, strict=True)
+    ]
+    ms = round((time.perf_counter() - start) * 1000, 2)
+    head |= {"model": model, "version": served.bundle.version, "ms": ms}
+    body = b'%b,"predictions":[%b]}' % (to_json(head)[:-1], b",".join(rows))
+    return Response(body, refused[0].status if is_refused else 200, media_type="application/json")
+
+
+async def _logits_of(
     request: Request, version: Version, images: Sequence[bytes] | Sequence[np.ndarray]
 ) -> list[np.ndarray | Refusal]:
     """The logits [classes] of each image, or why there are none. Raises Refusal (503)."""
@@ -130,10 +141,10 @@ async def _classify(
     for result in results:
         if not isinstance(result, np.ndarray | Refusal):
             raise result
-    return [_sound(result, version) for result in results if isinstance(result, np.ndarray | Refusal)]
+    return [_refused_unless_finite(result, version) for result in results if isinstance(result, np.ndarray | Refusal)]
 
 
-def _sound(result: np.ndarray | Refusal, version: Version) -> np.ndarray | Refusal:
+def _refused_unless_finite(result: np.ndarray | Refusal, version: Version) -> np.ndarray | Refusal:
     """The result, or a refusal in place of logits that are not finite."""
     if isinstance(result, Refusal) or np.isfinite(result).all():
         return result
@@ -150,7 +161,7 @@ def _describe(result: np.ndarray | Refusal, class_names: Sequence[str], top_k: i
     return {"classes": [{"class": class_names[index], "probability": probability} for index, probability in pairs]}
 
 
-async def _apart(num_bytes: int, function: Callable[[], T]) -> T:
+async def _off_loop_if_large(num_bytes: int, function: Callable[[], T]) -> T:
     """Calls the function, in a thread if there are many bytes to process."""
     return await asyncio.to_thread(function) if num_bytes > _LARGE else function()
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.models.net import Net, Training
+from resnet_tpu.models.named_layers import NamedLayers, Training
 from tests.models.nets import TRAINING, Part, architecture, random
 
 
@@ -120,7 +120,7 @@ def test_draws_follow_from_the_key_and_the_number_of_the_place(name: str) -> Non
     np.testing.assert_array_equal(first, part(x, Training(jax.random.key(1), 1.0)))
     assert not np.array_equal(first, part(x, Training(jax.random.key(2), 1.0)))
 
-    def second(net: Net, x: jax.Array) -> jax.Array:
+    def second(net: NamedLayers, x: jax.Array) -> jax.Array:
         net.skip_dropout_sites(1)
         return DROPS[name](net, x)
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, PngImagePlugin
 
+from resnet_tpu.data.cleaning import BadImageError, Limits, Subsampling, clean_image
 from resnet_tpu.data.findings import Kind
-from resnet_tpu.data.images import BadImageError, Limits, Subsampling, clean_image
 from resnet_tpu.data.pixels.decode import decode
 
 

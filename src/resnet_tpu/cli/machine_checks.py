@@ -40,7 +40,7 @@ State = Literal["ok", "missing", "broken"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """The result of one check. `do` is what to do about a problem, or empty."""
 
     topic: str
@@ -50,7 +50,7 @@ class Finding:
     do: str = ""
 
 
-def examine(*, use_tpu: bool = True) -> list[Finding]:
+def examine(*, use_tpu: bool = True) -> list[Check]:
     """Checks devices, versions, decoders, extras, disks and credentials, without network access."""
     devices = [*_devices(use_tpu=use_tpu)]
     layers = [] if any(one.state == "broken" for one in devices) else [*_layers()]  # which JAX must have started for
@@ -59,13 +59,13 @@ def examine(*, use_tpu: bool = True) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _machine() -> Iterator[Finding]:
-    yield Finding("machine", "system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
-    yield Finding("machine", "Python", "ok", platform.python_version())
-    yield Finding("machine", "CPU cores for this process", "ok", str(machine.num_cores()))
+def _machine() -> Iterator[Check]:
+    yield Check("machine", "system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    yield Check("machine", "Python", "ok", platform.python_version())
+    yield Check("machine", "CPU cores for this process", "ok", str(machine.num_cores()))
 
 
-def _devices(*, use_tpu: bool) -> Iterator[Finding]:
+def _devices(*, use_tpu: bool) -> Iterator[Check]:
     """The devices that JAX finds; a device that fails is reported with JAX's message."""
     import jax
 
@@ -73,32 +73,32 @@ def _devices(*, use_tpu: bool) -> Iterator[Finding]:
         distributed.start(use_tpu=use_tpu)
         devices = jax.local_devices()
     except UserError as error:  # the place of the compilation cache
-        yield Finding("devices", "JAX", "broken", f"{error.what}: got {error.got}", error.do)
+        yield Check("devices", "JAX", "broken", f"{error.what}: got {error.got}", error.do)
         return
     except (RuntimeError, AssertionError) as error:  # a TPU that is held, a driver that is too old, no GPU for "cuda"
         do = "Stop the program that holds the device, or try --use_tpu=false or the variable JAX_PLATFORMS=cpu."
-        yield Finding("devices", "JAX", "broken", first_line(error) if str(error) else "no device to use", do)
+        yield Check("devices", "JAX", "broken", first_line(error) if str(error) else "no device to use", do)
         return
     for kind in sorted({device.device_kind for device in devices}):
         same = [device for device in devices if device.device_kind == kind]
         limit = (same[0].memory_stats() or {}).get("bytes_limit")
         memory = f", {limit / GIB:.1f} GiB each" if limit else ""
-        yield Finding("devices", f"{kind} devices", "ok", f"{len(same)} x {same[0].platform}{memory}")
+        yield Check("devices", f"{kind} devices", "ok", f"{len(same)} x {same[0].platform}{memory}")
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[Check]:
     for name in _BASE:
         version = machine.installed_version(name)
         do = "" if version else "Reinstall the package: pip install ."
-        yield Finding("versions", name, "ok" if version else "missing", version or "", do)
+        yield Check("versions", name, "ok" if version else "missing", version or "", do)
 
 
-def _layers() -> Iterator[Finding]:
+def _layers() -> Iterator[Check]:
     from resnet_tpu.kernels.native import LIBRARY, load
 
     able = ", ".join(sorted(load()))
     if able:
-        yield Finding("training on a CPU", "layers in C with oneDNN", "ok", able)
+        yield Check("training on a CPU", "layers in C with oneDNN", "ok", able)
         return
     found = do = ""
     if c_libraries.are_off():
@@ -109,32 +109,32 @@ def _layers() -> Iterator[Finding]:
         do = "Install what oneDNN needs: on Debian libgomp1."
     else:
         do = "Install a C compiler, then reinstall the package."
-    yield Finding("training on a CPU", "layers in C with oneDNN", "missing", found, do)
+    yield Check("training on a CPU", "layers in C with oneDNN", "missing", found, do)
 
 
-def _kernels() -> Iterator[Finding]:
+def _kernels() -> Iterator[Check]:
     from resnet_tpu.training.kernel_memory import remembered
 
     for step, setting in remembered().items():
-        yield Finding("kernels timed here", step, "ok", str(setting))
+        yield Check("kernels timed here", step, "ok", str(setting))
 
 
-def _decoders() -> Iterator[Finding]:
+def _decoders() -> Iterator[Check]:
     try:
         native.Library(str(native.LIBRARY))
     except OSError:
         do = "apt-get install gcc libjpeg-dev, then reinstall the package: photos load twice as fast."
-        yield Finding("decoders", "window decoder in C", "missing", "", do)
+        yield Check("decoders", "window decoder in C", "missing", "", do)
     else:
         off = c_libraries.are_off()
         found = f"built, but turned off by {c_libraries.SWITCH}=0" if off else "built"
-        yield Finding("decoders", "window decoder in C", "ok", found)
+        yield Check("decoders", "window decoder in C", "ok", found)
     for name in ("simplejpeg", "pillow"):
         version = machine.installed_version(name)
-        yield Finding("decoders", name, "ok" if version else "missing", version or "")
+        yield Check("decoders", name, "ok" if version else "missing", version or "")
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Check]:
     """The extras: packages with their versions, or those that are missing. Some packages are for some systems only."""
     from packaging.requirements import Requirement
 
@@ -148,16 +148,16 @@ def _extras() -> Iterator[Finding]:
         wanted = [_PLUGINS[extra] if name == "jax" else name for name in names]
         missing = [name for name in wanted if not machine.installed_version(name)]
         if not names:
-            yield Finding("extras", extra, "missing", f"{EXTRAS[extra]}: there is none for this system")
+            yield Check("extras", extra, "missing", f"{EXTRAS[extra]}: there is none for this system")
         elif missing:
             do = f"pip install 'resnet-tpu[{extra}]', for {EXTRAS[extra]}"
-            yield Finding("extras", extra, "missing", f"no {', '.join(missing)}", do)
+            yield Check("extras", extra, "missing", f"no {', '.join(missing)}", do)
         else:
             found = ", ".join(f"{name} {machine.installed_version(name)}" for name in wanted)
-            yield Finding("extras", extra, "ok", f"{EXTRAS[extra]}: {found}")
+            yield Check("extras", extra, "ok", f"{EXTRAS[extra]}: {found}")
 
 
-def _places() -> Iterator[Finding]:
+def _places() -> Iterator[Check]:
     """The cache folder, the one of JAX's compiler, and the memory that processes share."""
     import jax
 
@@ -165,39 +165,39 @@ def _places() -> Iterator[Finding]:
     try:
         yield _folder("cache", storage.cache_dir(), "XDG_CACHE_HOME")
     except UserError as error:
-        yield Finding("places", "cache", "broken", str(error.got), error.do)
+        yield Check("places", "cache", "broken", str(error.got), error.do)
     if compiled and storage.is_remote(compiled):
-        yield Finding("places", "compiled programs", "ok", compiled)
+        yield Check("places", "compiled programs", "ok", compiled)
     elif compiled:
         yield _folder("compiled programs", compiled, "JAX_COMPILATION_CACHE_DIR")
     else:
-        yield Finding("places", "compiled programs", "missing", "kept nowhere, so each start compiles them again")
+        yield Check("places", "compiled programs", "missing", "kept nowhere, so each start compiles them again")
     if (shared := Path("/dev/shm")).is_dir():  # noqa: S108 - the system's own place
-        yield Finding("places", "shared memory", "ok", f"{shared}, {_free(shared)}")
+        yield Check("places", "shared memory", "ok", f"{shared}, {_free(shared)}")
 
 
-def _folder(name: str, folder: str, variable: str) -> Finding:
+def _folder(name: str, folder: str, variable: str) -> Check:
     """Whether a folder can be written to, or made. variable: what can name another one."""
     path = Path(folder)
     # os.path, because pathlib raises if a parent folder may not be entered
     there = next(path for path in (path, *path.parents) if os.path.exists(path))  # noqa: PTH110
     if os.path.isdir(there) and os.access(there, os.W_OK):  # noqa: PTH112
-        return Finding("places", name, "ok", f"{folder}, {_free(there)}")
+        return Check("places", name, "ok", f"{folder}, {_free(there)}")
     do = f"Set {variable} to a folder that can be written to."
-    return Finding("places", name, "broken", f"{folder} cannot be written to", do)
+    return Check("places", name, "broken", f"{folder} cannot be written to", do)
 
 
-def _credentials() -> Finding:
+def _credentials() -> Check:
     """Where Google's libraries would find credentials, without asking Google."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     path = Path(named) if named else _own_credentials()
     if os.path.isfile(path):  # noqa: PTH113 - as above
-        return Finding("credentials", "Google Cloud", "ok", str(path))
+        return Check("credentials", "Google Cloud", "ok", str(path))
     if named:
         do = "Correct or unset GOOGLE_APPLICATION_CREDENTIALS."
-        return Finding("credentials", "Google Cloud", "broken", f"{path} is no file", do)
+        return Check("credentials", "Google Cloud", "broken", f"{path} is no file", do)
     do = "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS; on Google's machines none is needed"
-    return Finding("credentials", "Google Cloud", "missing", "", do)
+    return Check("credentials", "Google Cloud", "missing", "", do)
 
 
 def _own_credentials() -> Path:

@@ -41,7 +41,7 @@ class Training:
         return jax.random.fold_in(self.key, site)
 
 
-class Net:
+class NamedLayers:
     """The layers of one network during one call of it.
 
     Activations are [n, h, w, c] in `dtype`, arrays float32. `training` is None in evaluation. In training, batch norms

@@ -1,0 +1,60 @@
+"""The lengths of a run in optimizer steps: how long it is, and when it evaluates, reports and saves."""
+
+from dataclasses import dataclass
+
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import Length, steps
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A run's lengths in optimizer steps."""
+
+    total: int
+    per_eval: int
+    per_loop: int
+    per_save: int
+    kept: tuple[int, ...]
+    """Steps whose checkpoints are never deleted."""
+
+
+def steps_of(config: Config, name: str, length: Length) -> int:
+    """`length`, of the option `name`, in optimizer steps of a run whose options are resolved.
+
+    Raises UserError when it is not a length.
+    """
+    images, batch = config.data.images_per_epoch, config.train.train_batch_size
+    return steps(name, length, num_train_images=images, train_batch_size=batch)
+
+
+def lengths_of(config: Config) -> Lengths:
+    """The lengths of a run whose options are resolved. Raises UserError for a length of less than one step."""
+    train = config.train
+
+    def count(name: str, length: Length) -> int:
+        number = steps_of(config, name, length)
+        if number < 1:
+            size = f"{config.data.images_per_epoch} images at train_batch_size {train.train_batch_size}"
+            do = f"Raise {name}, or lower train_batch_size."
+            raise UserError(name, f"{length} = 0 steps of {size}", "at least one step", do)
+        return number
+
+    per_loop = count("iterations_per_loop", train.iterations_per_loop)
+    per_save = max(5000, per_loop) if train.save_checkpoints_steps is None else train.save_checkpoints_steps
+    return Lengths(
+        count("train_steps", train.train_steps),
+        count("steps_per_eval", train.steps_per_eval),
+        per_loop,
+        count("save_checkpoints_steps", per_save),
+        kept_steps(train.lottery_checkpoint_iters),
+    )
+
+
+def kept_steps(text: str) -> tuple[int, ...]:
+    """The steps in `lottery_checkpoint_iters`, ascending. Raises UserError for any other text."""
+    try:
+        return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
+    except ValueError:
+        expected = "steps such as 0,11259,22518"
+        raise UserError("lottery_checkpoint_iters", repr(text), expected, "Change the value.") from None
