@@ -97,6 +97,15 @@ def test_the_pruning_programs_names_have_their_places(three_kinds: Any, tmp_path
     assert found["conv_1_m"].leaf == ""
 
 
+def test_a_classifier_with_one_output_is_of_a_network_all_the_same(three_kinds: Any, tmp_path: Path) -> None:
+    arrays = safetensors.numpy.load_file(three_kinds.folders["torch"] / "model.safetensors")
+    arrays |= {name: arrays[name][:1] for name in ("fc.weight", "fc.bias")}
+    safetensors.numpy.save_file(arrays, tmp_path / "one.safetensors")
+    inspection = inspect(str(tmp_path / "one.safetensors"))
+    assert "a classifier with one output" in inspection.summary
+    assert "stem/conv/kernel" in [entry.leaf for entry in inspection.entries]
+
+
 @pytest.mark.parametrize("kind", ["tf1", "torch"])
 def test_arrays_of_anything_are_listed(kind: Kind, tmp_path: Path) -> None:
     arrays = {"layer_10/w": np.zeros((2, 3), np.float32), "layer_9/w": np.zeros(4, np.int64), "odd": np.float16(1)}

@@ -149,6 +149,30 @@ def test_another_number_of_classes_keeps_the_new_head(write_bundle: WriteBundle)
     assert "initial value kept: dense/kernel: [32, 10] there, [32, 5] here" in str(report)
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "is_kept"),
+    [
+        (["a", "b", "c"], ["a", "b", "c"], True),
+        (["a", "b", "c"], None, True),
+        (None, ["a", "b", "c"], True),
+        (["0", "1", "2"], ["a", "b", "c"], True),
+        (["a", "b", "c"], ["b", "a", "c"], False),
+        (["a", "b", "c"], ["a", "b", "d"], False),
+    ],
+)
+def test_the_classifier_is_for_the_same_classes_in_the_same_order(
+    there: list[str] | None, here: list[str] | None, is_kept: bool, write_bundle: WriteBundle
+) -> None:
+    network = make_network()
+    source, initial = arrays_of(network, 1), arrays_of(network, 2)
+    weights = open_weights(write_bundle(variables_of(network, *source)))
+    params, _, report = start_from(network, dataclasses.replace(weights, class_names=there), *initial, class_names=here)
+    expected = source if is_kept else initial
+    np.testing.assert_array_equal(params["dense"]["kernel"], expected[0]["dense"]["kernel"])
+    assert ("initial value kept: dense/kernel: of other classes there" in str(report)) == (not is_kept)
+    np.testing.assert_array_equal(params["stem"]["conv"]["kernel"], source[0]["stem"]["conv"]["kernel"])
+
+
 def test_another_stem_keeps_the_new_stem(write_bundle: WriteBundle) -> None:
     source, network = make_network(), make_network(stem="small")
     old, new = arrays_of(source, 1), arrays_of(network, 2)

@@ -50,6 +50,9 @@ def test_the_recipe_follows_from_data_device_and_weights(
 
 def test_weights_decide_what_nobody_says() -> None:
     told = {"resnet_depth": 18, "image_size": 160, "crop_pct": 0.95, "num_label_classes": 1000, "se_ratio": None}
+    small = {"stem": "small"}
+    assert options_to_follow(Config(), small, fixed=()) == small
+    assert options_to_follow(Config().replace(stem="imagenet"), small, fixed=()) == {}
     recipe = Config().replace(image_size=96)
     assert options_to_follow(Config(), told, fixed=()) == {"resnet_depth": 18, "image_size": 160, "crop_pct": 0.95}
     assert options_to_follow(recipe, told, fixed=("resnet_depth",)) == {"crop_pct": 0.95}
@@ -132,7 +135,14 @@ def test_from_weights_the_recipe_is_to_fine_tune_at_their_size(
 
 def test_a_program_follows_the_weights_as_the_command_line_does(weights: Path) -> None:
     recipe = find_recipe("finetune").replace(resnet_checkpoint=str(weights))
-    followed = {"resnet_depth": 18, "resnet_width": 4, "image_size": 48, "crop_pct": 0.9, "resize_method": "bilinear"}
+    followed = {
+        "resnet_depth": 18,
+        "resnet_width": 4,
+        "stem": "imagenet",
+        "image_size": 48,
+        "crop_pct": 0.9,
+        "resize_method": "bilinear",
+    }
     assert follow_weights(recipe) == recipe.replace(**followed)
     assert follow_weights(recipe.replace(crop_pct=0.7)) == recipe.replace(**followed | {"crop_pct": 0.7})
 

@@ -24,6 +24,7 @@ _NAMED = ("stem", *VARIANT, "se_ratio", *TRAVELLING, *ORIGIN)
 """Options that a summary names where they are not the default."""
 
 _SHOWN_CLASSES = 5
+_ONE_OUTPUT = ("num_label_classes", 1)  # of a classifier that says yes or no, which no network has here
 
 _WRITERS = {
     "ours": "resnet_tpu",
@@ -58,7 +59,8 @@ def inspect(path: str) -> Inspection:
     arrays = outline(found)
     try:
         weights = weights_of(found, arrays)
-        network = network_of(Config().replace(**weights.options))
+        known = {name: value for name, value in weights.options.items() if (name, value) != _ONE_OUTPUT}
+        network = network_of(Config().replace(**known))
         summary, names = f"{summarize(weights, network)}.", _names_of_leaves(weights, network, arrays)
     except UserError as error:
         summary, names = f"Arrays of {_WRITERS[found.kind]}, but of no network that there is here: {error}", {}
@@ -85,12 +87,18 @@ def summarize(weights: Weights, network: Network) -> str:
         [
             f"{name} of {_WRITERS[weights.kind]}",
             *variant,
-            f"{network.num_classes} classes{_some(weights.class_names)}" if network.num_classes else "no classifier",
+            _classifier(weights, network),
             f"{num_parameters / 1e6:.1f} M parameters" if num_parameters >= 1e6 else f"{num_parameters:,} parameters",
             *([f"step {weights.step}"] if weights.step is not None else []),
             *_kept(weights),
         ]
     )
+
+
+def _classifier(weights: Weights, network: Network) -> str:
+    if _ONE_OUTPUT in weights.options.items():
+        return "a classifier with one output, which is not used here"
+    return f"{network.num_classes} classes{_some(weights.class_names)}" if network.num_classes else "no classifier"
 
 
 def _some(class_names: list[str] | None) -> str:

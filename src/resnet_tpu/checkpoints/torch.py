@@ -22,7 +22,7 @@ from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE, stand_in, unreadable
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
 from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, PREPROCESSING, ModelConfig
@@ -39,7 +39,10 @@ _NUM_AVERAGED = "n_averaged"
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
 _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
-_PREFIXES = re.compile(r"(module\.|_orig_mod\.|model\.)*")  # of DataParallel, torch.compile, Lightning
+_WRAPPING = re.compile(r"(module\.|_orig_mod\.|model\.)*")  # of DataParallel, torch.compile, Lightning
+_A_CONV = "layer1.0.conv1.weight"  # of every ResNet
+_HEAD = re.compile(r"fc\.(\d+)\.(weight|bias)")
+_MOST_SHOWN = 5  # arrays that are not used
 _OWN_KEY, _CHECKSUM_KEY = "resnet_tpu", "resnet_tpu_crc32c"  # in the metadata of our .safetensors files
 _NOTED = (
     "resnet_depth", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool", "se_ratio", "pool_padding",
@@ -88,12 +91,30 @@ def _read(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -
         arrays = _read_file(path, read_safetensors)
     except OSError as error:
         raise unreadable(f"Weights {path}", error) from None
-    bare = {_PREFIXES.sub("", name, count=1): array for name, array in arrays.items()}
-    if len(bare) != len(arrays):
-        raise UserError(
-            f"Weights {path}", "the same names twice, with and without a prefix", "one network", "Split it."
-        )
-    return bare
+    return _plain_head(_without_prefix(arrays, path))
+
+
+def _without_prefix(arrays: dict[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
+    """The arrays without the prefix that those of the network have, and without others beside it, such as a loss's."""
+    prefixes = [name.removesuffix(_A_CONV) for name in arrays if name.endswith(_A_CONV)]
+    if len(prefixes) > 1 and all(map(_WRAPPING.fullmatch, prefixes)):
+        raise UserError(f"Weights {path}", "two networks, by their prefixes", "one network", "Split it.")
+    if len(prefixes) != 1:
+        return arrays
+    (prefix,) = prefixes
+    is_classifier = any(name.startswith(f"{prefix}fc.") for name in arrays)
+    if not is_classifier and not _WRAPPING.fullmatch(prefix):  # a network for another task, built on a ResNet
+        return arrays
+    left = [name for name in arrays if not name.startswith(prefix) and name != _NUM_AVERAGED]
+    if left:
+        log.info("%s: not used: %s", path, listed(left, _MOST_SHOWN))
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _plain_head(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays; a classifier within a sequence of layers without arrays, such as dropout, is named as if alone."""
+    heads = {match[1] for name in arrays if (match := _HEAD.fullmatch(name))}
+    return {_HEAD.sub(r"fc.\2", name): array for name, array in arrays.items()} if len(heads) == 1 else arrays
 
 
 def _read_file(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
 _MOST_DIMENSIONS = 64  # NumPy's limit
 # where PyTorch's examples, torchvision, timm and others put the weights; averages before the weights themselves
-_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model", "net")
+_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model_state", "model", "net", "weights")
 
 
 def read_pickle(path: str) -> dict[str, np.ndarray]:

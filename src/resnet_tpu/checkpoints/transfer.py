@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE
 from resnet_tpu.checkpoints.torch import COUNTER
 from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling_options
+from resnet_tpu.data.class_names import are_same_classes
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, copy_dicts, node_at, require_finite
 from resnet_tpu.models.network import Network
@@ -34,6 +35,8 @@ class Skipped:
     source_shape: tuple[int, ...] | None  # None where the source has no such variable
 
     def __str__(self) -> str:
+        if self.source_shape == self.shape:
+            return f"{self.name}: of other classes there"
         there = "not there" if self.source_shape is None else f"{list(self.source_shape)} there"
         return f"{self.name}: {there}, {list(self.shape)} here"
 
@@ -134,23 +137,24 @@ def _structure(model: ModelConfig, image_size: int) -> dict[str, Any]:
 
 
 def start_from(
-    network: Network, weights: Weights, params: Arrays, batch_stats: Arrays
+    network: Network, weights: Weights, params: Arrays, batch_stats: Arrays, *, class_names: list[str] | None = None
 ) -> tuple[Arrays, Arrays, TransferReport]:
     """`params` and `batch_stats` with the values of `weights` wherever name and shape are the same, and a report.
 
-    Step, optimizer slots and moving averages are never loaded; the classifier is not when the number of classes
-    differs. Raises UserError when the weights are of another network or not finite; the given arrays are left as they
-    are.
+    class_names: of the data, if known. Step, optimizer slots and moving averages are never loaded; the classifier is
+    not when its classes differ from these in number, names or order. Raises UserError when the weights are of another
+    network or not finite; the given arrays are left as they are.
     """
     check_structure(network.model, network.image_size, weights)
     trees: dict[str, Any] = copy_dicts({"params": params, "batch_stats": batch_stats})
     names = weights.names_in(network)
+    has_classes = are_same_classes(class_names, weights.class_names)
     loaded: list[str] = []
     skipped: list[Skipped] = []
     for name, (collection, path) in names.items():
         parent = node_at(trees[collection], path[:-1])
         ours, theirs = parent[path[-1]], weights.variables.get(name)
-        if theirs is None or theirs.shape != ours.shape:
+        if theirs is None or theirs.shape != ours.shape or (path[0] == "dense" and not has_classes):
             skipped.append(Skipped(name, ours.shape, None if theirs is None else theirs.shape))
         else:
             require_finite({name: theirs}, weights.source, "Take an earlier checkpoint.")

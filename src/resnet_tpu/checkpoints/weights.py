@@ -19,7 +19,8 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.models.arrays import Leaf, leaves
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.config import OPTIONS
+from resnet_tpu.options.config import OPTIONS, Config
+from resnet_tpu.options.network import resolve_architecture
 
 Kind = Literal["ours", "tf1", "torch"]
 
@@ -104,10 +105,16 @@ def open_weights(path: str) -> Weights:
 def options_of_weights(path: str) -> Mapping[str, Any]:
     """What the weights that `path` means say about the network and its preprocessing, by option name.
 
-    Their arrays are not read where the file describes them. Raises UserError as `open_weights` does.
+    The stem is the one that they have, not `auto`. Their arrays are not read where the file describes them. Raises
+    UserError as `open_weights` does.
     """
     found = locate(path)
-    return weights_of(found, outline(found)).options
+    options = weights_of(found, outline(found)).options
+    if options.get("stem") != "auto":
+        return options
+    config = Config().replace(**options)
+    architecture = resolve_architecture(config.model, image_size=config.data.image_size)
+    return {**options, "stem": "small" if architecture.small_stem else "imagenet"}
 
 
 def travelling_options(weights: Weights) -> dict[str, Any]:

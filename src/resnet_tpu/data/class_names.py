@@ -17,16 +17,21 @@ def completed(names: list[str], count: int) -> list[str]:
     return [*names, *numbered(count)[len(names) :]]
 
 
-def check_classes(where: str, found: list[str] | None, expected: list[str] | None) -> None:
-    """Raises UserError when the classes of the data in `where` are known but differ from those expected.
+def are_same_classes(found: list[str] | None, expected: list[str] | None) -> bool:
+    """Whether the classes of some data can be those of a network, as far as both are known.
 
-    Numbers from 0 on are expected of a training whose data had no names: any names will do, unless they are other
+    Numbers from 0 on are expected by a network whose data had no names: any names will do, unless they are other
     numbers, or the same in another order.
     """
     if found is None or expected is None:
-        return
+        return True
     is_unnamed = expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
-    if not is_unnamed and completed(found, len(expected)) != expected:
+    return is_unnamed or completed(found, len(expected)) == expected
+
+
+def check_classes(where: str, found: list[str] | None, expected: list[str] | None) -> None:
+    """Raises UserError when the classes of the data in `where` differ from those expected; see `are_same_classes`."""
+    if found and expected and not are_same_classes(found, expected):
         do = "Use data with the same classes, or another model_dir."
         got, wanted = listed(found, _MOST_SHOWN), listed(expected, _MOST_SHOWN)
         if got == wanted:  # they differ only in what is not shown

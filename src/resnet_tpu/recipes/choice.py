@@ -10,7 +10,7 @@ from resnet_tpu.recipes import find_recipe
 FEW_IMAGES = 100_000
 """With up to this many training images a data set is treated as photos, with more like ImageNet."""
 
-OF_WEIGHTS = ("resnet_depth", "resnet_width", *VARIANT, "se_ratio", *PREPROCESSING)
+OF_WEIGHTS = ("resnet_depth", "resnet_width", "stem", *VARIANT, "se_ratio", *PREPROCESSING)
 """Options that follow from the weights unless set otherwise: which network it is, and what it sees of a photo.
 
 Those that cannot be set otherwise are `weights.TRAVELLING`."""

@@ -123,7 +123,9 @@ def find_start(
     if original := tf1.find_checkpoint(config.run.model_dir):
         state = _continue_original(network, config.optimizer, original)
     elif weights is not None:
-        params, batch_stats, report = start_from(network, weights, *network.init(config.train.seed))
+        params, batch_stats, report = start_from(
+            network, weights, *network.init(config.train.seed), class_names=class_names
+        )
         log.info("%s", report)
         state = start_state(config.optimizer, params, batch_stats)
     else:

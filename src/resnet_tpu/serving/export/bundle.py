@@ -289,13 +289,27 @@ def load_classifier(
     if form == "stablehlo":
         from resnet_tpu.serving.export.stablehlo import load_stablehlo
 
-        return load_stablehlo(bundle, output)
+        return _checking_pixels(load_stablehlo(bundle, output), bundle.image_size)
     if form == "savedmodel":
         do = "Serve it with TensorFlow Serving, or choose another form."
         raise UserError("Form", form, "one that takes pixels: stablehlo, onnx or int8", do)
     from resnet_tpu.serving.export.runtime import load_onnx
 
-    return load_onnx(bundle, form, num_threads, output)
+    return _checking_pixels(load_onnx(bundle, form, num_threads, output), bundle.image_size)
+
+
+def _checking_pixels(classify: Classifier, image_size: int) -> Classifier:
+    """`classify`; for anything but the pixels that it takes, it raises UserError and not its runtime's own errors."""
+
+    def checked(images: np.ndarray) -> np.ndarray:
+        images = np.asarray(images)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (image_size, image_size, 3):
+            expected = f"uint8 [n, {image_size}, {image_size}, 3]"
+            do = "Crop and convert them. load_model(PATH).predict takes photos of any size."
+            raise UserError("Images", f"{images.dtype} {list(images.shape)}", expected, do)
+        return classify(images)
+
+    return checked
 
 
 def default_form(bundle: Bundle) -> Form:
