@@ -11,7 +11,7 @@ project = "resnet_tpu"
 author = "the resnet_tpu authors"
 copyright = "the resnet_tpu authors, Apache-2.0"  # noqa: A001 - Sphinx's name for it
 release = __version__
-extensions = ["myst_nb", "sphinx.ext.autodoc"]
+extensions = ["myst_nb"]
 html_theme = "furo"
 html_title = project
 html_copy_source = False
@@ -19,8 +19,6 @@ smartquotes = False  # they would make one dash of the two before an option
 html_show_sphinx = False
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # pages show the stored outputs
-autodoc_typehints = "description"
-autodoc_member_order = "bysource"
 
 DOCS = Path(__file__).parent
 NEIGHBOURS = {"notebooks": "*.ipynb", "benchmarks": "*.md"}

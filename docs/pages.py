@@ -34,8 +34,8 @@ WRITTEN_BY = "<!-- Written by `make pages` from {}: change that. -->\n"
 ABOUT_COMMANDS = """
 # Every command
 
-A command is `resnet-tpu VERB` with arguments and options, or `python -m resnet_tpu VERB`. Below is what
-`resnet-tpu VERB --help-all` says; `--help` leaves out the rarer options of the verbs that have many. The options of
+A command is `resnet-tpu COMMAND` with arguments and options, or `python -m resnet_tpu COMMAND`. Below is what
+`resnet-tpu COMMAND --help-all` says; `--help` leaves out the rarer options of the commands that have many. The options of
 trainings are only named here: [their page](options.md) explains them. `--some_name=VALUE` may be written
 `--some-name VALUE`. For an option that is true or false, `--some_name` means true and `--no-some-name` false.
 
@@ -70,7 +70,7 @@ networks above that timm has, are named `hf:OWNER/NAME`.
 ABOUT_OPTIONS = """
 # Every option
 
-What `train` takes, and in parts every verb that works on a run ([which](commands.md)). An option has one name, on the
+What `train` takes, and in parts every command that works on a run ([which](commands.md)). An option has one name, on the
 command line (`--train_batch_size=64`), in a file (`--config_file=mine.yaml`, one `name: value` per line), in
 `config.json` of a `model_dir` and in [Python](api.md). `--epochs=20` is short for `--train_steps=20epochs`,
 `--batch_size`, `--lr` and `--init_from` for `train_batch_size`, `base_learning_rate` and `resnet_checkpoint`. The
@@ -118,7 +118,7 @@ TRAINING = {name: option for group in options_of_trainings() for name, option in
 def commands_page() -> str:
     """Every verb: what it does, its arguments and options, and the names of those that trainings have."""
     overview = ((f"[{name}](#{name})", _as_markdown(verb.about.split("\n")[0])) for name, verb in cli.VERBS.items())
-    parts = [WRITTEN_BY.format("src/resnet_tpu/cli/"), ABOUT_COMMANDS, _table(("verb", "what it does"), overview)]
+    parts = [WRITTEN_BY.format("src/resnet_tpu/cli/"), ABOUT_COMMANDS, _table(("command", "what it does"), overview)]
     return "".join([*parts, *(_verb_or_menu(name, verb) for name, verb in cli.VERBS.items())])
 
 

@@ -63,9 +63,9 @@ _ALL = Menu(
         "resnet-tpu train my_photos                       # a folder of photos per class",
         "resnet-tpu predict runs/my_photos photo.jpg",
     ),
-    what="VERB",
+    what="COMMAND",
     version=f"resnet-tpu {__version__}",
-    details="The original is, in all help, TensorFlow's program ResNet-50 on TPU (tensorflow/tpu). Its flags work with "
+    details="In all help, the original is TensorFlow's program ResNet-50 on TPU (tensorflow/tpu). Its flags work with "
     "`python -m resnet_tpu.resnet_main`.",
 )
 

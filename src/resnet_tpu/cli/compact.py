@@ -22,7 +22,7 @@ class CompactOptions:
 @Command(
     "resnet-tpu compact",
     "The logits stay the same up to rounding; the difference is shown. For networks pruned by whole filters, for "
-    "example with `resnet-tpu prune --method=prune_resnet56_A`. OUT is a model_dir that every verb takes.",
+    "example with `resnet-tpu prune --method=prune_resnet56_A`. OUT is a model_dir that every command takes.",
     examples=(
         "resnet-tpu compact runs/cifar/pruning/seed_0/lr_rewinding/level_03 runs/small",
         "resnet-tpu compact runs/cifar/pruning/seed_0/lr_rewinding/level_03 runs/small --multiple_of=8",

@@ -67,7 +67,7 @@ def bash() -> str:
 def fish() -> str:
     """The script for fish, with descriptions of verbs and options."""
     lines = [_fish("", name, "-a", verb.about) for name, verb in _verbs().items()]
-    lines += [_fish("", "help", "-a", "How a verb is used"), _fish("", "help", "-l", "All verbs")]
+    lines += [_fish("", "help", "-a", "How a command is used"), _fish("", "help", "-l", "All commands")]
     lines += [_fish("", "version", "-s V -l", "The version")]
     for verb, words in _words_after().items():
         lines += [_fish(verb, word, "-f -a", about) for word, about in words.items()]
@@ -99,7 +99,7 @@ SHELLS = {"bash": bash, "zsh": bash, "fish": fish}
     arguments=(Argument("shell", "SHELL", f"One of {', '.join(SHELLS)}.", is_path=False),),
 )
 def completion(given: Given) -> None:
-    """Print what makes the Tab key complete verbs, options and their values: for bash, zsh or fish."""
+    """Print what makes the Tab key complete commands, options and their values: for bash, zsh or fish."""
     shell = given.values["shell"]
     if shell not in SHELLS:
         do = f"Name the one in use.{nearest(shell, SHELLS)}"

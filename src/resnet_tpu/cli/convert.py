@@ -19,7 +19,7 @@ class ConvertOptions:
 
     to: Literal["model_dir", "tf1", "safetensors", "timm"] | None = option(
         None,
-        "What to write. model_dir: for every verb here. tf1: a folder with a TF1 checkpoint of the original. "
+        "What to write. model_dir: for every command here. tf1: a folder with a TF1 checkpoint of the original. "
         "safetensors: a file with torchvision's names. timm: a folder for timm and Hugging Face's hub. Default: by "
         "the name of DST, safetensors or model_dir.",
     )

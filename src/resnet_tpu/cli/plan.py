@@ -67,7 +67,7 @@ class PlanOptions:
         "resnet-tpu plan --recipe=resnetrs50_i160 --topology=v3:8x8 --mode=train --picture=plan.png",
         "resnet-tpu plan --topology=v5e:2x2 --resnet_depth=152 --largest_batch",
         "resnet-tpu plan --recipe=v5e-8 --host_images_per_sec=15000 --host_mb_per_sec=1200",
-        "resnet-tpu plan --topology=h200:8,a100:8 --train_batch_size=2048 --mode=train --kernels=gpu",
+        "resnet-tpu plan --topology=h200:8,a100:8 --train_batch_size=2048 --mode=train",
     ),
     groups=[Group("what to plan", PlanOptions), *options_of_trainings()],
 )

@@ -449,7 +449,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class LotteryConfig:
-    """The flags of the original's pruning fork; the verb `prune` does the same with fewer."""
+    """The flags of the original's pruning fork; the command `prune` does the same with fewer."""
 
     lottery_results_dir: FilePath = option(
         "", "Folder for the names checkpoint_iter_<step> and the file density_ratio."

@@ -130,7 +130,7 @@ def train(
 def check_start(config: Config) -> None:
     """Raises UserError for options and a `model_dir` that do not fit, before data are opened or a device is touched."""
     if (mode := config.run.mode) not in ("train", "train_and_eval"):
-        raise UserError("mode", mode, "train or train_and_eval", f"Leave it out: {mode} is a verb of its own.")
+        raise UserError("mode", mode, "train or train_and_eval", f"Leave it out: {mode} is a command of its own.")
     config.run.require_model_dir()
     check(config)
     folders.check_model_dir(config.run.model_dir)
