@@ -1,0 +1,37 @@
+"""Names of classes: which of two data sets agree, and how those are told that do not."""
+
+import contextlib
+
+import pytest
+
+from resnet_tpu.data.class_names import check_classes
+from resnet_tpu.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "fits"),
+    [
+        (["cat", "dog"], ["0", "1"], True),  # names for what was trained without
+        (["0", "1"], ["0", "1"], True),
+        (["1", "2"], ["0", "1"], False),
+        (["0", "10", "2"], ["0", "1", "2"], False),
+        (["cat"], ["cat", "1"], True),  # a class without photos
+        (["dog"], ["cat", "1"], False),
+        (["0", "1"], ["cat", "dog"], False),
+    ],
+)
+def test_numbers_stand_for_names_that_are_not_known(found: list[str], expected: list[str], fits: bool) -> None:
+    refusal = pytest.raises(UserError, match=f"Classes of data: got {', '.join(found)}, expected {', '.join(expected)}")
+    with contextlib.nullcontext() if fits else refusal:
+        check_classes("data", found, expected)
+
+
+def test_classes_that_differ_far_down_the_list_are_told() -> None:
+    names = [f"class{number}" for number in range(12)]
+    for found, got, expected in (
+        (names[:-1], "11, where 11 is missing", "12, where it is class11"),
+        ([*names[:-1], "other"], "12, where 11 is other", "12, where it is class11"),
+        ([*names, "more"], "13, where 12 is more", "12, where it is missing"),
+    ):
+        with pytest.raises(UserError, match=f"Classes of data: got {got}, expected {expected}, in this order"):
+            check_classes("data", found, names)
