@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, MOST_BYTES, THREADS
-from resnet_tpu.data.loader.batches import CHUNKS, MOST_THREADS
+from resnet_tpu.data.loader.batches import MOST_IN_CHUNK, MOST_THREADS
 from resnet_tpu.performance.plan.host import Host
 
 _BATCHES_AHEAD = 6  # two on their way to the devices, four in steps that were handed over
@@ -74,7 +74,7 @@ class _Loader:
     def __init__(self, host: Host, workers: int, per_host: int, begin: float, slow: Sequence[Slow], seed: int) -> None:
         self._is_distant = host.mb_per_sec is not None
         kind = "processes" if workers > MOST_THREADS and not self._is_distant else "threads"
-        parts = -(-per_host // CHUNKS[kind])
+        parts = -(-per_host // MOST_IN_CHUNK[kind])
         self._sizes = [high - low for low, high in pairwise(per_host * part // parts for part in range(parts + 1))]
         self._host, self._workers, self._slow = host, workers, slow
         self._rng = np.random.default_rng(seed)

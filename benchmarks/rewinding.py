@@ -137,7 +137,7 @@ def _write_starts(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def _runs(folder: Path) -> list[Path]:
     """The model_dirs of trainings that have begun; `prune` writes a checkpoint before the options."""
-    begun = (path.parent for path in folder.rglob(folders.FOLDER) if folders.steps_in(str(path)))
+    begun = (path.parent for path in folder.rglob(folders.CHECKPOINTS) if folders.steps_in(str(path)))
     return sorted(model_dir for model_dir in begun if (model_dir / "config.json").exists())
 
 
@@ -148,7 +148,7 @@ def pack(folder: Path, packed: Path) -> None:
     for model_dir in _runs(folder):
         name = model_dir.relative_to(folder)
         config = json.loads((model_dir / "config.json").read_text())
-        steps = folders.steps_in(str(model_dir / folders.FOLDER))
+        steps = folders.steps_in(str(model_dir / folders.CHECKPOINTS))
         kept = {steps[-1], *map(int, filter(None, config["lottery_checkpoint_iters"].split(",")))} & {*steps}
         target = packed / name.with_name(f"{name.name}.tar.xz")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def pack(folder: Path, packed: Path) -> None:
             for file in sorted([*model_dir.glob("*.json"), *model_dir.glob("*.txt")]):
                 archive.add(file, file.relative_to(folder), filter=_untimed)
             for step in sorted(kept):
-                path = model_dir / folders.FOLDER / str(step)
+                path = model_dir / folders.CHECKPOINTS / str(step)
                 archive.add(path, path.relative_to(folder), filter=_untimed)
         rows = read_metrics(str(model_dir))
         thinned = [row for row in rows if row["split"] == "eval" or (row["step"] + 1) % KEPT_ROWS == 0]

@@ -18,7 +18,7 @@ from resnet_tpu import api, cli
 from resnet_tpu.checkpoints.pretrained import PRETRAINED
 from resnet_tpu.checkpoints.timm import architecture_of
 from resnet_tpu.cli.arguments import Command, Menu, Verb, help_of
-from resnet_tpu.cli.run_options import BulkOptions, options_of_trainings
+from resnet_tpu.cli.run_options import BulkOptions, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
@@ -35,8 +35,8 @@ ABOUT_COMMANDS = """
 # Every command
 
 A command is `resnet-tpu COMMAND` with arguments and options, or `python -m resnet_tpu COMMAND`. Below is what
-`resnet-tpu COMMAND --help-all` says; `--help` leaves out the rarer options of the commands that have many. The options of
-trainings are only named here: [their page](options.md) explains them. `--some_name=VALUE` may be written
+`resnet-tpu COMMAND --help-all` says; `--help` leaves out the rarer options of the commands that have many. The options
+of trainings are only named here: [their page](options.md) explains them. `--some_name=VALUE` may be written
 `--some-name VALUE`. For an option that is true or false, `--some_name` means true and `--no-some-name` false.
 
 """
@@ -70,8 +70,8 @@ networks above that timm has, are named `hf:OWNER/NAME`.
 ABOUT_OPTIONS = """
 # Every option
 
-What `train` takes, and in parts every command that works on a run ([which](commands.md)). An option has one name, on the
-command line (`--train_batch_size=64`), in a file (`--config_file=mine.yaml`, one `name: value` per line), in
+What `train` takes, and in parts every command that works on a run ([which](commands.md)). An option has one name, on
+the command line (`--train_batch_size=64`), in a file (`--config_file=mine.yaml`, one `name: value` per line), in
 `config.json` of a `model_dir` and in [Python](api.md). `--epochs=20` is short for `--train_steps=20epochs`,
 `--batch_size`, `--lr` and `--init_from` for `train_batch_size`, `base_learning_rate` and `resnet_checkpoint`. The
 defaults are ImageNet's, as the original program has them; a [recipe](recipes.md) has others. *Steps or epochs* are
@@ -111,7 +111,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 }
 """The options of each variant, by the name of its networks."""
 
-TRAINING = {name: option for group in options_of_trainings() for name, option in group.options.items()}
+TRAINING = {name: option for group in groups_for_trainings() for name, option in group.options.items()}
 """The options of `train`, of which the page of options tells more."""
 
 

@@ -31,7 +31,7 @@ def test_an_unpacked_training_ends_with_the_same_bits(tmp_path: Path, monkeypatc
     train(config.replace(model_dir=str(model_dir), train_steps=4))
     rewinding.pack(first, packed)
     rewinding.unpack(packed, second)
-    assert folders.steps_in(str(other / folders.FOLDER)) == [1, 4]
+    assert folders.steps_in(str(other / folders.CHECKPOINTS)) == [1, 4]
     for folder in (model_dir, other):
         train(config.replace(model_dir=str(folder)))
     names = ("params", "batch_stats", "momentum")
@@ -68,7 +68,7 @@ def test_work_done_in_one_precision_is_continued_in_another(tmp_path: Path, monk
 
 def test_what_combine_reads_travels_with_a_pack(tmp_path: Path) -> None:
     first, packed, second = (tmp_path / name for name in ("first", "packed", "second"))
-    (first / "pruned_0" / "begun" / folders.FOLDER / "7").mkdir(parents=True)  # as yet without options
+    (first / "pruned_0" / "begun" / folders.CHECKPOINTS / "7").mkdir(parents=True)  # as yet without options
     (first / "pruned_0" / "phases.csv").write_text("model_dir\n")
     second.mkdir()
     rewinding.pack(first, packed)

@@ -22,7 +22,8 @@ import pytest
 from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tensorflow_tpu.md"
 SMALL = "--resnet_depth=18 --resnet_width=8 --image_size=32 --precision=float32 --num_cores=1"
@@ -115,7 +116,7 @@ def rewinding_sections() -> list[str]:
 
 def left_by(model_dir: Path) -> dict[str, Any]:
     """What a training leaves, except times and paths: checkpoints bit for bit, measurements, density, names."""
-    folder = str(model_dir / folders.FOLDER)
+    folder = str(model_dir / folders.CHECKPOINTS)
     return {
         "arrays": {
             f"{step}/{name}": (array.dtype.str, array.shape, array.tobytes())
@@ -149,5 +150,5 @@ def test_the_rewinding_procedures_one_after_the_other(tmp_path: Path) -> None:
         (reused / "former.1", [2, 3, 6], [3, 6]),
         (alone, [6, 9, 10], [6, 9, 10]),
     ):
-        assert folders.steps_in(str(run / folders.FOLDER)) == steps
+        assert folders.steps_in(str(run / folders.CHECKPOINTS)) == steps
         assert [row["step"] for row in read_metrics(str(run)) if row["split"] == "eval"] == evaluated

@@ -123,7 +123,7 @@ def _run(arguments: Sequence[str]) -> None:
         log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
     config.run.require_model_dir()
     if config.run.mode == "eval":
-        from resnet_tpu.training.evaluate import await_options, evaluate_run
+        from resnet_tpu.training.evaluate_run import await_options, evaluate_run
 
         if read_run(config.run.model_dir) is None:
             await_options(config)

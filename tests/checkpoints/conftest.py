@@ -56,7 +56,7 @@ def three_kinds(tmp_path_factory: pytest.TempPathFactory) -> ThreeKinds:
     names = ["daisy", "rose", "tulip"]
     kinds: tuple[Kind, ...] = ("ours", "tf1", "torch")
     paths: dict[Kind, Path] = {kind: tmp_path_factory.mktemp(kind) for kind in kinds}
-    with CheckpointStore(str(paths["ours"] / folders.FOLDER), keep=1) as checkpoints:
+    with CheckpointStore(str(paths["ours"] / folders.CHECKPOINTS), keep=1) as checkpoints:
         checkpoints.save(7, arrays, make_meta(config, names, position=0))
     tf1.write_checkpoint(str(paths["tf1"]), network, arrays)
     named = {

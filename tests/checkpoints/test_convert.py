@@ -59,7 +59,7 @@ def _made(config: Config, average: bool) -> tuple[Path, Arrays]:
     arrays["step"] = jnp.int32(7)
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
-    with CheckpointStore(str(folder / folders.FOLDER), keep=1) as checkpoints:
+    with CheckpointStore(str(folder / folders.CHECKPOINTS), keep=1) as checkpoints:
         checkpoints.save(7, arrays, make_meta(config, CLASSES, position=0))
     write_description(str(folder), config, CLASSES)
     return folder, arrays

@@ -103,20 +103,20 @@ def test_a_folder_that_orbax_would_take_for_others_is_refused_before_anything_is
     name: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"got . in .*, expected a path without any of"):
-        store.CheckpointStore(str(tmp_path / name / folders.FOLDER), keep=1)
+        store.CheckpointStore(str(tmp_path / name / folders.CHECKPOINTS), keep=1)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    with store.CheckpointStore(str(tmp_path / folders.FOLDER), keep=2) as checkpoints:
+    with store.CheckpointStore(str(tmp_path / folders.CHECKPOINTS), keep=2) as checkpoints:
         for step in (5, 6, 7):
             checkpoints.save(step, ARRAYS, {"position": step, "flag": True, "nothing": None, "names": ["a"]})
     return tmp_path
 
 
 def test_two_may_not_write_into_one_folder_at_once(saved: Path) -> None:
-    folder = saved / folders.FOLDER
+    folder = saved / folders.CHECKPOINTS
     with store.CheckpointStore(str(folder), keep=2):
         unfinished = folder / "8.orbax-checkpoint-tmp"
         unfinished.mkdir()
@@ -133,7 +133,7 @@ def test_two_may_not_write_into_one_folder_at_once(saved: Path) -> None:
 
 
 def test_a_folder_that_nothing_was_saved_to_is_not_left_by_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), store.CheckpointStore(str(tmp_path / "run" / folders.FOLDER), keep=2):
+    with pytest.raises(ZeroDivisionError), store.CheckpointStore(str(tmp_path / "run" / folders.CHECKPOINTS), keep=2):
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
 
@@ -148,10 +148,10 @@ def test_a_signal_while_a_checkpoint_is_read_does_not_make_it_damaged(
         raise ValueError("no entry")  # as Orbax does, whatever was raised
 
     monkeypatch.setattr(store.ocp, name, swallow)
-    checkpoints = store.CheckpointStore(str(saved / folders.FOLDER), keep=2)
+    checkpoints = store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2)
     with pytest.raises(KeyboardInterrupt):
         checkpoints.restore(jax.eval_shape(lambda: ARRAYS))
-    assert sorted(path.name for path in (saved / folders.FOLDER).iterdir()) == ["6", "7"]
+    assert sorted(path.name for path in (saved / folders.CHECKPOINTS).iterdir()) == ["6", "7"]
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_lack_of_memory_does_not_make_a_checkpoint_damaged(
     error: Exception, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store.ocp, "load_checkpointables", Mock(side_effect=error))
-    with store.CheckpointStore(str(saved / folders.FOLDER), keep=2) as checkpoints, pytest.raises(type(error)):
+    with store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2) as checkpoints, pytest.raises(type(error)):
         checkpoints.restore(jax.eval_shape(lambda: ARRAYS))
-    assert sorted(path.name for path in (saved / folders.FOLDER).iterdir()) == ["6", "7"]
+    assert sorted(path.name for path in (saved / folders.CHECKPOINTS).iterdir()) == ["6", "7"]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -199,7 +199,7 @@ def test_what_was_saved_is_read_back_and_only_the_newest_kept(saved: Path) -> No
     named = orbax.load_named(path, ("params",))
     assert list(named) == ["params/dense/kernel"]
     np.testing.assert_array_equal(named["params/dense/kernel"], ARRAYS["params"]["dense"]["kernel"])
-    with store.CheckpointStore(str(saved / folders.FOLDER), keep=2) as checkpoints:
+    with store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2) as checkpoints:
         assert checkpoints.steps() == [6, 7]
 
 
@@ -242,9 +242,9 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(
 
 
 def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) -> None:
-    expected = str(saved / folders.FOLDER / "7")
-    assert orbax.find(str(saved)) == orbax.find(str(saved / folders.FOLDER)) == orbax.find(expected) == expected
-    assert orbax.find(str(saved / folders.FOLDER / "6")) == str(saved / folders.FOLDER / "6")
+    expected = str(saved / folders.CHECKPOINTS / "7")
+    assert orbax.find(str(saved)) == orbax.find(str(saved / folders.CHECKPOINTS)) == orbax.find(expected) == expected
+    assert orbax.find(str(saved / folders.CHECKPOINTS / "6")) == str(saved / folders.CHECKPOINTS / "6")
     with pytest.raises(
         UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it\. Train first"
     ):
@@ -255,17 +255,17 @@ def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) ->
 
 
 def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(saved: Path) -> None:
-    (saved / folders.FOLDER / "7").rename(saved / folders.FOLDER / "8.orbax-checkpoint-tmp")
+    (saved / folders.CHECKPOINTS / "7").rename(saved / folders.CHECKPOINTS / "8.orbax-checkpoint-tmp")
     assert orbax.find(str(saved)).endswith("/6")
-    with store.CheckpointStore(str(saved / folders.FOLDER), keep=2) as checkpoints:
+    with store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2) as checkpoints:
         assert checkpoints.steps() == [6]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves tasks behind
 def test_when_all_are_damaged_nothing_starts_over_silently(saved: Path) -> None:
-    for path in (saved / folders.FOLDER).glob("*/arrays/**/d/*"):
+    for path in (saved / folders.CHECKPOINTS).glob("*/arrays/**/d/*"):
         path.write_bytes(b"")
-    with store.CheckpointStore(str(saved / folders.FOLDER), keep=2) as checkpoints:
+    with store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2) as checkpoints:
         with pytest.raises(UserError, match=r"Checkpoints: got 2 damaged .*, expected one that can be read"):
             checkpoints.restore(ARRAYS)
         assert checkpoints.steps() == [6, 7]
@@ -273,7 +273,7 @@ def test_when_all_are_damaged_nothing_starts_over_silently(saved: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_each_damaged_checkpoint_of_a_step_is_put_aside_under_a_name_of_its_own(saved: Path) -> None:
-    folder = saved / folders.FOLDER
+    folder = saved / folders.CHECKPOINTS
     for _ in range(3):  # as when each is damaged, and the training from the one before writes it again
         for path in (folder / "7" / "arrays").glob("**/d/*"):
             path.write_bytes(b"")
@@ -287,27 +287,27 @@ def test_each_damaged_checkpoint_of_a_step_is_put_aside_under_a_name_of_its_own(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_description_is_named(saved: Path) -> None:
-    for path in (saved / folders.FOLDER / "7" / "meta").iterdir():
+    for path in (saved / folders.CHECKPOINTS / "7" / "meta").iterdir():
         path.write_bytes(b"{")
     with pytest.raises(orbax.DamagedCheckpointError, match="expected a whole checkpoint of resnet_tpu"):
-        orbax.read_meta(str(saved / folders.FOLDER / "7"))
+        orbax.read_meta(str(saved / folders.CHECKPOINTS / "7"))
 
 
 def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:
-    shutil.copytree(saved / folders.FOLDER / "7", saved / "mine")
+    shutil.copytree(saved / folders.CHECKPOINTS / "7", saved / "mine")
     with pytest.raises(UserError, match=r"Checkpoint .*mine: got the name mine, expected the number of its step"):
         orbax.step_of(orbax.find(str(saved / "mine")))
 
 
 def test_what_others_left_in_a_checkpoint_does_not_damage_it(saved: Path) -> None:
     for name in (".DS_Store", "._d"):
-        (saved / folders.FOLDER / "7" / "arrays" / name).write_bytes(b"of a Mac")
-    assert list(orbax.load_named(str(saved / folders.FOLDER / "7"), ("params",))) == ["params/dense/kernel"]
+        (saved / folders.CHECKPOINTS / "7" / "arrays" / name).write_bytes(b"of a Mac")
+    assert list(orbax.load_named(str(saved / folders.CHECKPOINTS / "7"), ("params",))) == ["params/dense/kernel"]
 
 
 def test_a_whole_checkpoint_is_never_taken_for_a_left_over(saved: Path) -> None:
-    shutil.copytree(saved / folders.FOLDER / "7", saved / folders.FOLDER / "007")
-    (saved / folders.FOLDER / "8.orbax-checkpoint-tmp").mkdir()
-    with store.CheckpointStore(str(saved / folders.FOLDER), keep=2) as checkpoints:
+    shutil.copytree(saved / folders.CHECKPOINTS / "7", saved / folders.CHECKPOINTS / "007")
+    (saved / folders.CHECKPOINTS / "8.orbax-checkpoint-tmp").mkdir()
+    with store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2) as checkpoints:
         assert checkpoints.steps() == [6, 7]
-    assert sorted(path.name for path in (saved / folders.FOLDER).iterdir()) == ["007", "6", "7"]
+    assert sorted(path.name for path in (saved / folders.CHECKPOINTS).iterdir()) == ["007", "6", "7"]

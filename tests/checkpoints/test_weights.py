@@ -10,7 +10,7 @@ import pytest
 from resnet_tpu.checkpoints import tf1_bundle
 from resnet_tpu.checkpoints.inspection import inspect
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.checkpoints.weights import Kind, open_weights, travelling_options
+from resnet_tpu.checkpoints.weights import Kind, fixed_options, open_weights
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.options.config import Config
@@ -43,7 +43,7 @@ def test_every_kind_holds_the_same_weights_in_the_same_layout(kind: Kind, three_
     ],
 )
 def test_what_travels(kind: Kind, padding: str, mean: tuple[float, ...], three_kinds: Any) -> None:
-    assert travelling_options(open_weights(str(three_kinds.folders[kind]))) == {
+    assert fixed_options(open_weights(str(three_kinds.folders[kind]))) == {
         "inner_channels": "",
         "pool_padding": padding,
         "project_first_group": True,

@@ -15,8 +15,8 @@ from resnet_tpu.cli.run_options import (
     ALIASES,
     COMMON_AFTERWARDS,
     COMMON_IN_TRAINING,
-    IN_EXPORT,
-    IN_TRAINING,
+    EXPORT_ONLY,
+    TRAINING_ONLY,
     configure_like,
     options_about,
 )
@@ -129,8 +129,8 @@ def test_help_lists_what_concerns_the_verb(verb: str, capsys: pytest.CaptureFixt
 
 
 def test_options_left_out_of_verbs_are_options() -> None:
-    assert set(options_about("data")) >= IN_TRAINING
-    assert set(options_about("eval")) >= IN_EXPORT
+    assert set(options_about("data")) >= TRAINING_ONLY
+    assert set(options_about("eval")) >= EXPORT_ONLY
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.findings import Finding, Kind
-from resnet_tpu.data.folders import Found, find_photos
+from resnet_tpu.data.folders import PhotoListing, find_photos
 from resnet_tpu.errors import UserError
 
 
-def listed(found: Found) -> list[tuple[str, str, str | None]]:
+def listed(found: PhotoListing) -> list[tuple[str, str, str | None]]:
     return [(photo.name, photo.class_name, photo.split) for photo in found.photos]
 
 

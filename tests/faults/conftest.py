@@ -242,7 +242,7 @@ def trained(nursery: Nursery, data: Path, **options: Any) -> Program:
     """`train`, which saves every second step and evaluates every eighth, with changed options."""
 
     def stage(folder: Path, _: float) -> str:
-        return stage_of_checkpoints(folder / "run" / folders.FOLDER, TRAINING["train_steps"])
+        return stage_of_checkpoints(folder / "run" / folders.CHECKPOINTS, TRAINING["train_steps"])
 
     def check(whole: Path, found: Path) -> None:
         check_same_run(whole / "run", found / "run")
@@ -263,15 +263,15 @@ def stage_of_checkpoints(folder: Path, last: int) -> str:
 
 def check_same_run(whole: Path, found: Path) -> None:
     """Checks for the same metrics, events, and arrays (parameters, momentum, statistics, masks) in the checkpoints."""
-    expected, steps = (folders.steps_in(str(run / folders.FOLDER)) for run in (whole, found))
-    assert {path.name for path in (found / folders.FOLDER).iterdir()} == set(map(str, steps))
+    expected, steps = (folders.steps_in(str(run / folders.CHECKPOINTS)) for run in (whole, found))
+    assert {path.name for path in (found / folders.CHECKPOINTS).iterdir()} == set(map(str, steps))
     missing, more = {*expected} - {*steps}, {*steps} - {*expected}
     # a stop saves a checkpoint at its step, which an uninterrupted run may not save, and which counts among those kept
     assert len(missing) <= len([step for step in more if step % TRAINING["save_checkpoints_steps"]])
     assert {expected[0], expected[-1]} <= {*steps}  # the one to rewind to, and the last
     assert len(steps) <= len(expected) + 1  # a kill may come between the last save and the deletion that follows it
     for step in {*expected} & {*steps}:
-        one, other = (str(run / folders.FOLDER / str(step)) for run in (whole, found))
+        one, other = (str(run / folders.CHECKPOINTS / str(step)) for run in (whole, found))
         assert orbax.read_meta(one) == orbax.read_meta(other)
         arrays, others = orbax.load_named(one), orbax.load_named(other)
         assert arrays.keys() == others.keys()
@@ -305,12 +305,12 @@ def pruned(nursery: Nursery, dense: Path) -> Program:
             return "before the first level"
         if (folder / "pruned" / "phases.csv").exists():
             return "in the report"
-        stage = stage_of_checkpoints(levels[-1] / folders.FOLDER, TRAINING["train_steps"])
+        stage = stage_of_checkpoints(levels[-1] / folders.CHECKPOINTS, TRAINING["train_steps"])
         return f"in level {len(levels)}, {stage}"
 
     def check(whole: Path, found: Path) -> None:
         runs, others = (
-            {path.parent.relative_to(folder) for path in folder.rglob(folders.FOLDER)} for folder in (whole, found)
+            {path.parent.relative_to(folder) for path in folder.rglob(folders.CHECKPOINTS)} for folder in (whole, found)
         )
         assert others == runs
         for run in runs:

@@ -178,7 +178,7 @@ def test_training_on_from_such_statistics(model_dir: Callable[..., Path], refuse
     run = model_dir(with_unknown_statistics)
     message = refused("train", f"--model_dir={run}", *like(run, train_steps=STEP + 1))
     assert f"Sum of the squared weights at step {STEP}: got nan, expected a finite number" in message
-    assert folders.steps_in(str(run / folders.FOLDER)) == [STEP]
+    assert folders.steps_in(str(run / folders.CHECKPOINTS)) == [STEP]
     assert read_metrics(str(run)) == []
 
 

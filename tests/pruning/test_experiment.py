@@ -59,14 +59,14 @@ def dense(config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_checkpoint_is_no_training_to_prune(dense: Path, tmp_path: Path) -> None:
-    for place in (dense / folders.FOLDER, dense / folders.FOLDER / f"{LAST}"):
+    for place in (dense / folders.CHECKPOINTS, dense / folders.CHECKPOINTS / f"{LAST}"):
         with pytest.raises(UserError, match=r"^model_dir: got .* checkpoints?, expected the folder of a run"):
             prune_run(place, tmp_path / "out", experiment())
     assert not (tmp_path / "out").exists()
 
 
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return orbax.load_named(str(model_dir / folders.FOLDER / str(step)))
+    return orbax.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
 
 
 def masks_in(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -173,7 +173,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path
     shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
     first = tmp_path / "stopped" / "seed_0" / "lr_rewinding" / "level_01"
     for step in (LAST, LAST - 1):
-        shutil.rmtree(first / folders.FOLDER / str(step))
+        shutil.rmtree(first / folders.CHECKPOINTS / str(step))
     shutil.rmtree(first.parent / "level_02")
     again = prune_run(str(dense), str(tmp_path / "stopped"), experiment(retrain="lr_rewinding"))
     assert [(o.level, o.density, o.step, o.top_1_accuracy) for o in again] == [
@@ -330,22 +330,22 @@ def test_what_is_trained_is_not_changed_by_how_it_is_computed(dense: Path, tmp_p
         ):
             prune_run(str(dense), str(tmp_path / "out"), experiment(), computing={name: value})
     assert not list(tmp_path.iterdir())
-    assert folders.steps_in(str(dense / folders.FOLDER))[-1] == LAST
+    assert folders.steps_in(str(dense / folders.CHECKPOINTS))[-1] == LAST
 
 
 def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(dense, kept)
-    shutil.rmtree(kept / folders.FOLDER / str(EARLY))
+    shutil.rmtree(kept / folders.CHECKPOINTS / str(EARLY))
     message = r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3, 4, 5, 6\. .*lottery_checkpoint_iters=2"
     with pytest.raises(UserError, match=message):
         prune_run(str(kept), str(tmp_path / "out"), experiment())
     shutil.copytree(kept, tmp_path / "stopped")
     for step in range(4, LAST + 1):
-        shutil.rmtree(tmp_path / "stopped" / folders.FOLDER / str(step))
+        shutil.rmtree(tmp_path / "stopped" / folders.CHECKPOINTS / str(step))
     with pytest.raises(UserError, match=r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3\."):
         prune_run(str(tmp_path / "stopped"), str(tmp_path / "out"), experiment())
-    assert folders.steps_in(str(tmp_path / "stopped" / folders.FOLDER)) == [1, 3]  # nothing was trained for it
+    assert folders.steps_in(str(tmp_path / "stopped" / folders.CHECKPOINTS)) == [1, 3]  # nothing was trained for it
     prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which does not need it
 
 
@@ -354,7 +354,7 @@ def test_an_unfinished_training_keeps_what_will_be_rewound_to(
 ) -> None:
     shutil.copytree(dense, tmp_path / "run")
     for step in range(4, LAST + 1):
-        shutil.rmtree(tmp_path / "run" / folders.FOLDER / str(step))
+        shutil.rmtree(tmp_path / "run" / folders.CHECKPOINTS / str(step))
     kept = []
 
     def stop(config: Config) -> None:
@@ -378,7 +378,7 @@ def test_a_training_without_evaluation_is_evaluated_first(config: Callable[..., 
 def test_an_unfinished_training_is_finished_first_and_its_end_is_that_of_all(dense: Path, tmp_path: Path) -> None:
     shutil.copytree(dense, tmp_path / "run")
     for step in range(4, LAST + 1):  # as if it had been stopped after 3
-        shutil.rmtree(tmp_path / "run" / folders.FOLDER / str(step))
+        shutil.rmtree(tmp_path / "run" / folders.CHECKPOINTS / str(step))
     once = prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1))
     assert [outcome.step for outcome in once] == [LAST, LAST]
     assert prune_run(str(tmp_path / "run"), str(tmp_path / "out"), experiment(levels=1)) == once
@@ -434,7 +434,7 @@ def test_a_pruned_network_has_seen_the_photos_of_the_unpruned_one(dense: Path, t
 def test_what_is_combined_is_what_was_pruned(dense: Path, tmp_path: Path) -> None:
     shutil.copytree(dense, tmp_path / "run")
     report_experiment(prune_run(tmp_path / "run", tmp_path / "out", experiment(levels=1)), str(tmp_path / "out"))
-    steps = tmp_path / "run" / folders.FOLDER
+    steps = tmp_path / "run" / folders.CHECKPOINTS
     shutil.copytree(steps / f"{LAST}", steps / f"{LAST + 1}")  # as if it had been trained on
     with pytest.raises(UserError, match=rf"got step {LAST + 1}, expected step {LAST}, as in"):
         read_outcomes([str(tmp_path / "out")])

@@ -53,7 +53,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return orbax.load_named(str(model_dir / folders.FOLDER / str(step)))
+    return orbax.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
 
 
 def copy_by_hand(before: Path, name: str, model_dir: Path) -> None:
@@ -140,7 +140,7 @@ def test_procedures(
 def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> None:
     flags = procedure("lr_rewinding", before)
     assert train(tmp_path, *flags) == 0
-    newest = tmp_path / folders.FOLDER / str(LAST)
+    newest = tmp_path / folders.CHECKPOINTS / str(LAST)
     written, reached = newest.stat().st_mtime_ns, arrays(tmp_path, LAST)
     assert train(tmp_path, *flags) == 0
     assert newest.stat().st_mtime_ns == written
@@ -150,7 +150,7 @@ def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> N
         np.testing.assert_array_equal(array, reached[name])
     assert not (tmp_path / "former.1").exists()
     assert train(tmp_path, *flags, "--lottery_force_reprune") == 0
-    assert folders.steps_in(str(tmp_path / "former.1" / folders.FOLDER))[-1] == LAST
+    assert folders.steps_in(str(tmp_path / "former.1" / folders.CHECKPOINTS))[-1] == LAST
 
 
 @pytest.mark.long
@@ -176,14 +176,14 @@ def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: 
         capsys.readouterr()
         assert train(tmp_path, *flags) == 0
         assert f"This training differs from the one in {tmp_path}: {name} " in capsys.readouterr().err
-        assert folders.steps_in(str(tmp_path / f"former.{number}" / folders.FOLDER))
+        assert folders.steps_in(str(tmp_path / f"former.{number}" / folders.CHECKPOINTS))
     assert train(tmp_path, *flags) == 0
     assert not (tmp_path / "former.5").exists()
 
 
 def test_all_files_of_a_training_are_set_aside_with_it(before: Path, tmp_path: Path) -> None:
     shutil.copytree(before, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "checkpoint_iter_final").write_text(str(tmp_path / folders.FOLDER / str(LAST)))
+    (tmp_path / "checkpoint_iter_final").write_text(str(tmp_path / folders.CHECKPOINTS / str(LAST)))
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "training_photos.json").write_text("{}")
     rows = (tmp_path / "metrics.jsonl").read_text()
@@ -215,7 +215,7 @@ def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -
     for _ in range(2):  # the second time, the training exists already
         copy_by_hand(pruned, "checkpoint_iter_final", moved)  # already pruned: continued, not started over
         assert train(moved, *flags) == 0
-        assert folders.steps_in(str(moved / folders.FOLDER)) == [EARLY + 1]
+        assert folders.steps_in(str(moved / folders.CHECKPOINTS)) == [EARLY + 1]
         np.testing.assert_equal(arrays(moved, EARLY + 1), arrays(pruned, EARLY + 1))
         assert not (moved / "former.1").exists()
     (moved / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')  # TensorFlow's own: not our name
@@ -231,9 +231,9 @@ def test_the_file_checkpoint_may_name_an_earlier_step_of_its_directory(before: P
     (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "checkpoint_iter_{EARLY}"\n')
     for _ in range(2):
         assert train(tmp_path, *flags[:-1], str(EARLY)) == 0
-    assert folders.steps_in(str(tmp_path / folders.FOLDER)) == [EARLY]
+    assert folders.steps_in(str(tmp_path / folders.CHECKPOINTS)) == [EARLY]
     np.testing.assert_equal(arrays(tmp_path, EARLY), begun)
-    assert folders.steps_in(str(tmp_path / "former.1" / folders.FOLDER)) == [EARLY, EARLY + 1]
+    assert folders.steps_in(str(tmp_path / "former.1" / folders.CHECKPOINTS)) == [EARLY, EARLY + 1]
     assert not (tmp_path / "former.2").exists()
 
 
@@ -288,12 +288,12 @@ def test_what_does_not_fit_is_said_before_anything_is_written(
 def test_bad_flags(flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "new", *flags) == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "new" / folders.FOLDER).exists()
+    assert not (tmp_path / "new" / folders.CHECKPOINTS).exists()
 
 
 def write_fork(before: Path, prefix: str, masks: dict[str, np.ndarray]) -> None:
     """Writes the trained network as the fork saves it: with masks next to its weights, without momentum."""
-    checkpoint = orbax.load_all(str(before / folders.FOLDER / str(LAST)))
+    checkpoint = orbax.load_all(str(before / folders.CHECKPOINTS / str(LAST)))
     network = network_of(config_at(str(before)))
     layers = maskable(network)
     weights = kernels_of(checkpoint.arrays["params"], layers)

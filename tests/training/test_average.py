@@ -16,9 +16,11 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_run
-from resnet_tpu.training.evaluate import evaluate, evaluate_run
+from resnet_tpu.training.evaluate import evaluate
+from resnet_tpu.training.evaluate_run import evaluate_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.state import update_average
 from resnet_tpu.training.step import make_eval_step, make_output_step
@@ -41,7 +43,7 @@ def averaged(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    path = str(model_dir / folders.FOLDER / str(step))
+    path = str(model_dir / folders.CHECKPOINTS / str(step))
     return orbax.load_named(path, ("params", "batch_stats", "momentum", "ema"))
 
 
@@ -71,7 +73,7 @@ def test_a_run_resumed_is_the_run_that_never_stopped(
 ) -> None:
     shutil.copytree(averaged, tmp_path, dirs_exist_ok=True)
     for step in range(stopped_at + 1, 8):
-        shutil.rmtree(tmp_path / folders.FOLDER / str(step))
+        shutil.rmtree(tmp_path / folders.CHECKPOINTS / str(step))
     train(tiny(tmp_path, **OPTIONS))
     expected, found = arrays_of(averaged, 7), arrays_of(tmp_path, 7)
     assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
@@ -115,5 +117,5 @@ def test_an_average_that_is_no_longer_wanted_is_left(
     with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
         train(tiny(tmp_path, **(OPTIONS | {"moving_average_decay": 0.0}), train_steps=8))
     assert "moving_average_decay 0.6 -> 0.0" in caplog.text
-    names = orbax.load_named(str(tmp_path / folders.FOLDER / "8"), ("params", "momentum"))
+    names = orbax.load_named(str(tmp_path / folders.CHECKPOINTS / "8"), ("params", "momentum"))
     assert len(names) == 2 * len(jax.tree.leaves(load_trained(str(tmp_path), distributed.make_mesh(1)).params))

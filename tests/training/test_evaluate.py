@@ -23,7 +23,8 @@ from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.agreement import agree_on
-from resnet_tpu.training.evaluate import evaluate, evaluate_run
+from resnet_tpu.training.evaluate import evaluate
+from resnet_tpu.training.evaluate_run import evaluate_run
 from resnet_tpu.training.flight import StepsInFlight
 from resnet_tpu.training.patience import Patience
 from resnet_tpu.training.step import make_eval_step
@@ -129,12 +130,12 @@ def test_a_run_given_by_its_folder_of_checkpoints_is_treated_as_the_run(trained_
     model_dir = tmp_path / "run"
     shutil.copytree(trained_dir, model_dir)
     (model_dir / "metrics.jsonl").unlink()
-    assert cli.main(["eval", f"{model_dir / folders.FOLDER}/", "--num_cores=1"]) == 0
+    assert cli.main(["eval", f"{model_dir / folders.CHECKPOINTS}/", "--num_cores=1"]) == 0
     assert [row["split"] for row in read_metrics(str(model_dir))] == ["eval"]
-    assert read_run(str(model_dir / folders.FOLDER)) == read_run(str(model_dir))
-    assert cli.main(["predict", str(model_dir / folders.FOLDER), "--split=validation", "--num_cores=1"]) == 0
+    assert read_run(str(model_dir / folders.CHECKPOINTS)) == read_run(str(model_dir))
+    assert cli.main(["predict", str(model_dir / folders.CHECKPOINTS), "--split=validation", "--num_cores=1"]) == 0
     assert (model_dir / "report" / "validation").is_dir()
-    assert all(path.name.isdecimal() for path in (model_dir / folders.FOLDER).iterdir())
+    assert all(path.name.isdecimal() for path in (model_dir / folders.CHECKPOINTS).iterdir())
 
 
 def test_a_checkpoint_named_itself_is_evaluated_and_left_as_it_was(
@@ -171,8 +172,8 @@ def test_several_processes_leave_no_mark_in_a_checkpoint_named_itself(
     trained_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr("resnet_tpu.training.evaluate.agree_on", lambda *_, writes, **__: asked.append(writes))
-    monkeypatch.setattr("resnet_tpu.training.evaluate.MetricsWriter", lambda _: contextlib.nullcontext(Mock()))
+    monkeypatch.setattr("resnet_tpu.training.evaluate_run.agree_on", lambda *_, writes, **__: asked.append(writes))
+    monkeypatch.setattr("resnet_tpu.training.evaluate_run.MetricsWriter", lambda _: contextlib.nullcontext(Mock()))
     for path in (orbax.find(str(trained_dir)), str(trained_dir)):
         evaluate_run(Config().replace(model_dir=path, num_cores=1, eval_batch_size=5))
     assert asked == [False, True]
@@ -181,14 +182,14 @@ def test_several_processes_leave_no_mark_in_a_checkpoint_named_itself(
 def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
     trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = sorted((trained_dir / folders.FOLDER).iterdir(), key=lambda path: int(path.name))
+    checkpoints = sorted((trained_dir / folders.CHECKPOINTS).iterdir(), key=lambda path: int(path.name))
     first, last = checkpoints[0], checkpoints[-1]
-    (tmp_path / folders.FOLDER).mkdir()
-    shutil.copytree(first, tmp_path / folders.FOLDER / first.name)
+    (tmp_path / folders.CHECKPOINTS).mkdir()
+    shutil.copytree(first, tmp_path / folders.CHECKPOINTS / first.name)
 
     def appear(*_: object) -> None:
         shutil.copytree(last, tmp_path / "aside")
-        (tmp_path / "aside").rename(tmp_path / folders.FOLDER / last.name)
+        (tmp_path / "aside").rename(tmp_path / folders.CHECKPOINTS / last.name)
 
     monkeypatch.setattr(Patience, "wait", appear)
     evaluate_run(Config().replace(model_dir=str(tmp_path), num_cores=1, eval_batch_size=9), watch=True)
@@ -198,8 +199,8 @@ def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
 def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_newest(
     trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(trained_dir / folders.FOLDER, tmp_path / folders.FOLDER)
-    first, *_, last = sorted((tmp_path / folders.FOLDER).iterdir(), key=lambda path: int(path.name))
+    shutil.copytree(trained_dir / folders.CHECKPOINTS, tmp_path / folders.CHECKPOINTS)
+    first, *_, last = sorted((tmp_path / folders.CHECKPOINTS).iterdir(), key=lambda path: int(path.name))
     load = orbax.load
 
     def load_late(path: str, shapes: Arrays) -> orbax.Checkpoint:
@@ -279,7 +280,7 @@ def test_watching_from_before_the_beginning_evaluates_as_the_run_does(
     watch: Callable[..., int], trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = json.loads((trained_dir / "config.json").read_text())
-    shutil.copytree(trained_dir / folders.FOLDER, tmp_path / "aside" / folders.FOLDER)
+    shutil.copytree(trained_dir / folders.CHECKPOINTS, tmp_path / "aside" / folders.CHECKPOINTS)
     (tmp_path / "aside" / "config.json").write_text(json.dumps(own | {"num_eval_images": 7}))
     model_dir = tmp_path / "run"
     awaited: list[str] = []

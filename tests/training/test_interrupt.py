@@ -40,7 +40,7 @@ def wait_for(process: "subprocess.Popen[str]", text: str) -> None:
 
 
 def steps_in(model_dir: Path) -> list[int]:
-    folder = model_dir / folders.FOLDER
+    folder = model_dir / folders.CHECKPOINTS
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
 
 
@@ -98,7 +98,7 @@ def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path)
     second = start(tmp_path, 1_000_000)
     _, said = second.communicate(timeout=120)
     assert second.returncode == 2
-    assert f"{tmp_path / folders.FOLDER}: got another process that writes there, expected one at a time" in said
+    assert f"{tmp_path / folders.CHECKPOINTS}: got another process that writes there, expected one at a time" in said
     time.sleep(0.2)  # in the middle of whatever it is doing by then
     process.kill()
     process.communicate(timeout=60)

@@ -39,7 +39,7 @@ Tiny = Callable[..., Config]
 
 
 def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    path = str(model_dir / folders.FOLDER / str(step))
+    path = str(model_dir / folders.CHECKPOINTS / str(step))
     return orbax.load_named(path, ("params", "batch_stats", "momentum"))
 
 
@@ -68,7 +68,7 @@ def test_a_run_resumed_at_any_step_is_the_run_that_never_stopped(
     # what a kill after this checkpoint leaves: the checkpoints up to it, and metrics of later steps too
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     for step in range(stopped_at + 1, TOTAL + 1):
-        shutil.rmtree(tmp_path / folders.FOLDER / str(step))
+        shutil.rmtree(tmp_path / folders.CHECKPOINTS / str(step))
     train(tiny(tmp_path, num_parallel_calls=5))
     expected, found = arrays_of(whole, TOTAL), arrays_of(tmp_path, TOTAL)
     assert expected.keys() == found.keys()
@@ -138,11 +138,11 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / folders.FOLDER / str(TOTAL)).rglob("d/*"):
+    for path in (tmp_path / folders.CHECKPOINTS / str(TOTAL)).rglob("d/*"):
         path.write_bytes(path.read_bytes()[:20])
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(tiny(tmp_path))
-    assert f"{folders.FOLDER}/{TOTAL} cannot be read and is skipped" in caplog.text
+    assert f"{folders.CHECKPOINTS}/{TOTAL} cannot be read and is skipped" in caplog.text
     assert f"Going on from step {TOTAL - 1}" in caplog.text
     expected, found = arrays_of(whole, TOTAL), arrays_of(tmp_path, TOTAL)
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
@@ -251,7 +251,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path, c
     )
     with pytest.raises(NonFiniteError, match=expected):
         train(tiny(tmp_path), train_step=step)
-    assert folders.steps_in(str(tmp_path / folders.FOLDER)) == [1, 2]
+    assert folders.steps_in(str(tmp_path / folders.CHECKPOINTS)) == [1, 2]
 
 
 @pytest.mark.long
@@ -274,7 +274,7 @@ def test_several_devices_are_one_device_with_global_batch_norm(tiny: Tiny, tmp_p
 @pytest.mark.long
 def test_a_checkpoint_of_one_device_goes_on_on_eight(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    shutil.rmtree(tmp_path / folders.FOLDER / str(TOTAL))
+    shutil.rmtree(tmp_path / folders.CHECKPOINTS / str(TOTAL))
     train(tiny(tmp_path, num_cores=8, batch_norm_scope="global"))
     expected, found = arrays_of(whole, TOTAL), arrays_of(tmp_path, TOTAL)
     for name in expected:

@@ -21,7 +21,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.run_file import read_run
 from resnet_tpu.reports.predictions import accuracy
-from resnet_tpu.training.evaluate import evaluate_run
+from resnet_tpu.training.evaluate_run import evaluate_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import predict, predictions_of
 

@@ -32,7 +32,7 @@ def network_of(config: Config, num_classes: int = 4) -> Network:
 
 def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.ndarray]:
     named = ("params", "batch_stats", "momentum", *collections)
-    return orbax.load_named(str(model_dir / folders.FOLDER / str(step)), named)
+    return orbax.load_named(str(model_dir / folders.CHECKPOINTS / str(step)), named)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_source_and_licence_stay_with_weights_from_run_to_run(
     train(config.replace(train_steps=2))  # the same command again
     train(tiny(tmp_path / "two", train_steps=1, resnet_checkpoint=str(tmp_path / "one"), **options))
     for name, step in (("one", 1), ("one", 2), ("two", 1)):
-        meta = orbax.read_meta(str(tmp_path / name / folders.FOLDER / str(step)))
+        meta = orbax.read_meta(str(tmp_path / name / folders.CHECKPOINTS / str(step)))
         assert origin.items() <= meta["config"].items(), (name, step)
         run = read_run(str(tmp_path / name))
         assert run and origin.items() <= run.values.items()
@@ -152,7 +152,7 @@ def test_a_run_that_is_there_keeps_its_weights(
     tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    shutil.rmtree(tmp_path / folders.FOLDER / "7")
+    shutil.rmtree(tmp_path / folders.CHECKPOINTS / "7")
     with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
         train(tiny(tmp_path, **AVERAGED, resnet_checkpoint="other"))
     assert f"resnet_checkpoint other is not used: {tmp_path} has checkpoints." in caplog.text

@@ -1,4 +1,4 @@
-"""What programs and notebooks need, also available in `resnet_tpu`: the verbs as functions, and trained models."""
+"""What programs and notebooks need, also available in `resnet_tpu`: the commands as functions, and trained models."""
 
 from resnet_tpu.api.dataset import Dataset, Example, open_dataset
 from resnet_tpu.api.model import Model, load_model
@@ -16,9 +16,10 @@ from resnet_tpu.recipes.choice import follow_weights
 from resnet_tpu.reports.history import History
 from resnet_tpu.reports.history import read_history as history
 from resnet_tpu.reports.predictions import Predictions
-from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_run as export
-from resnet_tpu.training.evaluate import evaluate_run as evaluate
+from resnet_tpu.training.evaluate_run import evaluate_run as evaluate
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import predict
 

@@ -25,7 +25,8 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
-from resnet_tpu.serving.export.bundle import find_bundle, load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import find_bundle, open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.training.step import make_output_step
 from resnet_tpu.training.trained import load_trained
 

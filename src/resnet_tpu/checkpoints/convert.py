@@ -17,7 +17,7 @@ from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
 from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
-from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
+from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, Weights, open_weights
 from resnet_tpu.data.class_names import numbered
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
@@ -204,7 +204,7 @@ def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: li
 
 
 def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) -> None:
-    names = [*TRAVELLING, "crop_pct", "resize_method", "eval_preprocessing"]
+    names = [*FIXED_BY_WEIGHTS, "crop_pct", "resize_method", "eval_preprocessing"]
     if not network.architecture.bottleneck:
         names.append("resnetd_shortcut")
     own, theirs = config.flat(), Config().flat()

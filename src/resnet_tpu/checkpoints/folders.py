@@ -11,13 +11,11 @@ from collections.abc import Collection
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, describe
-from resnet_tpu.options.run_file import CHECKPOINTS
+from resnet_tpu.options.overrides import Layer
+from resnet_tpu.options.run_file import CHECKPOINTS, read_run
 from resnet_tpu.parallel import hosts
 
 log = logging.getLogger(__name__)
-
-FOLDER = CHECKPOINTS
-"""Name of the folder of checkpoints in a `model_dir`."""
 
 MARK = "_CHECKPOINT_METADATA"
 """A file that is in every checkpoint."""
@@ -46,7 +44,7 @@ def check_model_dir(model_dir: str) -> None:
     newest = [storage.join(model_dir, str(step)) for step in steps_in(model_dir)[-1:]]
     if is_checkpoint(model_dir) or any(map(is_checkpoint, newest)):
         got = f"{model_dir}, {'a folder of checkpoints' if newest else 'a checkpoint'}"
-        raise UserError("model_dir", got, f"the folder of a run, which has {FOLDER}/ in it", "Give that folder.")
+        raise UserError("model_dir", got, f"the folder of a run, which has {CHECKPOINTS}/ in it", "Give that folder.")
 
 
 def steps_in(folder: str) -> list[int]:
@@ -59,7 +57,7 @@ def steps_in(folder: str) -> list[int]:
 
 def folder_of(model_dir: str) -> str:
     """The folder of the checkpoints of a run."""
-    return storage.join(model_dir, FOLDER)
+    return storage.join(model_dir, CHECKPOINTS)
 
 
 def steps_of_run(model_dir: str) -> list[int]:
@@ -67,9 +65,14 @@ def steps_of_run(model_dir: str) -> list[int]:
     return steps_in(folder_of(model_dir))
 
 
+def run_to_resume(model_dir: str) -> Layer | None:
+    """The options of the run in `model_dir` if it has a checkpoint, so that a training would resume it."""
+    return read_run(model_dir) if steps_of_run(model_dir) else None
+
+
 def run_of(checkpoint: str) -> str:
     """The `model_dir` of the run that a checkpoint belongs to, by its path; empty for one that lies elsewhere."""
-    return checkpoint.rpartition(f"/{FOLDER}/")[0]
+    return checkpoint.rpartition(f"/{CHECKPOINTS}/")[0]
 
 
 def is_checkpoint(path: str) -> bool:

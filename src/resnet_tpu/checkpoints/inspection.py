@@ -13,14 +13,14 @@ from rich.table import Table
 from resnet_tpu.checkpoints.tf1_describe import contents
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, locate, outline, weights_of
+from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, locate, outline, weights_of
 from resnet_tpu.data.class_names import numbered
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, VARIANT, Config
 from resnet_tpu.options.network import network_of
 
-_NAMED = ("stem", *VARIANT, "se_ratio", *TRAVELLING, *ORIGIN)
+_NAMED = ("stem", *VARIANT, "se_ratio", *FIXED_BY_WEIGHTS, *ORIGIN)
 """Options that a summary names where they are not the default."""
 
 _SHOWN_CLASSES = 5

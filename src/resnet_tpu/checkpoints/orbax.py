@@ -20,7 +20,7 @@ import numpy as np
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import checksums, orbax_calls, sparse
 from resnet_tpu.checkpoints.folders import (
-    FOLDER,
+    CHECKPOINTS,
     MARK,
     folder_of,
     is_checkpoint,
@@ -63,7 +63,7 @@ def find(path: str) -> str:
         if steps := steps_in(folder):
             newest = storage.absolute(storage.join(folder, str(steps[-1])))
             # elsewhere, a folder named by a number may be a bundle, or hold the photos of a class
-            if is_checkpoint(newest) or newest.split("/")[-2] == FOLDER:
+            if is_checkpoint(newest) or newest.split("/")[-2] == CHECKPOINTS:
                 return newest
     raise no_checkpoint(path)
 

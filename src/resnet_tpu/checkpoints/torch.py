@@ -22,7 +22,7 @@ from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE, stand_in, unreadable
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
 from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
-from resnet_tpu.errors import UserError, listed
+from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, PREPROCESSING, ModelConfig
@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 COUNTER = "num_batches_tracked"
 """Last part of the names of batch norm's counters of steps, which nothing here needs."""
 
+OUTSIDE = "../"
+"""Begins the names of arrays that are outside the module of the network."""
+
 _NUM_AVERAGED = "n_averaged"
 """What PyTorch's AveragedModel calls its counter, which torchvision's training saves in `model_ema`."""
 
@@ -42,7 +45,6 @@ _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
 _WRAPPING = re.compile(r"(module\.|_orig_mod\.|model\.)*")  # of DataParallel, torch.compile, Lightning
 _A_CONV = "layer1.0.conv1.weight"  # of every ResNet
 _HEAD = re.compile(r"fc\.(\d+)\.(weight|bias)")
-_MOST_SHOWN = 5  # arrays that are not used
 _OWN_KEY, _CHECKSUM_KEY = "resnet_tpu", "resnet_tpu_crc32c"  # in the metadata of our .safetensors files
 _NOTED = (
     "resnet_depth", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool", "se_ratio", "pool_padding",
@@ -74,9 +76,9 @@ def find_file(path: str) -> str | None:
 def read_state_dict(path: str) -> dict[str, np.ndarray]:
     """All arrays of a `.safetensors` or `.pth` file by PyTorch's names, in PyTorch's layout and their own dtypes.
 
-    Where a training checkpoint also holds a moving average of the weights, the average is returned. Prefixes of
-    wrappers such as `module.` are removed. Raises UserError when there is no file, it is damaged, or it asks to run
-    code.
+    Where a training checkpoint also holds a moving average of the weights, the average is returned. A prefix of the
+    network's names, such as `module.`, is removed; arrays without it begin with `OUTSIDE`; a classifier that is one of
+    a sequence of layers is called `fc`. Raises UserError when there is no file, it is damaged, or it asks to run code.
     """
     return _read(path, _read_safetensors)
 
@@ -95,20 +97,21 @@ def _read(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -
 
 
 def _without_prefix(arrays: dict[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
-    """The arrays without the prefix that those of the network have, and without others beside it, such as a loss's."""
+    """The arrays by their names within the network; those outside of it, such as a loss's, after `OUTSIDE`."""
     prefixes = [name.removesuffix(_A_CONV) for name in arrays if name.endswith(_A_CONV)]
     if len(prefixes) > 1 and all(map(_WRAPPING.fullmatch, prefixes)):
         raise UserError(f"Weights {path}", "two networks, by their prefixes", "one network", "Split it.")
     if len(prefixes) != 1:
         return arrays
     (prefix,) = prefixes
-    is_classifier = any(name.startswith(f"{prefix}fc.") for name in arrays)
-    if not is_classifier and not _WRAPPING.fullmatch(prefix):  # a network for another task, built on a ResNet
+    has_head = any(name.startswith(f"{prefix}fc.") for name in arrays)
+    if not has_head and not _WRAPPING.fullmatch(prefix):  # a network for another task, built on a ResNet
         return arrays
-    left = [name for name in arrays if not name.startswith(prefix) and name != _NUM_AVERAGED]
-    if left:
-        log.info("%s: not used: %s", path, listed(left, _MOST_SHOWN))
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    inside = {name for name in arrays if name == _NUM_AVERAGED or (name.startswith("fc.") and not has_head)}
+    return {
+        name.removeprefix(prefix) if name.startswith(prefix) else name if name in inside else OUTSIDE + name: array
+        for name, array in arrays.items()
+    }
 
 
 def _plain_head(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -248,7 +251,11 @@ def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any
     saying what it seems to be, when it is not a ResNet that is supported here, and when the number of class names is
     not that of the classes.
     """
-    arrays = {name: array for name, array in state_dict.items() if not name.endswith((COUNTER, _NUM_AVERAGED))}
+    arrays = {
+        name: array
+        for name, array in state_dict.items()
+        if not name.startswith(OUTSIDE) and not name.endswith((COUNTER, _NUM_AVERAGED))
+    }
     notes = _read_notes(path)
     architecture = str(notes.get("architecture") or path.rpartition("/")[2])
     if match := re.search(r"resnet(aa|blur)\w*", architecture):  # their special layers have no arrays

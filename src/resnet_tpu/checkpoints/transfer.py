@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE
 from resnet_tpu.checkpoints.torch import COUNTER
-from resnet_tpu.checkpoints.weights import ORIGIN, TRAVELLING, Weights, travelling_options
+from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, fixed_options
 from resnet_tpu.data.class_names import are_same_classes
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, copy_dicts, node_at, require_finite
@@ -85,12 +85,12 @@ def _copy_of_known(name: str, known: Collection[str]) -> str | None:
 
 
 def with_options_of_weights(config: Config, weights: Weights) -> Config:
-    """The options of a training that starts from `weights`, from which those in `TRAVELLING` are taken and logged.
+    """The options of a training that starts from `weights`: those in `FIXED_BY_WEIGHTS` are theirs; changes are logged.
 
     Raises UserError, naming both, when depth or variant differ from the weights'.
     """
-    check_structure(config.model, config.data.image_size, weights, but=TRAVELLING)
-    config = replace_and_log(config, travelling_options(weights), f"the weights of {weights.source}")
+    check_structure(config.model, config.data.image_size, weights, but=FIXED_BY_WEIGHTS)
+    config = replace_and_log(config, fixed_options(weights), f"the weights of {weights.source}")
     return config.replace(**origin_options(weights.options))
 
 

@@ -24,7 +24,7 @@ from resnet_tpu.options.network import resolve_architecture
 
 Kind = Literal["ours", "tf1", "torch"]
 
-TRAVELLING = ("inner_channels", "pool_padding", "project_first_group", "mean_rgb", "stddev_rgb")
+FIXED_BY_WEIGHTS = ("inner_channels", "pool_padding", "project_first_group", "mean_rgb", "stddev_rgb")
 """Options that change what a network computes, and that a training which starts from weights must take over."""
 
 ORIGIN = ("weights_origin", "weights_licence")
@@ -81,7 +81,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedWeights:
     """Weights that are not read yet: their kind, and where they are: a checkpoint of ours, a prefix or a file.
 
     `known_options`: what is known about them beside what their files say, by option name.
@@ -117,12 +117,12 @@ def options_of_weights(path: str) -> Mapping[str, Any]:
     return {**options, "stem": "small" if architecture.small_stem else "imagenet"}
 
 
-def travelling_options(weights: Weights) -> dict[str, Any]:
-    """The options in `TRAVELLING` with which these weights compute what they were trained for."""
-    return {name: weights.options.get(name, OPTIONS[name].default) for name in TRAVELLING}
+def fixed_options(weights: Weights) -> dict[str, Any]:
+    """The options in `FIXED_BY_WEIGHTS` with which these weights compute what they were trained for."""
+    return {name: weights.options.get(name, OPTIONS[name].default) for name in FIXED_BY_WEIGHTS}
 
 
-def locate(path: str) -> Found:
+def locate(path: str) -> LocatedWeights:
     """The weights that `path` means; published ones of that name are fetched where none are here.
 
     `path` is a `model_dir` or checkpoint of ours; a TF1 checkpoint (prefix, one of its files, or a folder of them); a
@@ -132,12 +132,12 @@ def locate(path: str) -> Found:
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
     with contextlib.suppress(UserError):
-        return Found("ours", orbax.find(path))
+        return LocatedWeights("ours", orbax.find(path))
     if prefix := tf1.find_checkpoint(TF1_FILE.sub("", path)):
-        return Found("tf1", prefix)
+        return LocatedWeights("tf1", prefix)
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
-        return Found("torch", file)
+        return LocatedWeights("torch", file)
     if fetched := pretrained.fetch(path):  # though the model_dir of a new training may have this name
         path, known_options = fetched
         return replace(locate(path), known_options=known_options)
@@ -176,7 +176,7 @@ def _other_folder(folder: str) -> str | None:
     return next((what for name, what in _OTHER_FOLDERS.items() if name in names), None)
 
 
-def weights_of(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
+def weights_of(found: LocatedWeights, variables: Mapping[str, np.ndarray]) -> Weights:
     """The variables in our layout, with what they, the files beside them and their name reveal.
 
     Raises UserError when the network is not supported here.
@@ -196,7 +196,7 @@ def weights_of(found: Found, variables: Mapping[str, np.ndarray]) -> Weights:
     return Weights(path, kind, ours, options, torch.read_class_names(path))
 
 
-def outline(found: Found) -> dict[str, np.ndarray]:
+def outline(found: LocatedWeights) -> dict[str, np.ndarray]:
     """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
     kind, path = found.kind, found.path
     if kind == "ours":

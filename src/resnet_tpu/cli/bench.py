@@ -20,10 +20,10 @@ _NETWORK = ("resnet_depth", "resnet_width", "image_size")
 _CASES = "What to train: depth:image_size:batch_size, with commas. Default: 50:224:16,18:128:32."
 _DATA = "DATA is a folder of JPEGs or of TFRecords; without it, pictures are drawn."
 
-_QUICK = {"rounds": "1", "seconds": "0.2"}
-_QUICK_INPUT = _QUICK | {"batch_size": "8", "num_images": "32"}
-_QUICK_STEP = _QUICK | {"where": "18:64:8", "warmup": "1", "steps": "2"}
-_QUICK_SERVE = _QUICK | {"resnet_depth": "18", "resnet_width": "8", "image_size": "64"}
+_QUICK_VALUES = {"rounds": "1", "seconds": "0.2"}
+_QUICK_INPUT = _QUICK_VALUES | {"batch_size": "8", "num_images": "32"}
+_QUICK_STEP = _QUICK_VALUES | {"where": "18:64:8", "warmup": "1", "steps": "2"}
+_QUICK_SERVE = _QUICK_VALUES | {"resnet_depth": "18", "resnet_width": "8", "image_size": "64"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class QuickOptions:
     )
 
 
-_QUICK = Group("to try it out", QuickOptions)
+_QUICK_GROUP = Group("to try it out", QuickOptions)
 
 
 def _named(*names: str) -> Mapping[str, Option]:
@@ -55,7 +55,7 @@ def _named(*names: str) -> Mapping[str, Option]:
     arguments=(Argument("where", "DATA", "Photos to measure with.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.input:InputBenchOptions"),
-        _QUICK,
+        _QUICK_GROUP,
         Group("every pipeline", _named(*_INPUT)),
         Group("only resnet-tpu's pipeline", _named(*_OURS, "input_pipeline")),
     ],
@@ -65,7 +65,7 @@ def bench_input(given: Given) -> None:
     from resnet_tpu.performance.bench.input import InputBenchOptions
     from resnet_tpu.performance.bench.input import bench_input as measure
 
-    _call(measure, InputBenchOptions, "input", _over(_QUICK_INPUT, given))
+    _measure(measure, InputBenchOptions, "input", _with_quick_values(_QUICK_INPUT, given))
 
 
 @Command(
@@ -80,7 +80,7 @@ def bench_input(given: Given) -> None:
     arguments=(Argument("where", "DATA", "Photos to train on.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.wait:WaitBenchOptions"),
-        _QUICK,
+        _QUICK_GROUP,
         Group("the input", _named(*_INPUT, *_OURS)),
         Group("the step, where it is no stand-in", _named("resnet_depth", "use_tpu")),
     ],
@@ -90,7 +90,7 @@ def bench_wait(given: Given) -> None:
     from resnet_tpu.performance.bench.wait import WaitBenchOptions
     from resnet_tpu.performance.bench.wait import bench_wait as measure
 
-    _call(measure, WaitBenchOptions, "wait", _over(_QUICK_INPUT, given))
+    _measure(measure, WaitBenchOptions, "wait", _with_quick_values(_QUICK_INPUT, given))
 
 
 @Command(
@@ -103,18 +103,18 @@ def bench_wait(given: Given) -> None:
         "resnet-tpu bench step --check",
     ),
     arguments=(Argument("where", "CASES", _CASES, is_required=False, is_path=False),),
-    groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions"), _QUICK],
+    groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions"), _QUICK_GROUP],
 )
 def bench_step(given: Given) -> None:
     """Images per second of a training step, beside PyTorch."""
     from resnet_tpu.performance.bench.step import StepBenchOptions
     from resnet_tpu.performance.bench.step import bench_step as measure
 
-    layered = _over(_QUICK_STEP, given)
+    layered = _with_quick_values(_QUICK_STEP, given)
     options = layered.fill(StepBenchOptions)
     if options.check and (more := [name for name in given.values if name not in ("where", "check", "quick")]):
         raise UserError("--check", ", ".join(more), "CASES alone", "Leave the rest out: nothing is measured.")
-    measure(layered.values["where"], options, _typed("step", given))
+    measure(layered.values["where"], options, _command_line("step", given))
 
 
 @Command(
@@ -128,7 +128,7 @@ def bench_step(given: Given) -> None:
     arguments=(Argument("where", "BUNDLE", "A bundle, or a folder of bundles.", is_required=False),),
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.serve:ServeBenchOptions"),
-        _QUICK,
+        _QUICK_GROUP,
         Group("the network without BUNDLE", _named(*_NETWORK)),
     ],
 )
@@ -140,27 +140,27 @@ def bench_serve(given: Given) -> None:
     from resnet_tpu.performance.bench.serve import ServeBenchOptions
     from resnet_tpu.performance.bench.serve import bench_serve as measure
 
-    _call(measure, ServeBenchOptions, "serve", _over(_QUICK_SERVE, given))
+    _measure(measure, ServeBenchOptions, "serve", _with_quick_values(_QUICK_SERVE, given))
 
 
-def _call(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
+def _measure(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
     """Calls `measure` with DATA, the options of a run, its own options, and the command line."""
     from resnet_tpu.options.checks import check
 
     config = configure(given.values)
     check(config)
-    measure(given.values["where"], config, given.fill(owner), _typed(what, given))
+    measure(given.values["where"], config, given.fill(owner), _command_line(what, given))
 
 
-def _over(little: Mapping[str, str], given: Given) -> Given:
-    """What was typed; with `--quick`, above the values of `little` work, which replace only defaults."""
+def _with_quick_values(values: Mapping[str, str], given: Given) -> Given:
+    """`given`; with `--quick`, `values` stand in for the options that were not typed."""
     if not given.fill(QuickOptions).quick:
         return given
     typed = {name: value for name, value in given.values.items() if value or name != "where"}  # empty: left out
-    return dataclasses.replace(given, values={"where": "", **little, **typed})
+    return dataclasses.replace(given, values={"where": "", **values, **typed})
 
 
-def _typed(what: str, given: Given) -> list[str]:
+def _command_line(what: str, given: Given) -> list[str]:
     """The command line as typed, for the record."""
     return ["resnet-tpu", "bench", what, *given.words]
 

@@ -10,7 +10,7 @@ from resnet_tpu.options.fields import Option
 
 _BASH = r"""# What the Tab key completes after resnet-tpu {version}, in bash and zsh.
 [[ -n ${{ZSH_VERSION-}} ]] && autoload -U +X bashcompinit && bashcompinit
-_resnet_tpu_words() {{  # what may follow a verb, or VERB __OPTION
+_resnet_tpu_words() {{  # what may follow a command, or COMMAND __OPTION
     case $1 in
 {words}
     esac

@@ -3,7 +3,7 @@
 import dataclasses
 
 from resnet_tpu.cli.arguments import Command, Given, Group
-from resnet_tpu.cli.run_options import check_data, configure, options_of_trainings
+from resnet_tpu.cli.run_options import check_data, configure, groups_for_trainings
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.overrides import Layer
 from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, read_job
@@ -17,7 +17,7 @@ from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, read_job
         "resnet-tpu bench dawnbench --use_fast_lr --data_dir=imagenet --data_dir_small=imagenet160 --model_dir=run",
         "resnet-tpu bench dawnbench --mode=eval --model_dir=gs://BUCKET/run    # beside --mode=train elsewhere",
     ),
-    groups=[Group("the job", DawnbenchOptions), *options_of_trainings()],
+    groups=[Group("the job", DawnbenchOptions), *groups_for_trainings()],
 )
 def dawnbench(given: Given) -> None:
     """Train with a checkpoint per epoch, evaluate each in another process, write DAWNBench's results.tsv."""

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import IN_EXPORT, IN_TRAINING, LIKE_THE_RUN, configure, options_of_runs
+from resnet_tpu.cli.run_options import EXPORT_ONLY, LIKE_THE_RUN, TRAINING_ONLY, configure, groups_for_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import option, options_of
@@ -21,7 +21,7 @@ class EvalOptions:
     )
 
 
-_IN_PREDICTION = frozenset({"num_train_images", "num_test_images", "predict_batch_size", "export_moving_average"})
+_PREDICTION_ONLY = frozenset({"num_train_images", "num_test_images", "predict_batch_size", "export_moving_average"})
 _TRAIN_STEPS = dataclasses.replace(
     OPTIONS["train_steps"], default=None, help="With watch: the last step to evaluate. Default: that of the training."
 )
@@ -45,7 +45,7 @@ _TRAIN_STEPS = dataclasses.replace(
     ),
     groups=[
         Group("what to do", {**options_of(EvalOptions), _TRAIN_STEPS.name: _TRAIN_STEPS}),
-        *options_of_runs("data", "eval", "run", without=IN_TRAINING | IN_EXPORT | _IN_PREDICTION),
+        *groups_for_runs("data", "eval", "run", without=TRAINING_ONLY | EXPORT_ONLY | _PREDICTION_ONLY),
     ],
 )
 def evaluate(given: Given) -> None:
@@ -57,7 +57,7 @@ def evaluate(given: Given) -> None:
     own, last = read_run(given.values["model_dir"]), given.values.get("train_steps")
     config = configure({**given.values, "mode": "eval"}, own)
 
-    from resnet_tpu.training.evaluate import await_options, evaluate_run
+    from resnet_tpu.training.evaluate_run import await_options, evaluate_run
 
     if watch and own is None:
         config = configure({**given.values, "mode": "eval"}, await_options(config))

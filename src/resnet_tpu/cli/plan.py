@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group
-from resnet_tpu.cli.run_options import configure, options_of_trainings, slice_for
+from resnet_tpu.cli.run_options import configure, groups_for_trainings, slice_for
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
@@ -69,7 +69,7 @@ class PlanOptions:
         "resnet-tpu plan --recipe=v5e-8 --host_images_per_sec=15000 --host_mb_per_sec=1200",
         "resnet-tpu plan --topology=h200:8,a100:8 --train_batch_size=2048 --mode=train",
     ),
-    groups=[Group("what to plan", PlanOptions), *options_of_trainings()],
+    groups=[Group("what to plan", PlanOptions), *groups_for_trainings()],
 )
 def plan(given: Given) -> None:
     """Estimate whether a training fits a TPU slice or GPUs you do not have, its speed, its duration and its cost."""

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
 from resnet_tpu.cli.run_options import (
-    IN_EXPORT,
-    IN_TRAINING,
+    EXPORT_ONLY,
     LIKE_THE_RUN,
+    TRAINING_ONLY,
     configure,
     configure_like,
-    options_of_runs,
+    groups_for_runs,
     without_old_counts,
 )
 from resnet_tpu.errors import UserError
@@ -48,7 +48,7 @@ class PredictOptions:
     ),
     groups=[
         Group("what to do", PredictOptions),
-        *options_of_runs("data", "eval", "run", without=IN_TRAINING | IN_EXPORT | {"eval_timeout"}),
+        *groups_for_runs("data", "eval", "run", without=TRAINING_ONLY | EXPORT_ONLY | {"eval_timeout"}),
     ],
 )
 def predict(given: Given) -> None:

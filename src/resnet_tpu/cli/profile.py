@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
-from resnet_tpu.cli.run_options import check_data, configure_like, options_of_trainings
+from resnet_tpu.cli.run_options import check_data, configure_like, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
@@ -47,7 +47,7 @@ class TrainOptions:
         "resnet-tpu profile input --model_dir=runs/flowers",
         "resnet-tpu profile input --data_dir=data --images_per_sec=4000 --num_parallel_calls=8",
     ),
-    groups=[Group("what to do", InputOptions), *options_of_trainings()],
+    groups=[Group("what to do", InputOptions), *groups_for_trainings()],
 )
 def profile_input(given: Given) -> None:
     """Images per second of the input, CPU time by stage, what the step needs, and what would help."""
@@ -77,7 +77,7 @@ def profile_input(given: Given) -> None:
         "resnet-tpu profile train --recipe=imagenet --data_dir=null --model_dir=runs/device --steps=50",
         "resnet-tpu profile train --trace=runs/flowers            # captured by --profile_every_n_steps",
     ),
-    groups=[Group("what to do", TrainOptions), *options_of_trainings()],
+    groups=[Group("what to do", TrainOptions), *groups_for_trainings()],
 )
 def profile_train(given: Given) -> None:
     """Trace a few training steps for TensorBoard, and sum up where their time goes."""

@@ -23,14 +23,14 @@ CONCERNS = {
 }
 """Groups of options, and their titles in the help."""
 
-IN_TRAINING = frozenset({
+TRAINING_ONLY = frozenset({
     "min_crop_area", "crop_padding", "random_flip", "augment_name", "randaug_num_layers", "randaug_magnitude",
     "augment_flavor", "random_erasing", "cache", "cache_short_side", "cache_memory", "data_order",
     "image_size", "num_label_classes",
 })  # fmt: skip
 """Image options that only training uses. Afterwards, the network itself decides the last two."""
 
-IN_EXPORT = frozenset({"export_dir", "export_forms", "model_name", "inference_batch_sizes", "add_warmup_requests"})
+EXPORT_ONLY = frozenset({"export_dir", "export_forms", "model_name", "inference_batch_sizes", "add_warmup_requests"})
 """Options of evaluation, prediction and export that only the export uses."""
 
 COMMON_IN_TRAINING = frozenset({
@@ -39,11 +39,11 @@ COMMON_IN_TRAINING = frozenset({
 })  # fmt: skip
 """Training options that --help shows; --help-all shows the rest."""
 
+COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
+"""The same for commands that work on an existing run."""
+
 LIKE_THE_RUN = "Options that are not given are taken from the run; the defaults below are for what it does not say."
 """What --help says where a run has options of its own."""
-
-COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
-"""The same for verbs that work on an existing run."""
 
 ALIASES = {
     "init_from": Alias("resnet_checkpoint"),
@@ -69,7 +69,7 @@ class BulkOptions:
     )
 
 
-def options_of_runs(
+def groups_for_runs(
     *concerns: str, without: Collection[str] = (), aliases: Mapping[str, Alias] | None = None
 ) -> list[Group]:
     """The options of verbs that work on an existing run, without model_dir and mode, which the verb sets itself.
@@ -81,7 +81,7 @@ def options_of_runs(
     return [Group(title, of, without, aliases or {}, COMMON_AFTERWARDS) for title, of in groups.items()]
 
 
-def options_of_trainings() -> list[Group]:
+def groups_for_trainings() -> list[Group]:
     """The recipe, options in bulk, and every option of a training."""
     groups = {"options in bulk": BulkOptions, **{title: options_about(name) for name, title in CONCERNS.items()}}
     return [Group(title, of, (), ALIASES, COMMON_IN_TRAINING) for title, of in groups.items()]
@@ -105,7 +105,7 @@ def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
 
 
 def configure_like(model_dir: str, given: Mapping[str, Any]) -> Config:
-    """The same, with the options of the run in `model_dir` as defaults, if there is one."""
+    """The config as from `configure`, with the options of the run in `model_dir` as defaults, if there is one."""
     run = read_run(model_dir)
     return configure(given, run and without_old_counts(run, given))
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
-from resnet_tpu.cli.run_options import configure, options_of_trainings, slice_for
+from resnet_tpu.cli.run_options import configure, groups_for_trainings, slice_for
 from resnet_tpu.cli.train import PHOTOS, with_photos
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -28,7 +28,7 @@ class _Asked:
     recipe: str
 
 
-_TRAINER = Command("resnet-tpu train", groups=options_of_trainings(), arguments=(PHOTOS,))
+_TRAINER = Command("resnet-tpu train", groups=groups_for_trainings(), arguments=(PHOTOS,))
 
 
 def _command(name: str, example: str, options: str, *, without: Collection[str] = ()) -> Command:

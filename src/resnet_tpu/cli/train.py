@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import check_data, configure, layers_of, options_of_trainings, without_old_counts
+from resnet_tpu.cli.run_options import check_data, configure, groups_for_trainings, layers_of, without_old_counts
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.options.fields import option
 from resnet_tpu.options.overrides import Layer, merge, to_yaml
-from resnet_tpu.options.run_file import read_run
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ PHOTOS = Argument(
         "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
     ),
     arguments=(PHOTOS,),
-    groups=[Group("in place of a training", _OnlyOptions), *options_of_trainings()],
+    groups=[Group("in place of a training", _OnlyOptions), *groups_for_trainings()],
 )
 def train(given: Given) -> None:
     """Train on images, evaluate along the way, save checkpoints; resume the run in model_dir, if there is one."""
@@ -61,7 +60,9 @@ def train(given: Given) -> None:
     config = configure(values)
     if not config.run.model_dir and (model_dir := _model_dir_for(config)):
         log.info("No --model_dir: %s", model_dir)
-        _check_images(_run_to_resume(model_dir), config)
+        from resnet_tpu.checkpoints import folders
+
+        _check_images(folders.run_to_resume(model_dir), config)
         config = config.replace(model_dir=model_dir)
     if config.data.location and not only.print_config:
         config.run.require_model_dir()
@@ -106,13 +107,6 @@ def _model_dir_for(config: Config) -> str:
     return storage.join("runs", name) if name else ""
 
 
-def _run_to_resume(model_dir: str) -> Layer | None:
-    """The options of the run in `model_dir`, if it has a checkpoint."""
-    from resnet_tpu.checkpoints import folders
-
-    return read_run(model_dir) if model_dir and folders.steps_of_run(model_dir) else None
-
-
 def _check_images(own: Layer | None, config: Config) -> None:
     """Raises UserError when `own`, the run found by the name of the folder of images, is on another such folder."""
     from resnet_tpu import storage
@@ -130,10 +124,10 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
        data and device.
     2. In any case: the network and its preprocessing, from that run, else from the initial weights.
     """
-    from resnet_tpu.checkpoints import weights
+    from resnet_tpu.checkpoints import folders, weights
     from resnet_tpu.recipes.choice import options_to_follow
 
-    own = _run_to_resume(config.run.model_dir)
+    own = folders.run_to_resume(config.run.model_dir)
     given = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
     if not values.get("recipe") and not values.get("config_file"):
         defaults = _options_of_run(own, values) if own else _options_of_recipe(config)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu.cli.arguments import Command, Given, Group
-from resnet_tpu.cli.run_options import configure_like, options_of_trainings
+from resnet_tpu.cli.run_options import configure_like, groups_for_trainings
 from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 
@@ -32,7 +32,7 @@ class TuneOptions:
         "resnet-tpu tune --recipe=flowers_cpu --data_dir=data/flowers",
         "resnet-tpu tune --resnet_depth=50 --train_batch_size=256",
     ),
-    groups=[Group("what to print", TuneOptions), *options_of_trainings()],
+    groups=[Group("what to print", TuneOptions), *groups_for_trainings()],
 )
 def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""

@@ -41,7 +41,7 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class Found:
+class PhotoListing:
     """The photos, sorted by the bytes of their names, and the oddities noticed."""
 
     photos: list[Photo]
@@ -81,7 +81,7 @@ def class_names_of(photos: Iterable[Photo]) -> list[str]:
     return sorted({photo.class_name for photo in photos}, key=os.fsencode)
 
 
-def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
+def find_photos(raw: str, boxes: Boxes | None = None) -> PhotoListing:
     """The photos of a folder of class folders, of `train/ validation/ test/` with class folders, or of a CSV file.
 
     raw: a local path, or one in a bucket. boxes: assigned to the photos with these names. Raises UserError when `raw`
@@ -115,7 +115,7 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> Found:
     return _with_boxes(found, boxes) if boxes else found
 
 
-def empty_classes(found: Found) -> list[tuple[str, str]]:
+def empty_classes(found: PhotoListing) -> list[tuple[str, str]]:
     """The folders of classes of which there is no image at all, and what is in each instead, for messages."""
     classes = {photo.class_name for photo in found.photos}
     inside = {item.path.rpartition("/")[0]: item for item in reversed(found.findings)}  # the first in each folder
@@ -136,7 +136,7 @@ def check_outside(what: str, folder: str, photos: str) -> None:
         raise UserError(what, folder, f"a folder outside of {photos}", do)
 
 
-def _with_boxes(found: Found, boxes: Boxes) -> Found:
+def _with_boxes(found: PhotoListing, boxes: Boxes) -> PhotoListing:
     named: dict[str, Photo] = {}
     for photo in found.photos:
         stem = Path(photo.path).stem
@@ -153,7 +153,7 @@ def _with_boxes(found: Found, boxes: Boxes) -> Found:
 _LAYOUT = "Make it class/photo.jpg, or train/class/photo.jpg with validation/ and test/ beside it, or a CSV path,label."
 
 
-def _scan(raw: str) -> Found:
+def _scan(raw: str) -> PhotoListing:
     findings: list[Finding] = []
     folders = _folders(raw, "", findings)
     if "train" in folders and _folders(storage.join(raw, "train"), "train", []):
@@ -162,10 +162,10 @@ def _scan(raw: str) -> Found:
         got = f"{', '.join(folders)}, and no folder in train"
         raise UserError(f"Photos in {raw}", got, "one folder per class, or splits with such folders in them", _LAYOUT)
     photos = [photo for folder in folders for photo in _scan_class(raw, folder, folder, None, findings)]
-    return Found(photos, findings, has_splits=False)
+    return PhotoListing(photos, findings, has_splits=False)
 
 
-def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Found:
+def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> PhotoListing:
     unknown = [folder for folder in folders if folder not in SPLIT_FOLDERS]
     if unknown:
         hint = nearest(unknown[0], SPLIT_FOLDERS)
@@ -194,7 +194,7 @@ def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Found
         for name in classes
         if split in by_split and (split, name) not in present
     )
-    return Found(photos, findings, has_splits=True)
+    return PhotoListing(photos, findings, has_splits=True)
 
 
 def _flat_validation(raw: str, folder: str) -> list[Photo]:
@@ -265,7 +265,7 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 
-def _read_csv(path: str) -> Found:
+def _read_csv(path: str) -> PhotoListing:
     """The rows `path,label[,split]` of a CSV file with these column names in its first line."""
     photos: dict[str, Photo] = {}
     findings: list[Finding] = []
@@ -287,7 +287,7 @@ def _read_csv(path: str) -> Found:
                     findings.append(Finding(Kind.LISTED_TWICE, photo.name, f"line {reader.line_num}"))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"CSV {path}", error, "a readable CSV file in UTF-8", "Correct the file.") from None
-    return Found(list(photos.values()), findings, has_splits="split" in columns)
+    return PhotoListing(list(photos.values()), findings, has_splits="split" in columns)
 
 
 def _csv_path(path: str, name: str) -> str:

@@ -46,7 +46,7 @@ def conv_norm(
     """See `ConvNormKernel`: for any layer, where the batch is one group."""
     if num_groups != 1:
         return None
-    deferred, statistics, _ = _conv_norm(x, layer, stride)
+    deferred, statistics, _ = _conv_then_defer_norm(x, layer, stride)
     if pool is not None and relu:
         return max_pool(deferred, pool), statistics
     y = normalize(deferred)
@@ -61,18 +61,18 @@ def block(
     if num_groups != 1:
         return None
     strides = (stride, 1) if len(branch) == 2 else (1, stride, 1)
-    y, statistics, x = _conv_norm(x, branch[0], strides[0])
+    y, statistics, x = _conv_then_defer_norm(x, branch[0], strides[0])
     every, shortcut, of_shortcut = [statistics], x, []
     if projection is not None:
-        shortcut, statistics, _ = _conv_norm(x, projection, stride)
+        shortcut, statistics, _ = _conv_then_defer_norm(x, projection, stride)
         of_shortcut = [statistics]
     for layer, own_stride in zip(branch[1:], strides[1:], strict=True):
-        y, statistics, _ = _conv_norm(y, layer, own_stride)
+        y, statistics, _ = _conv_then_defer_norm(y, layer, own_stride)
         every.append(statistics)
     return residual_add(y, shortcut), every + of_shortcut
 
 
-def _conv_norm(x: Activations, layer: ConvNorm, stride: int) -> tuple[Deferred, Statistics, jax.Array]:
+def _conv_then_defer_norm(x: Activations, layer: ConvNorm, stride: int) -> tuple[Deferred, Statistics, jax.Array]:
     """The convolution, yet to be normalised, its statistics, and x again: see `convolve`."""
     y, mean, var, again = convolve(x, layer.kernel, stride)
     norm = Norm.of(*((mean, var) if layer.frozen is None else layer.frozen), layer.scale, layer.bias)

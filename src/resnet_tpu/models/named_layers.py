@@ -110,7 +110,12 @@ class NamedLayers:
             if self.training is not None:
                 groups = self.architecture.batch_norm_groups
                 found = self._kernels.conv_norm(
-                    x.astype(self.dtype), self._conv_norm(), stride=stride, num_groups=groups, relu=relu, pool=pool
+                    x.astype(self.dtype),
+                    self._arrays_of_conv_norm(),
+                    stride=stride,
+                    num_groups=groups,
+                    relu=relu,
+                    pool=pool,
                 )
                 if found is not None:
                     y, statistics = found
@@ -145,8 +150,8 @@ class NamedLayers:
         projection = "projection" if "projection" in own else None
         found = self._kernels.block(
             x.astype(self.dtype),
-            [self._conv_norm(name) for name in branch],
-            self._conv_norm(projection) if projection else None,
+            [self._arrays_of_conv_norm(name) for name in branch],
+            self._arrays_of_conv_norm(projection) if projection else None,
             stride=stride,
             num_groups=self.architecture.batch_norm_groups,
         )
@@ -238,7 +243,7 @@ class NamedLayers:
         """Whether norms use the batch's statistics, and running statistics are updated."""
         return self.training is not None and not self.architecture.freeze_batch_norm
 
-    def _conv_norm(self, name: str = "") -> ConvNorm:
+    def _arrays_of_conv_norm(self, name: str = "") -> ConvNorm:
         """The arrays of a convolution with batch norm in this scope."""
         prefix = f"{name}/" if name else ""
         kernel, scale, bias = (

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
-from resnet_tpu.options.run_file import CONFIG_FILE
+from resnet_tpu.options.run_file import CHECKPOINTS, CONFIG_FILE
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
     folder = next(folder for folder in places if not folders.steps_of_run(folder))
     storage.make_dir(folder)
     written = {name for name in storage.list_dir(model_dir) if name in {*_WRITTEN, *also} or name.startswith(_EVENTS)}
-    for name in [*sorted(written), folders.FOLDER]:  # checkpoints last: while they are here, the move is incomplete
+    # checkpoints last: while they are here, the move is incomplete
+    for name in [*sorted(written), CHECKPOINTS]:
         storage.move(storage.join(model_dir, name), storage.join(folder, name))
     log.warning("The training that was in %s was moved to %s.", model_dir, folder)

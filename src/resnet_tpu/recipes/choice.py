@@ -10,10 +10,10 @@ from resnet_tpu.recipes import find_recipe
 FEW_IMAGES = 100_000
 """With up to this many training images a data set is treated as photos, with more like ImageNet."""
 
-OF_WEIGHTS = ("resnet_depth", "resnet_width", "stem", *VARIANT, "se_ratio", *PREPROCESSING)
+DEFAULT_FROM_WEIGHTS = ("resnet_depth", "resnet_width", "stem", *VARIANT, "se_ratio", *PREPROCESSING)
 """Options that follow from the weights unless set otherwise: which network it is, and what it sees of a photo.
 
-Those that cannot be set otherwise are `weights.TRAVELLING`."""
+Those that cannot be set otherwise are `weights.FIXED_BY_WEIGHTS`."""
 
 
 class ChosenRecipe(NamedTuple):
@@ -42,14 +42,14 @@ def choose(num_train_images: int, *, device: str, has_weights: bool) -> ChosenRe
 
 
 def options_to_follow(config: Config, theirs: Mapping[str, Any], *, fixed: Collection[str]) -> dict[str, Any]:
-    """The options in `OF_WEIGHTS` that change when `config` follows those of weights or a run, `theirs`.
+    """The options in `DEFAULT_FROM_WEIGHTS` that change when `config` follows those of weights or a run, `theirs`.
 
     fixed: names of options that stay as they are. So do those that a recipe has set to other than the default.
     """
     now = config.flat()
     return {
         name: theirs[name]
-        for name in OF_WEIGHTS
+        for name in DEFAULT_FROM_WEIGHTS
         if name in theirs and name not in fixed and now[name] == OPTIONS[name].default and theirs[name] != now[name]
     }
 

@@ -43,6 +43,7 @@ from resnet_tpu.reports.run_curves import draw_curves
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, log_metrics
 from resnet_tpu.training.flight import StepsInFlight
+from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.kernel_setting import stored_form
 from resnet_tpu.training.kernels_of_run import resolve_kernels
@@ -53,7 +54,6 @@ from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import describe_end, describe_run, resolve, resolve_order, with_steps_kept_before
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of, weight_check_on
-from resnet_tpu.training.waiting import InputWait
 
 log = logging.getLogger(__name__)
 
@@ -287,12 +287,12 @@ class Trainer:
         writer = None
         if hosts.is_first():
             if self.step == 0:
-                self._describe()
+                self._write_description()
             writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
         self.checkpoints.scores.update(_read_scores(model_dir))
         return writer
 
-    def _describe(self) -> None:
+    def _write_description(self) -> None:
         """Writes `config.json` and `labels.txt`. A start that trains nothing must not overwrite those of the run."""
         if hosts.is_first():
             write_description(self.config.run.model_dir, self.config, self._meta()["class_names"])
@@ -348,11 +348,11 @@ class Trainer:
                 self._is_cold = False
                 log.info("First step after %.1f s", reports.start_clock(self.step))
                 if first > 0:
-                    self._describe()
+                    self._write_description()
             profiler.after_step(self.step, may_begin=not self._is_eval_due())
         if self.step > first:
             reports.end_loop(self.step)
-            self._land(len(self._flight), reports)
+            reports.report(self.step - len(self._flight))
 
     def _land(self, keep: int, reports: LoopReports) -> None:
         """Waits for all steps but the newest `keep`, and reports the loops that have ended. Raises NonFiniteError."""

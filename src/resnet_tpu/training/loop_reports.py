@@ -9,7 +9,7 @@ from resnet_tpu.data.loader.batches import Batches
 from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import MetricsWriter
 from resnet_tpu.reports.progress import TrainingProgress
-from resnet_tpu.training.waiting import InputWait
+from resnet_tpu.training.input_wait import InputWait
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,10 @@ class LoopReports:
         while self._loop_ends and self._loop_ends[0] <= ended:
             end = self._loop_ends.popleft()
             rows = {step: self._rows.pop(step) for step in sorted(self._rows) if step < end}
-            rows = self._describe(end, rows, self._take_speed(end))
+            speed = self._take_speed(end)
+            self._log(end, rows, speed)
             if self._writer:
-                self._writer.write("train", rows)
+                self._writer.write("train", self._to_record(rows, speed))
             if self._loader.skipped:
                 log.warning("Damaged images left out so far: %d", self._loader.skipped.total())
 
@@ -73,11 +74,11 @@ class LoopReports:
         num_images = num_steps * self._config.train.train_batch_size
         return {"images_per_sec": num_images / seconds, "input_wait_share": waited / seconds}
 
-    def _describe(
-        self, end: int, rows: dict[int, dict[str, Any]], speed: dict[str, float]
-    ) -> dict[int, dict[str, Any]]:
-        """Adds epoch and speed to the metrics of the loop before step `end`, and logs a one-line summary."""
-        batch_size, images = self._config.train.train_batch_size, self._config.data.images_per_epoch
+    def _epoch(self, step: int) -> float:
+        return step * self._config.train.train_batch_size / self._config.data.images_per_epoch
+
+    def _log(self, end: int, rows: dict[int, dict[str, Any]], speed: dict[str, float]) -> None:
+        """Logs a line on the loop before step `end`, and shows it beside the progress."""
         loss, top_1 = (
             sum(float(row[name]) for row in rows.values()) / len(rows) for name in ("loss", "top_1_accuracy")
         )
@@ -85,9 +86,12 @@ class LoopReports:
         if speed:
             line += f", {speed['images_per_sec']:.1f} images/s, input wait {100 * speed['input_wait_share']:.1f} %"
         self._progress.update(end, line)
-        log.info("Step %d of %d, epoch %.2f: %s", end, self._total, end * batch_size / images, line)
-        for step, row in rows.items():
-            row["current_epoch"] = step * batch_size / images
+        log.info("Step %d of %d, epoch %.2f: %s", end, self._total, self._epoch(end), line)
+
+    def _to_record(self, rows: dict[int, dict[str, Any]], speed: dict[str, float]) -> dict[int, dict[str, Any]]:
+        """The rows with their epochs, the last with the speed; with `skip_host_call` only the last."""
         last = max(rows)
-        rows[last] |= speed
-        return {last: rows[last]} if self._config.train.skip_host_call else rows
+        kept = [last] if self._config.train.skip_host_call else rows
+        recorded = {step: {**rows[step], "current_epoch": self._epoch(step)} for step in kept}
+        recorded[last] |= speed
+        return recorded

@@ -7,7 +7,6 @@ from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.run_file import read_run
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.lengths import kept_steps
 
@@ -30,7 +29,7 @@ def resolve_order(config: Config, source: Source) -> Config:
 
 def _order_of_run(config: Config, source: Source) -> str:
     model_dir = config.run.model_dir
-    if config.data.data_order == "auto" and folders.steps_of_run(model_dir) and (own := read_run(model_dir)):
+    if config.data.data_order == "auto" and (own := folders.run_to_resume(model_dir)):
         config = config.replace(data_order=own.values.get("data_order", "records"))  # older than the option
     return choose_order(source, config.data, rows=config.train.train_batch_size // jax.process_count())
 
@@ -38,7 +37,7 @@ def _order_of_run(config: Config, source: Source) -> str:
 def with_steps_kept_before(config: Config) -> Config:
     """The options, with the steps that earlier starts of the run asked to keep in `lottery_checkpoint_iters` too."""
     model_dir, asked = config.run.model_dir, kept_steps(config.train.lottery_checkpoint_iters)
-    own = read_run(model_dir) if folders.steps_of_run(model_dir) else None
+    own = folders.run_to_resume(model_dir)
     earlier = (own.values.get("lottery_checkpoint_iters") if own else None) or ""
     before = Config().replace(lottery_checkpoint_iters=earlier).train  # the file may say 100, without quotes
     both = sorted({*asked, *kept_steps(before.lottery_checkpoint_iters)})

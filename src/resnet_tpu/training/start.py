@@ -18,7 +18,7 @@ from resnet_tpu.checkpoints.meta import changed_options, config_of
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import LARS, contents
 from resnet_tpu.checkpoints.transfer import origin_options, replace_and_log, start_from, with_options_of_weights
-from resnet_tpu.checkpoints.weights import TRAVELLING, Weights, open_weights
+from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, Weights, open_weights
 from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
@@ -68,7 +68,7 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
     if checkpoints.steps():
         own = read_run(model_dir)
         values = own.values if own else {}
-        kept = {name: value for name, value in values.items() if name in TRAVELLING}
+        kept = {name: value for name, value in values.items() if name in FIXED_BY_WEIGHTS}
         asked = config.train.resnet_checkpoint
         start = values.get(_START, "")
         if asked not in ("", start) and hosts.is_first():
@@ -82,13 +82,15 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
 
 def check_newest(config: Config, network: Network, checkpoints: CheckpointStore, class_names: list[str] | None) -> None:
     """Raises UserError, as `find_start` would, if the newest checkpoint is of another network or other classes."""
-    if not checkpoints.steps() and (original := tf1.find_checkpoint(config.run.model_dir)):
-        _read_original(network, config.optimizer, original)
-    for step in checkpoints.steps()[-1:]:
-        path = storage.join(checkpoints.directory, str(step))
-        with contextlib.suppress(orbax.DamagedCheckpointError):  # which a training skips
-            check_classes(config.data.location, class_names, orbax.read_meta(path)["class_names"])
-            orbax.check_shapes(path, orbax.stored_shapes(path), _shapes(config, network, checkpoints).to_arrays())
+    steps = checkpoints.steps()
+    if not steps:
+        if original := tf1.find_checkpoint(config.run.model_dir):
+            _read_original(network, config.optimizer, original)
+        return
+    path = storage.join(checkpoints.directory, str(steps[-1]))
+    with contextlib.suppress(orbax.DamagedCheckpointError):  # which a training skips
+        check_classes(config.data.location, class_names, orbax.read_meta(path)["class_names"])
+        orbax.check_shapes(path, orbax.stored_shapes(path), _shapes(config, network, checkpoints).to_arrays())
 
 
 def _shapes(config: Config, network: Network, checkpoints: CheckpointStore) -> TrainState:

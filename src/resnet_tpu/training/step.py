@@ -137,7 +137,6 @@ def _make_gradients(
 
 def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Callable[..., Any]:
     """(params, batch statistics, batch, key, progress) -> (loss, (batch statistics, fraction correct))."""
-    # LARS adds the decay itself
 
     def loss_of(
         params: Arrays,

@@ -58,7 +58,7 @@ def test_two_processes_prune_as_one_with_two_devices(
 
 
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return orbax.load_named(str(model_dir / folders.FOLDER / str(step)))
+    return orbax.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
 
 
 def steps_and_splits(model_dir: Path) -> list[tuple[int, str]]:

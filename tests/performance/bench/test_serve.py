@@ -25,7 +25,8 @@ from resnet_tpu.performance.bench.bundle import make_bundle
 from resnet_tpu.performance.bench.load import Load
 from resnet_tpu.performance.bench.photos import draw_photos
 from resnet_tpu.performance.bench.serve import ServeBenchOptions, bench_serve
-from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 
 pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
 

@@ -16,20 +16,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.serving.export.bundle import (
-    Bundle,
-    Form,
-    find_bundle,
-    load_classifier,
-    newest_bundle,
-    open_bundle,
-    write_bundle,
-)
+from resnet_tpu.serving.export.bundle import Bundle, Form, find_bundle, newest_bundle, open_bundle, write_bundle
 from resnet_tpu.serving.export.card import make_card
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_model, export_run
 from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.storage import checked_json
@@ -279,7 +273,8 @@ def test_a_classifier_takes_any_number_of_images(form: Form | None, exported: Bu
 def test_onnx_runtime_keeps_no_identifier_of_the_user(exported: Bundle, tmp_path: Path) -> None:
     code = (
         "import numpy as np\n"
-        "from resnet_tpu.serving.export.bundle import load_classifier, open_bundle\n"
+        "from resnet_tpu.serving.export.bundle import open_bundle\n"
+        "from resnet_tpu.serving.export.classifier import load_classifier\n"
         f"classify = load_classifier(open_bundle({exported.path!r}), 'onnx')\n"
         "print(classify(np.zeros((1, 16, 16, 3), np.uint8)).shape)\n"
     )
@@ -291,13 +286,17 @@ def test_onnx_runtime_keeps_no_identifier_of_the_user(exported: Bundle, tmp_path
     assert not list(tmp_path.rglob("*"))
 
 
-def test_the_python_of_the_page_runs(exported: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_page_runs(
+    exported: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "exported").symlink_to(exported.path)
+    (tmp_path / "photos" / "daisy").mkdir(parents=True)
+    Image.new("RGB", (40, 30)).save(tmp_path / "photos" / "daisy" / "1.jpg")
     monkeypatch.chdir(tmp_path)
-    found: dict[str, Any] = {}
-    exec(compile(code, PAGE.name, "exec"), found)
-    assert found["probabilities"].shape == (2, 4)
+    exec(compile(code, PAGE.name, "exec"), {})
+    shown = capsys.readouterr().out
+    assert any(name in shown for name in exported.class_names)
 
 
 def test_the_page_names_every_key_of_the_model_card(exported: Bundle) -> None:

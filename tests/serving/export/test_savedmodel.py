@@ -12,7 +12,8 @@ import pytest
 from resnet_tpu.data.pixels.decode import eval_image
 from resnet_tpu.data.records.tfrecord import read_records
 from resnet_tpu.options.config import Config
-from resnet_tpu.serving.export.bundle import Bundle, load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import Bundle, open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_model
 from resnet_tpu.serving.export.savedmodel import load_savedmodel
 from resnet_tpu.serving.export.warmup import REQUESTS, warmup_requests

@@ -22,7 +22,8 @@ from resnet_tpu.data.pixels.decode import eval_image
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
-from resnet_tpu.serving.export.bundle import Form, load_classifier, open_bundle, write_bundle
+from resnet_tpu.serving.export.bundle import Form, open_bundle, write_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.serving.export.onnx import write_onnx
 from resnet_tpu.serving.export.stablehlo import write_stablehlo

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.serving.export.bundle import softmax
+from resnet_tpu.serving.export.classifier import softmax
 from resnet_tpu.serving.server.app import make_app
 from resnet_tpu.serving.server.batching import Batcher
 from resnet_tpu.serving.server.gate import State

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.server.json_answer import to_json
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.service import Service
@@ -57,7 +58,7 @@ def test_a_version_is_answered_by_itself_while_a_newer_one_takes_over() -> None:
             return SimpleNamespace(bundle=SimpleNamespace(version=next(self.versions)))
 
     models: Any = {"flowers": Reloading()}
-    assert Service(models, ServeOptions()).find("flowers", 1)[1].bundle.version == 1
+    assert Service(models, ServeOptions()).find("flowers", 1).bundle.version == 1
 
 
 @pytest.mark.parametrize("path", ["/v1/models/half", "/v1/models/half/metadata", "/v1/models/flowers/versions/1"])

@@ -24,9 +24,10 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.serving.export.bundle import load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_run
-from resnet_tpu.training.evaluate import evaluate_run
+from resnet_tpu.training.evaluate_run import evaluate_run
 from resnet_tpu.training.loop import train
 
 Bucket = Any  # of conftest.py

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
-CHUNKS = {"threads": 16, "processes": 128}
+MOST_IN_CHUNK = {"threads": 16, "processes": 128}
 """The most images in a chunk, by kind of worker: handing a chunk to a thread costs a fraction of an image's time,
 handing one to a process costs about 300 us of this process's time."""
 
@@ -140,7 +140,7 @@ class Batches(Iterator[Batch]):
         processes = FillingProcesses(filling, slots, workers) if kind == "processes" else None
         if processes:
             self._closing.callback(processes.close)
-        fill = processes or (lambda chunk, slot: filling.fill(chunk, slot.rows))
+        fill: Fill = processes or filling.fill
         ahead = _read_ahead(filling, chunking)
         self._maker = _Maker(chunking, filling, slots, fill, ahead)
         if filling.data.input_pipeline == "basic":
@@ -212,7 +212,9 @@ def train_batches(
     """
     _check_hosts("train_batch_size", batch_size, num_hosts)
     workers = kind_of_workers(data, source)
-    chunking = _Chunking(batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts, CHUNKS[workers])
+    chunking = _Chunking(
+        batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts, MOST_IN_CHUNK[workers]
+    )
     order = None
     if choose_order(source, data, rows=chunking.per_host) == "pieces":
         order = piece_order(source, data, batch_size=batch_size, seed=seed)
@@ -239,7 +241,7 @@ def eval_batches(
     _check_hosts("eval_batch_size", batch_size, num_hosts)
     num_images = min(len(source), max_images or len(source))
     workers = kind_of_workers(data, source, trains=False)
-    chunking = _Chunking(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts, CHUNKS[workers])
+    chunking = _Chunking(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts, MOST_IN_CHUNK[workers])
     return Batches(Filling(source, data, num_images=num_images), chunking, workers)
 
 

@@ -15,7 +15,7 @@ from resnet_tpu.data.loader.cache import ImageCache
 from resnet_tpu.data.loader.memory import SharedMemory
 from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.piece_order import PieceOrder
-from resnet_tpu.data.loader.slots import Layout, Rows, Slot, Slots, map_slot
+from resnet_tpu.data.loader.slots import Layout, Slot, Slots, map_slot
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, TrainImage, decode, eval_image, train_image
 from resnet_tpu.data.records.tfrecord import RecordError
@@ -60,14 +60,14 @@ class Filling:
         found = ((position, self.record_at(position)) for position in positions)
         return {position: record for position, record in found if record is not None}
 
-    def fill(self, chunk: Chunk, rows: Rows) -> list[str]:
-        """Writes the rows of `chunk`. Returns the messages of damaged examples that were skipped.
+    def fill(self, chunk: Chunk, slot: Slot) -> list[str]:
+        """Writes the rows of `chunk` in a slot. Returns the messages of damaged examples that were skipped.
 
         In training, the next good record takes the place of a damaged one. In evaluation, its row is black with weight
         0, like a row without a record. Raises RecordError and DecodeError unless `data.skip_bad_records`, and UserError
         for anything else that is wrong.
         """
-        fetched = chunk.fetched or {}
+        rows, fetched = slot.rows, chunk.fetched or {}
         fill_row = self._try if self.seed is None else self._try_until_good
         skipped: list[str] = []
         for row, position in enumerate(chunk.positions, chunk.first_row):
@@ -172,9 +172,9 @@ class FillingProcesses:
 
 def _serve(connection: Connection, filling: Filling, shared: SharedMemory, layout: Layout) -> None:
     cv2.setNumThreads(1)
-    rows: dict[int, Rows] = {}
+    slots: dict[int, Slot] = {}
     while True:
         chunk, number = connection.recv()
-        if number not in rows:
-            rows[number] = layout.view(np.frombuffer(map_slot(shared, layout, number), np.uint8))
-        connection.send(outcome_of(lambda chunk=chunk, number=number: filling.fill(chunk, rows[number])))
+        if number not in slots:
+            slots[number] = Slot(number, layout.view(np.frombuffer(map_slot(shared, layout, number), np.uint8)))
+        connection.send(outcome_of(lambda chunk=chunk, number=number: filling.fill(chunk, slots[number])))

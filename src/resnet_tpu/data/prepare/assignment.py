@@ -10,7 +10,7 @@ from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding
-from resnet_tpu.data.folders import Found, Photo, class_names_of, share_out, too_small
+from resnet_tpu.data.folders import Photo, PhotoListing, class_names_of, share_out, too_small
 from resnet_tpu.data.prepare.shards import Shard
 from resnet_tpu.data.split import SPLITS, Split
 
@@ -29,17 +29,19 @@ class Assignment:
     inputs: dict[str, list[Any]]  # folder -> number of files, digest of their names, sizes and times
 
 
-def assign(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping[Split, int | None]) -> Assignment:
+def assign(
+    listing: PhotoListing, ratios: Sequence[float], seed: int, num_shards: Mapping[Split, int | None]
+) -> Assignment:
     """Decides labels (from 1, in the byte order of class names), splits, order and shards.
 
     num_shards: None for one per 100 MB, or one per 128 images up to 16 if that is more.
     """
-    photos = found.photos
+    photos = listing.photos
     class_names = class_names_of(photos)
     labels = {name: label for label, name in enumerate(class_names, start=1)}
     states = {photo.path: photo.state or _state(photo.path) for photo in photos}
-    splits = _given_splits(photos) if found.has_splits else share_out(photos, ratios, seed)
-    findings = [] if found.has_splits else too_small(splits, class_names, SPLITS[: len(ratios)])
+    splits = _given_splits(photos) if listing.has_splits else share_out(photos, ratios, seed)
+    findings = [] if listing.has_splits else too_small(splits, class_names, SPLITS[: len(ratios)])
     random.Random(seed).shuffle(splits["train"])
     shards: list[Shard] = []
     for split in SPLITS:
@@ -49,7 +51,7 @@ def assign(found: Found, ratios: Sequence[float], seed: int, num_shards: Mapping
             name = f"{split}-{k:05d}-of-{count:05d}"
             size = sum(states[photo.path][0] for photo in part)
             shards.append(Shard(name, split, part, [labels[photo.class_name] for photo in part], size))
-    return Assignment(class_names, shards, [*found.findings, *findings], _digests(photos, states))
+    return Assignment(class_names, shards, [*listing.findings, *findings], _digests(photos, states))
 
 
 def _given_splits(photos: Iterable[Photo]) -> dict[Split, list[Photo]]:

@@ -13,7 +13,8 @@ import numpy as np
 
 from resnet_tpu.performance.bench import child, load, server
 from resnet_tpu.performance.bench.load import KINDS, Load
-from resnet_tpu.serving.export.bundle import default_form, load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import open_bundle
+from resnet_tpu.serving.export.classifier import default_form, load_classifier
 from resnet_tpu.serving.server import images
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.system.program import exit_code

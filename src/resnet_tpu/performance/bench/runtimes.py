@@ -16,7 +16,8 @@ import numpy as np
 
 from resnet_tpu.options.config import ModelConfig
 from resnet_tpu.performance.bench.compare import Peer, is_installed
-from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier, open_bundle
+from resnet_tpu.serving.export.bundle import Bundle, Form, open_bundle
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.system.cpu_time import cpu_secs_of_family
 from resnet_tpu.system.program import exit_code
 

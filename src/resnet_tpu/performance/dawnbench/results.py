@@ -13,7 +13,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.training.evaluate import evaluate_checkpoint
+from resnet_tpu.training.evaluate_run import evaluate_checkpoint
 from resnet_tpu.training.patience import Patience
 from resnet_tpu.training.trained import load_trained
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from resnet_tpu.data.cleaning import Limits, shrink
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS
-from resnet_tpu.data.loader.batches import CHUNKS
+from resnet_tpu.data.loader.batches import MOST_IN_CHUNK
 from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.order_choice import choose_order
@@ -205,7 +205,7 @@ def _distant_reader(source: DistantSource, records: Sequence[int]) -> Reader:
 
     def read(watch: Stopwatch, position: int) -> Sample:
         if position == len(found):
-            wanted = records[position : position + CHUNKS_PER_REQUEST * CHUNKS["threads"]]
+            wanted = records[position : position + CHUNKS_PER_REQUEST * MOST_IN_CHUNK["threads"]]
             with watch.at(READ):
                 found.extend(source.fetch(wanted))
         return sample_of(found[position])

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from resnet_tpu import __version__
 from resnet_tpu.models.architecture import EPSILON
-from resnet_tpu.serving.export.bundle import OUTPUTS
+from resnet_tpu.serving.export.classifier import OUTPUTS
 from resnet_tpu.serving.export.fold import Folded
 from resnet_tpu.serving.export.runtime import FILES
 from resnet_tpu.serving.export.walk import Pads, walk

@@ -13,7 +13,8 @@ from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.reports.progress import track
-from resnet_tpu.serving.export.bundle import Bundle, Form, load_classifier
+from resnet_tpu.serving.export.bundle import Bundle, Form
+from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.training.predict import Format, check_any, open_images, predictions_of, show_predictions, write_report
 from resnet_tpu.training.trained import data_for_network
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from resnet_tpu.errors import UserError, first_line, missing_extra
-from resnet_tpu.serving.export.bundle import Bundle, Classifier, Form, Output
+from resnet_tpu.serving.export.bundle import Bundle, Form
+from resnet_tpu.serving.export.classifier import Classifier, Output
 from resnet_tpu.system.machine import cores_of_container
 
 FILES: dict[Form, str] = {"onnx": "model.onnx", "int8": "model_int8.onnx"}

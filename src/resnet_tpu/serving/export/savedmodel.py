@@ -16,7 +16,8 @@ import numpy as np
 from resnet_tpu.errors import missing_extra
 from resnet_tpu.models.architecture import EPSILON
 from resnet_tpu.options.config import DataConfig, EvalConfig
-from resnet_tpu.serving.export.bundle import Bundle, Classifier
+from resnet_tpu.serving.export.bundle import Bundle
+from resnet_tpu.serving.export.classifier import Classifier
 from resnet_tpu.serving.export.fold import Folded
 from resnet_tpu.serving.export.walk import Pads, walk
 from resnet_tpu.serving.export.warmup import REQUESTS, warmup_requests

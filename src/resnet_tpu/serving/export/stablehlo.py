@@ -11,7 +11,8 @@ from jax import export, lax
 
 from resnet_tpu.models.architecture import EPSILON
 from resnet_tpu.models.layers import DIMENSIONS
-from resnet_tpu.serving.export.bundle import OUTPUTS, Bundle, Classifier, Output
+from resnet_tpu.serving.export.bundle import Bundle
+from resnet_tpu.serving.export.classifier import OUTPUTS, Classifier, Output
 from resnet_tpu.serving.export.fold import Folded
 from resnet_tpu.serving.export.walk import Pads, walk
 from resnet_tpu.training.compiler_options import required_options_for

@@ -16,7 +16,8 @@ from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import PREPROCESSING, Config, DataConfig
 from resnet_tpu.options.network import network_of
-from resnet_tpu.serving.export.bundle import Bundle, load_classifier, softmax
+from resnet_tpu.serving.export.bundle import Bundle
+from resnet_tpu.serving.export.classifier import load_classifier, softmax
 from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
 from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.predict import open_images

@@ -96,10 +96,10 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
 
 def _add_models(app: FastAPI, service: Service) -> None:
     def metadata(name: str, version: int | None = None) -> Response:
-        model, found = service.find(name, version)
-        bundle = found.bundle
+        served = service.find(name, version)
+        bundle = served.bundle
         signatures = model_metadata(name, bundle.version, len(bundle.class_names), bundle.image_size)
-        return json_response({**signatures, "model_card": model.card()})
+        return json_response({**signatures, "model_card": served.card(name)})
 
     @app.get("/v1/models", responses=openapi.models_answer())
     async def list_models() -> Response:
@@ -112,12 +112,12 @@ def _add_models(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models/{name:part}", responses=openapi.status_answer())
     async def status(name: str) -> Response:
         """The version that is served, as TensorFlow Serving's Model status API."""
-        return json_response(model_status(service.find(name, None)[1].bundle.version))
+        return json_response(model_status(service.find(name, None).bundle.version))
 
     @app.get("/v1/models/{name:part}/versions/{version:part}", responses=openapi.status_answer())
     async def status_version(name: str, version: int) -> Response:
         """The same of a certain version."""
-        return json_response(model_status(service.find(name, version)[1].bundle.version))
+        return json_response(model_status(service.find(name, version).bundle.version))
 
     @app.get("/v1/models/{name:part}/metadata", responses=openapi.metadata_answer())
     async def metadata_latest(name: str) -> Response:

@@ -19,8 +19,8 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError, describe
 from resnet_tpu.options.fields import expand_home
 from resnet_tpu.reports.finite import check_finite
-from resnet_tpu.serving.export import bundle as bundles
-from resnet_tpu.serving.export.bundle import Bundle, Form
+from resnet_tpu.serving.export.bundle import DESCRIPTION, Bundle, Form, is_bundle, newest_bundle, open_bundle
+from resnet_tpu.serving.export.classifier import default_form, load_classifier
 from resnet_tpu.serving.server.batching import Answer, Batcher
 from resnet_tpu.serving.server.images import network_input
 from resnet_tpu.serving.server.metrics import Metrics
@@ -52,6 +52,12 @@ class Version:
             return image
         return network_input(image, self.bundle.config.data, self.max_pixels)
 
+    def card(self, name: str) -> dict[str, Any]:
+        """The model card of this version, served under `name`."""
+        bundle = self.bundle
+        own = {"name": name, "version": bundle.version, "form": self.form}
+        return {**bundle.description, **own, "class_names": bundle.class_names, "image_size": bundle.image_size}
+
 
 class Model:
     """What is served under one name: the newest version of it that could be loaded."""
@@ -62,13 +68,6 @@ class Model:
         self._refused: tuple[str, object] | None = None  # the path of what did not work, and the state of its files
         self._retry_at = 0.0
 
-    def card(self) -> dict[str, Any]:
-        """The model card of the version that is served."""
-        current = self.current  # once: a newer one may take over at any time
-        bundle = current.bundle
-        own = {"name": self.name, "version": bundle.version, "form": current.form}
-        return {**bundle.description, **own, "class_names": bundle.class_names, "image_size": bundle.image_size}
-
     def reload(self, loader: "Loader") -> None:
         """Switches to the newest bundle, unless it is the one being served: an older one where the newest was deleted.
 
@@ -77,7 +76,7 @@ class Model:
         """
         found: tuple[str, object] = self.location, None
         try:
-            path = bundles.newest_bundle(self.location)
+            path = newest_bundle(self.location)
             if path is None:
                 do = "Export one into it, or bring it back."
                 raise UserError(f"Folder {self.location}", "no bundle", "the one that is served, or a newer one", do)
@@ -87,9 +86,9 @@ class Model:
             found = path, [(file, storage.file_state(file)) for file in storage.files_below(path)]
             if found == self._refused and time.monotonic() < self._retry_at:
                 return
-            if not bundles.is_bundle(self.current.bundle.path):  # deleted, or out of reach for a while
-                storage.check_reachable(storage.join(self.current.bundle.path, bundles.DESCRIPTION))
-            bundle = bundles.open_bundle(path)
+            if not is_bundle(self.current.bundle.path):  # deleted, or out of reach for a while
+                storage.check_reachable(storage.join(self.current.bundle.path, DESCRIPTION))
+            bundle = open_bundle(path)
             self.current = loader.load(self.name, bundle)
             loader.metrics.reloads.labels(self.name, "loaded").inc()
             log.info("Serving %s version %d from %s", self.name, bundle.version, path)
@@ -110,8 +109,8 @@ class Loader:
     def load(self, name: str, bundle: Bundle) -> Version:
         """Loads the network and runs it once for every batch size that is compiled. Raises UserError."""
         options = self.options
-        form: Form = bundles.default_form(bundle) if options.form == "auto" else options.form
-        classify = bundles.load_classifier(bundle, form, options.num_threads, "logits")
+        form: Form = default_form(bundle) if options.form == "auto" else options.form
+        classify = load_classifier(bundle, form, options.num_threads, "logits")
         sizes = options.batch_sizes() if form == "stablehlo" else []
         for size in sizes or [options.max_batch_size, 1]:
             side = bundle.image_size
@@ -143,7 +142,7 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
         if not name or not equals or "/" in name or (not storage.is_remote(text) and storage.exists(text)):
             name, location = "", text
         location = expand_home(location)
-        bundle = bundles.open_bundle(location)
+        bundle = open_bundle(location)
         name = name or bundle.name
         if not _NAME.fullmatch(name):
             expected = "English letters, digits, '.', '_' and '-'"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from resnet_tpu.serving.export.bundle import softmax
+from resnet_tpu.serving.export.classifier import softmax
 from resnet_tpu.serving.server.json_answer import json_response
 from resnet_tpu.serving.server.json_arrays import parse_image, parse_images, take_arrays
 from resnet_tpu.serving.server.refusal import Refusal

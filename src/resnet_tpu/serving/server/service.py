@@ -9,7 +9,7 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from resnet_tpu.serving.export.bundle import softmax
+from resnet_tpu.serving.export.classifier import softmax
 from resnet_tpu.serving.server.body import Pending, read_body, read_files
 from resnet_tpu.serving.server.json_answer import to_json
 from resnet_tpu.serving.server.models import Model, Version
@@ -33,19 +33,19 @@ class Service:
         self.models, self.options = models, options
         self._pending = Pending(options.max_pending)
 
-    def find(self, name: str, version: int | None) -> tuple[Model, Version]:
-        """The model and its version; the one that is served when `version` is None. Raises Refusal (404)."""
+    def find(self, name: str, version: int | None) -> Version:
+        """The version served under `name`; if `version` is given, it must be that one. Raises Refusal (404)."""
         model = self.models.get(name)
         current = model.current if model else None  # once: a newer one may take over at any time
-        if model is None or current is None or version not in (None, current.bundle.version):
+        if current is None or version not in (None, current.bundle.version):
             wanted = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             served = ", ".join(f"{name} {model.current.bundle.version}" for name, model in self.models.items())
             raise Refusal(404, f"Servable not found for request: {wanted}. Served: {served}.")
-        return model, current
+        return current
 
     async def predict(self, request: Request, name: str, version: int | None = None) -> Response:
         """Answers a `:predict` request. Raises Refusal."""
-        _, served = self.find(name, version)
+        served = self.find(name, version)
         deadline = self._deadline()
         with self._pending.share() as share:
             body = await self._received(read_body(request, self.options.max_body, share), deadline)
@@ -54,12 +54,12 @@ class Service:
     async def classify(self, request: Request, name: str, version: int | None = None, *, top_k: int) -> Response:
         """Answers a `:classify` request. Raises Refusal."""
         start, options = time.perf_counter(), self.options
-        model, served = self.find(name, version)
+        served = self.find(name, version)
         deadline = self._deadline()
         with self._pending.share() as share:
             reading = read_files(request, options.max_body, options.max_images_per_request, share)
             files = await self._received(reading, deadline)
-            return await self._answered(request, _classify(request, model, served, files, top_k, start), deadline)
+            return await self._answered(request, _classify(request, name, served, files, top_k, start), deadline)
 
     def _deadline(self) -> float:
         """When a request that begins now must have been answered, in seconds of the event loop's clock."""
@@ -104,14 +104,12 @@ class Service:
 
 
 async def _classify(
-    request: Request, model: Model, served: Version, files: Sequence[tuple[str, bytes]], top_k: int, start: float
+    request: Request, model: str, served: Version, files: Sequence[tuple[str, bytes]], top_k: int, start: float
 ) -> Response:
     results = await _logits_of(request, served, [content for _, content in files])
     num_bytes = _CLASS_BYTES * len(results) * min(top_k, len(served.bundle.class_names))
     names = [name for name, _ in files]
-    return await _off_loop_if_large(
-        num_bytes, lambda: _classify_answer(model.name, served, names, results, top_k, start)
-    )
+    return await _off_loop_if_large(num_bytes, lambda: _classify_answer(model, served, names, results, top_k, start))
 
 
 def _classify_answer(
