@@ -431,6 +431,13 @@ def test_a_pruned_network_has_seen_the_photos_of_the_unpruned_one(dense: Path, t
     assert "a/1.jpg" in Path(pruned.model_dir, "training_photos.json").read_text()
 
 
+def test_a_pruned_network_has_no_others_of_further_seeds(dense: Path, tmp_path: Path) -> None:
+    _, pruned = prune_run(dense, tmp_path / "out", experiment(levels=1))
+    with pytest.raises(UserError, match=r"Seed: got 1, expected 0 alone: .*level_01 is pruned already"):
+        prune_run(pruned.model_dir, tmp_path / "again", experiment(levels=1, seeds="0,1", retrain="lr_rewinding"))
+    assert not (tmp_path / "again").exists()
+
+
 def test_what_is_combined_is_what_was_pruned(dense: Path, tmp_path: Path) -> None:
     shutil.copytree(dense, tmp_path / "run")
     report_experiment(prune_run(tmp_path / "run", tmp_path / "out", experiment(levels=1)), str(tmp_path / "out"))

@@ -1,5 +1,6 @@
 """Masks equal the original's, or its own definition where a documented bug is fixed; they nest, with exact counts."""
 
+import itertools
 import json
 import math
 import re
@@ -146,6 +147,15 @@ def test_every_level_prunes_further(method: str) -> None:
             {name: kernels[name] * masks[name] for name in kernels}, masks
         )
         assert density(masks.values()) == pytest.approx(share, abs=0.003)
+
+
+@pytest.mark.parametrize("method", ["prune_random_50", "prune_uniform_50"])
+def test_each_seed_draws_a_mask_of_its_own(method: str) -> None:
+    weights = example()
+    masks = [find_method(method, seed=seed)(weights, all_kept(weights)) for seed in (0, 1, 2, 1)]
+    drawn = [np.concatenate([mask.ravel() for mask in one.values()]) for one in masks]
+    np.testing.assert_array_equal(drawn[1], drawn[3])
+    assert all((one != other).any() for one, other in itertools.combinations(drawn[:3], 2))
 
 
 def test_drawn_masks_of_falling_density_nest_whatever_they_start_from() -> None:

@@ -64,6 +64,9 @@ def test_what_is_missing_is_named(tmp_path: Path):
     (tmp_path / "my run").mkdir()
     with pytest.raises(UserError, match=f"Evaluate the run first: resnet-tpu eval '{tmp_path}/my run'$"):
         results([str(tmp_path / "my run")])
+    (tmp_path / "my run" / "phases.csv").touch()
+    with pytest.raises(UserError, match=r"Its results are in results\.csv and phases\.csv there"):
+        results([str(tmp_path / "my run")])
     model_dir = _run(tmp_path, {5: 0.125})
     with pytest.raises(UserError, match=r"expected one of loss, top_1_accuracy\. .*Did you mean top_1_accuracy\?"):
         results([model_dir], "top_1_acuracy")

@@ -12,6 +12,7 @@ from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
+    from resnet_tpu.options.config import Config
     from resnet_tpu.training.kernel_setting import KernelSetting
     from resnet_tpu.training.tune import Trial
 
@@ -48,15 +49,17 @@ def tune(given: Given) -> None:
         content = {"best": best, "trials": trials, "train_batch_size": config.train.train_batch_size}
         print(json.dumps(content, default=dataclasses.asdict, indent=2))
     else:
-        _print(best, trials, config.train.train_batch_size)
+        _print(best, trials, config)
 
 
-def _print(best: "KernelSetting", trials: Sequence["Trial"], batch_size: int) -> None:
+def _print(best: "KernelSetting", trials: Sequence["Trial"], config: "Config") -> None:
     """A line for each setting, the fastest first."""
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("kernels", "ms a step", "images/s", "", title="What computes a training step", title_style="bold")
+    batch_size, model = config.train.train_batch_size, config.model
+    what = f"ResNet-{model.resnet_depth}, {config.data.image_size} px, {model.precision}, batch {batch_size}"
+    table = Table("kernels", "ms a step", "images/s", "", title=f"A training step of {what}", title_style="bold")
 
     def order(trial: "Trial") -> float:
         return trial.milliseconds or float("inf")

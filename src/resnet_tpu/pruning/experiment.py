@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders
+from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.checkpoints.meta import changed_options
 from resnet_tpu.errors import UserError, check_kind
 from resnet_tpu.options.config import Config
@@ -119,6 +119,9 @@ def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
     rewind_step = _rewind_step(config, last_step, asked)
     kept = config.train.lottery_checkpoint_iters
     if config.train.seed != seed:
+        if hosts.from_first(lambda: "masks" in orbax.stored_shapes(orbax.find(model_dir))):
+            expected = f"{config.train.seed} alone: {model_dir} is pruned already, networks of other seeds would not be"
+            raise UserError("Seed", seed, expected, "Leave --seeds out, or prune the network before it was pruned.")
         model_dir, kept = own_dir, ""
         config = config.replace(seed=seed, model_dir=own_dir)
         _check_alike(own_dir, config)

@@ -56,7 +56,8 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
     if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
         if density or levels or rate is not None:
             find_method(method)  # an unknown method gets the error that says so
-            do = f"Leave density, levels and rate out, or choose one of {', '.join(_BY_DENSITY)}."
+            known = ", ".join((*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE))
+            do = f"Leave density, levels and rate out, or choose one of {known}."
             raise UserError("method", method, "one that takes a density", do)
         return [_level(method, method, None)]
     if density:

@@ -39,8 +39,8 @@ HELP = {
     "zprune_all_to_global_P": "as prune_all_to_global, but ranks by how many standard deviations |w| is from its mean",
     "zprune_global_P": "as prune_global, by that distance",
     "prune_layerwise_P": "keep the P % largest of each layer",
-    "prune_uniform_P": "keep P % of each layer, drawn at random",
-    "prune_random_P": "keep P % of all weights, drawn at random",
+    "prune_uniform_P": "keep P % of each layer, drawn at random by the seed",
+    "prune_random_P": "keep P % of all weights, drawn at random by the seed",
     "prune_amc_first": "keep the fraction of each layer of ResNet-50 that AMC found; also _second, _third, _fourth",
     "prune_resnet34_A": "remove whole filters by the paper's table A (or B) for ResNet-34; also resnet56 and "
     "resnet110; a suffix _2 ... _9 means that many rounds at once",
@@ -48,8 +48,11 @@ HELP = {
 """What the names mean; P is a percentage such as 20 or 51.2."""
 
 
-def find_method(name: str) -> Method:
-    """The method called `name`, which is one of `HELP`. Raises UserError for any other, naming the nearest."""
+def find_method(name: str, *, seed: int = 0) -> Method:
+    """The method called `name`, which is one of `HELP`. Raises UserError for any other, naming the nearest.
+
+    seed: of those that draw.
+    """
     if found := re.fullmatch(rf"(?P<z>z?)prune_global_{_PERCENT}(?P<dense>(_fc|_nofc)*)", name):
         parts = (_CONVOLUTIONS, _DENSE) if "_fc" in found["dense"] else (_CONVOLUTIONS,)
         score = standardised if found["z"] else absolute
@@ -64,7 +67,7 @@ def find_method(name: str) -> Method:
         return lambda kernels, masks: remove_of_all(kernels, masks, percent, absolute, (_CONVOLUTIONS,))
     if found := re.fullmatch(rf"prune_(?P<how>layerwise|uniform|random)_{_PERCENT}", name):
         baseline, percent = _BASELINES[found["how"]], _percent(name, found)
-        return lambda kernels, masks: baseline(kernels, masks, percent)
+        return lambda kernels, masks: baseline(kernels, masks, percent, seed)
     if found := re.fullmatch(r"prune_amc_(?P<table>\w+)", name):
         if found["table"] in _AMC:
             return functools.partial(_amc, table=found["table"])
@@ -87,36 +90,37 @@ def _percent(name: str, found: re.Match[str]) -> float:
     return percent
 
 
-def _layerwise(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
+def _layerwise(kernels: LayerKernels, masks: Masks, percent: float, seed: int) -> Masks:
+    del seed
     return keep_of_each(kernels, masks, dict.fromkeys(kernels, percent / 100))
 
 
-def _uniform(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
+def _uniform(kernels: LayerKernels, masks: Masks, percent: float, seed: int) -> Masks:
     del kernels
-    return {name: _keep_drawn(mask, percent, seed) for seed, (name, mask) in enumerate(masks.items())}
+    return {name: _keep_drawn(mask, percent, seed, layer) for layer, (name, mask) in enumerate(masks.items())}
 
 
-def _random(kernels: LayerKernels, masks: Masks, percent: float) -> Masks:
+def _random(kernels: LayerKernels, masks: Masks, percent: float, seed: int) -> Masks:
     del kernels
-    drawn = _keep_drawn(np.concatenate([mask.ravel() for mask in masks.values()]), percent, 0)
+    drawn = _keep_drawn(np.concatenate([mask.ravel() for mask in masks.values()]), percent, seed, 0)
     ends = np.cumsum([mask.size for mask in masks.values()])[:-1]
     parts = np.split(drawn, ends)
     return {name: part.reshape(mask.shape) for (name, mask), part in zip(masks.items(), parts, strict=True)}
 
 
-def _keep_drawn(mask: np.ndarray, percent: float, seed: int) -> np.ndarray:
+def _keep_drawn(mask: np.ndarray, percent: float, seed: int, layer: int) -> np.ndarray:
     """`mask` with exactly `percent` of its positions, rounded, kept; fewer if fewer were left before.
 
-    They are drawn in an order that `seed` decides: what a higher percentage removes, a lower one removes too.
+    Their order is drawn by `seed` and `layer`: what a higher percentage removes, a lower one removes too.
     """
-    order = np.random.default_rng(seed).permutation(mask.size)
+    order = np.random.default_rng([seed, layer] if seed else layer).permutation(mask.size)
     live = order[mask.ravel()[order]]
     kept = np.zeros(mask.size, bool)
     kept[live[: round(mask.size * percent / 100)]] = True
     return kept.reshape(mask.shape)
 
 
-_BASELINES: Mapping[str, Callable[[LayerKernels, Masks, float], Masks]] = {
+_BASELINES: Mapping[str, Callable[[LayerKernels, Masks, float, int], Masks]] = {
     "layerwise": _layerwise,
     "uniform": _uniform,
     "random": _random,

@@ -33,7 +33,9 @@ class Experiment:
         "its number P.",
     )
     density: str = option(
-        "", "Percent of the weights to keep, such as 20; or several, 80,64,51.2: each cut from the unpruned network."
+        "",
+        "Percent to keep of the weights that the method prunes, such as 20; or several, 80,64,51.2: each cut from the "
+        "unpruned network.",
     )
     levels: int | None = option(
         None,

@@ -162,7 +162,8 @@ class Phase:
         require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
         network = network_of(unpruned.config)
         layers = maskable(network)
-        masks = find_method(self.method)(kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))
+        prune = find_method(self.method, seed=unpruned.config.train.seed)
+        masks = prune(kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))
         if retraining.weights == "early":
             arrays = orbax.load_all(unpruned.at(unpruned.rewind_step)).arrays
         elif retraining.weights == "fresh":

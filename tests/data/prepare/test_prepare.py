@@ -301,6 +301,15 @@ def test_small_and_empty_classes(class_folders: Path, tmp_path: Path, draw, run)
     }
 
 
+def test_a_class_whose_photos_cannot_be_read_is_too_small(class_folders: Path, tmp_path: Path, draw, run) -> None:
+    for name in ("1.jpg", "2.jpg"):
+        draw(class_folders / "fox" / name, 1)
+        (class_folders / "fox" / name).write_bytes(b"damaged")
+    manifest = run(class_folders, tmp_path / "out", max_bad_fraction=0.5)
+    assert manifest.class_names == ["cat", "dog", "emu", "fox"]
+    assert noticed(manifest)["class too small for every split"] == (1, ["fox (0/0/0 of 0 images, none to train on)"])
+
+
 def test_unusable_output_folders_are_refused(class_folders: Path, tmp_path: Path, run) -> None:
     for out in (class_folders, class_folders / "out", class_folders / "cat"):
         with pytest.raises(UserError, match="expected a folder outside of"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding
-from resnet_tpu.data.folders import Photo, PhotoListing, class_names_of, share_out, too_small
+from resnet_tpu.data.folders import Photo, PhotoListing, class_names_of, share_out
 from resnet_tpu.data.prepare.shards import Shard
 from resnet_tpu.data.split import SPLITS, Split
 
@@ -26,6 +26,7 @@ class Assignment:
     class_names: list[str]  # the first has label 1
     shards: list[Shard]
     findings: list[Finding]
+    drawn: Sequence[Split]  # the splits that were drawn; none where the photos say theirs
     inputs: dict[str, list[Any]]  # folder -> number of files, digest of their names, sizes and times
 
 
@@ -41,7 +42,6 @@ def assign(
     labels = {name: label for label, name in enumerate(class_names, start=1)}
     states = {photo.path: photo.state or _state(photo.path) for photo in photos}
     splits = _given_splits(photos) if listing.has_splits else share_out(photos, ratios, seed)
-    findings = [] if listing.has_splits else too_small(splits, class_names, SPLITS[: len(ratios)])
     random.Random(seed).shuffle(splits["train"])
     shards: list[Shard] = []
     for split in SPLITS:
@@ -51,7 +51,8 @@ def assign(
             name = f"{split}-{k:05d}-of-{count:05d}"
             size = sum(states[photo.path][0] for photo in part)
             shards.append(Shard(name, split, part, [labels[photo.class_name] for photo in part], size))
-    return Assignment(class_names, shards, [*listing.findings, *findings], _digests(photos, states))
+    drawn = () if listing.has_splits else SPLITS[: len(ratios)]
+    return Assignment(class_names, shards, listing.findings, drawn, _digests(photos, states))
 
 
 def _given_splits(photos: Iterable[Photo]) -> dict[Split, list[Photo]]:

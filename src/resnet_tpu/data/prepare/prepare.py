@@ -15,7 +15,7 @@ from resnet_tpu import storage
 from resnet_tpu.data.boxes import digest_of, read_boxes
 from resnet_tpu.data.cleaning import Limits, Subsampling
 from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
-from resnet_tpu.data.folders import check_outside, find_photos
+from resnet_tpu.data.folders import Photo, check_outside, find_photos, too_small
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
 from resnet_tpu.data.prepare import beam as on_beam
 from resnet_tpu.data.prepare.assignment import Assignment, assign
@@ -201,6 +201,7 @@ def _conclude(
         *(finding for shard in assignment.shards for finding in results[shard.name].findings),
     ]
     findings.extend(_twins(assignment, results))
+    findings.extend(too_small(_stored(assignment, results), assignment.class_names, assignment.drawn))
     counts: Counter[Kind] = Counter()
     for result in results.values():
         counts.update(result.counts)
@@ -231,6 +232,15 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
         f"at most {allowed} (max_bad_fraction {options.max_bad_fraction:g})",
         f"All are listed in {storage.join(out_dir, REPORT)}. Fix them and pass --overwrite, or allow more.",
     )
+
+
+def _stored(assignment: Assignment, results: dict[str, ShardResult]) -> dict[Split, list[Photo]]:
+    """The photos of each split that could be used."""
+    stored: dict[Split, list[Photo]] = {split: [] for split in SPLITS}
+    for shard in assignment.shards:
+        pairs = zip(shard.photos, results[shard.name].images, strict=True)
+        stored[shard.split].extend(photo for photo, image in pairs if image)
+    return stored
 
 
 def _twins(assignment: Assignment, results: dict[str, ShardResult]) -> list[Finding]:

@@ -38,7 +38,7 @@ class FolderSource:
         names = class_names_of(found.photos)
         if empty := empty_classes(found):
             (folder, got), expected = empty[0], f"at least one ({', '.join(IMAGE_SUFFIXES)})"
-            do = "Add images or remove the folder."
+            do = "Add images or remove the folder; `prepare` leaves it out."
             raise UserError(f"Class folder {storage.join(data.data_dir, folder)}", got, expected, do)
         told = [item for item in found.findings if item.kind in _TOLD or item.path.lower().endswith(_UNREAD_SUFFIXES)]
         classes = make_labels(data, names)
