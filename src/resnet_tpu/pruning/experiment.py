@@ -5,6 +5,7 @@ stops a phase, the same command continues it; a finished phase is only read. Sev
 phases together; the first one, which writes, decides whether a phase is done.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -119,7 +120,7 @@ def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
     rewind_step = _rewind_step(config, last_step, asked)
     kept = config.train.lottery_checkpoint_iters
     if config.train.seed != seed:
-        if hosts.from_first(lambda: "masks" in orbax.stored_shapes(orbax.find(model_dir))):
+        if hosts.from_first(lambda: _is_pruned(model_dir)):
             expected = f"{config.train.seed} alone: {model_dir} is pruned already, networks of other seeds would not be"
             raise UserError("Seed", seed, expected, "Leave --seeds out, or prune the network before it was pruned.")
         model_dir, kept = own_dir, ""
@@ -127,6 +128,15 @@ def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
         _check_alike(own_dir, config)
     config = config.replace(lottery_checkpoint_iters=",".join(filter(None, (kept, str(rewind_step)))))
     return Unpruned(model_dir, config, last_step, rewind_step)
+
+
+def _is_pruned(model_dir: str) -> bool:
+    """Whether any weight of the newest checkpoint is masked; not of a damaged one, which a training skips."""
+    with contextlib.suppress(orbax.DamagedCheckpointError):
+        path = orbax.find(model_dir)
+        if "masks" in orbax.stored_shapes(path):
+            return not all(mask.all() for mask in orbax.load_named(path, ("masks",)).values())
+    return False
 
 
 def _check_alike(model_dir: str, config: Config) -> None:

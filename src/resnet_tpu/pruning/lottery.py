@@ -193,7 +193,7 @@ def _prune(config: Config, network: Network) -> Masks:
     flags = config.lottery
     pruned = _open(flags.lottery_prune_at, network, config)
     kernels = kernels_of(pruned.arrays["params"], maskable(network))
-    masks = find_method(flags.lottery_pruning_method)(kernels, pruned.masks)
+    masks = find_method(flags.lottery_pruning_method, seed=config.train.seed)(kernels, pruned.masks)
     log.info("%s: %.2f %% of the weights kept", flags.lottery_pruning_method, 100 * density(masks.values()))
     return masks
 

@@ -113,7 +113,7 @@ def _keep_drawn(mask: np.ndarray, percent: float, seed: int, layer: int) -> np.n
 
     Their order is drawn by `seed` and `layer`: what a higher percentage removes, a lower one removes too.
     """
-    order = np.random.default_rng([seed, layer] if seed else layer).permutation(mask.size)
+    order = np.random.default_rng([seed, layer + 1] if seed else layer).permutation(mask.size)
     live = order[mask.ravel()[order]]
     kept = np.zeros(mask.size, bool)
     kept[live[: round(mask.size * percent / 100)]] = True

@@ -310,6 +310,14 @@ def test_a_class_whose_photos_cannot_be_read_is_too_small(class_folders: Path, t
     assert noticed(manifest)["class too small for every split"] == (1, ["fox (0/0/0 of 0 images, none to train on)"])
 
 
+def test_a_class_of_a_given_split_whose_photos_cannot_be_read_is_missing_there(tmp_path: Path, draw, run) -> None:
+    for number, place in enumerate(("train/a", "train/b", "validation/a", "validation/b")):
+        draw(tmp_path / "raw" / place / "1.jpg", number)
+    (tmp_path / "raw" / "train" / "b" / "1.jpg").write_bytes(b"damaged")
+    found = noticed(run(tmp_path / "raw", tmp_path / "out", max_bad_fraction=0.5))
+    assert found["class missing in a split"] == (1, ["train/b (none can be used)"])
+
+
 def test_unusable_output_folders_are_refused(class_folders: Path, tmp_path: Path, run) -> None:
     for out in (class_folders, class_folders / "out", class_folders / "cat"):
         with pytest.raises(UserError, match="expected a folder outside of"):

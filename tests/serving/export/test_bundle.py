@@ -296,7 +296,9 @@ def test_the_python_of_the_page_runs(
     monkeypatch.chdir(tmp_path)
     exec(compile(code, PAGE.name, "exec"), {})
     shown = capsys.readouterr().out
-    assert any(name in shown for name in exported.class_names)
+    *_, name, probability = shown.split()
+    assert name in exported.class_names
+    assert probability.endswith("%")
 
 
 def test_the_page_names_every_key_of_the_model_card(exported: Bundle) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,7 +201,7 @@ def _conclude(
         *(finding for shard in assignment.shards for finding in results[shard.name].findings),
     ]
     findings.extend(_twins(assignment, results))
-    findings.extend(too_small(_stored(assignment, results), assignment.class_names, assignment.drawn))
+    findings.extend(_lacking(assignment, results))
     counts: Counter[Kind] = Counter()
     for result in results.values():
         counts.update(result.counts)
@@ -234,13 +234,20 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
     )
 
 
-def _stored(assignment: Assignment, results: dict[str, ShardResult]) -> dict[Split, list[Photo]]:
-    """The photos of each split that could be used."""
-    stored: dict[Split, list[Photo]] = {split: [] for split in SPLITS}
+def _lacking(assignment: Assignment, results: dict[str, ShardResult]) -> Iterator[Finding]:
+    """Findings for classes that lack photos in a split, once those that cannot be used are left out."""
+    usable: dict[Split, list[Photo]] = {split: [] for split in SPLITS}
     for shard in assignment.shards:
         pairs = zip(shard.photos, results[shard.name].images, strict=True)
-        stored[shard.split].extend(photo for photo, image in pairs if image)
-    return stored
+        usable[shard.split].extend(photo for photo, image in pairs if image)
+    if assignment.drawn:
+        yield from too_small(usable, assignment.class_names, assignment.drawn)
+        return
+    left = {(split, photo.class_name) for split, photos in usable.items() for photo in photos}
+    given = {(shard.split, photo.class_name) for shard in assignment.shards for photo in shard.photos}
+    yield from (
+        Finding(Kind.MISSING_IN_SPLIT, f"{split}/{name}", "none can be used") for split, name in sorted(given - left)
+    )
 
 
 def _twins(assignment: Assignment, results: dict[str, ShardResult]) -> list[Finding]:
