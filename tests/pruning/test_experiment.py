@@ -396,7 +396,7 @@ def test_what_is_asked_for_twice_is_done_once() -> None:
 
 
 @pytest.mark.long
-def test_the_verb(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out"
     words = ["prune", str(dense), "--density=50", "--rewind_to=2", f"--output_dir={output}"]
     assert cli.main(words) == 0

@@ -31,11 +31,12 @@ def are_same_classes(found: list[str] | None, expected: list[str] | None) -> boo
 
 def check_classes(where: str, found: list[str] | None, expected: list[str] | None) -> None:
     """Raises UserError when the classes of the data in `where` differ from those expected; see `are_same_classes`."""
-    if found and expected and not are_same_classes(found, expected):
-        do = "Use data with the same classes, or another model_dir."
-        got, wanted = listed(found, _MOST_SHOWN), listed(expected, _MOST_SHOWN)
-        if got == wanted:  # they differ only in what is not shown
-            pairs = enumerate(itertools.zip_longest(found, expected, fillvalue="missing"))
-            number, one, other = next((number, one, other) for number, (one, other) in pairs if one != other)
-            got, wanted = f"{len(found)}, where {number} is {one}", f"{len(expected)}, where it is {other}"
-        raise UserError(f"Classes of {where}", got, f"{wanted}, in this order", do)
+    if found is None or expected is None or are_same_classes(found, expected):
+        return
+    do = "Use data with the same classes, or another model_dir."
+    got, wanted = listed(found, _MOST_SHOWN), listed(expected, _MOST_SHOWN)
+    if got == wanted:  # they differ only in what is not shown
+        pairs = enumerate(itertools.zip_longest(found, expected, fillvalue="missing"))
+        number, one, other = next((number, one, other) for number, (one, other) in pairs if one != other)
+        got, wanted = f"{len(found)}, where {number} is {one}", f"{len(expected)}, where it is {other}"
+    raise UserError(f"Classes of {where}", got, f"{wanted}, in this order", do)
