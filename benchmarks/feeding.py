@@ -72,8 +72,8 @@ class _Loader:
     """The input of one host, from `begin` on."""
 
     def __init__(self, host: Host, workers: int, per_host: int, begin: float, slow: Sequence[Slow], seed: int) -> None:
-        self._is_distant = host.mb_per_sec is not None
-        kind = "processes" if workers > MOST_THREADS and not self._is_distant else "threads"
+        self._is_remote = host.mb_per_sec is not None
+        kind = "processes" if workers > MOST_THREADS and not self._is_remote else "threads"
         parts = -(-per_host // MOST_IN_CHUNK[kind])
         self._sizes = [high - low for low, high in pairwise(per_host * part // parts for part in range(parts + 1))]
         self._host, self._workers, self._slow = host, workers, slow
@@ -95,7 +95,7 @@ class _Loader:
             begun = max(self._calls[len(self._begun)], heapq.heappop(self._idle))
             self._begun.append(begun)
             first = min(first, begun)
-            there = self._read(size) if self._is_distant else begun
+            there = self._read(size) if self._is_remote else begun
             end = max(begun, there) + self._decode(size)
             heapq.heappush(self._idle, end)
             self.held.add(min(there, begun), end, 1000 * size * self._host.image_kb)

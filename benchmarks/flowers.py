@@ -64,11 +64,11 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
     from resnet_tpu.options.network import create_network
     from resnet_tpu.performance.bench import torch_resnet
     from resnet_tpu.training.lengths import lengths_of
-    from resnet_tpu.training.run import resolve
+    from resnet_tpu.training.run import fill_in_counts
     from resnet_tpu.training.schedule import make_schedule
 
     source = open_source(config.data, "train")
-    config = resolve(config, source)
+    config = fill_in_counts(config, source)
     num_classes, num_steps = config.data.num_label_classes or 0, lengths_of(config).total
     rates = jax.device_get(jax.vmap(make_schedule(config))(jax.numpy.arange(num_steps)))
     options, seed = config.optimizer, config.train.seed

@@ -26,7 +26,7 @@ from benchmarks import script
 from resnet_tpu import storage
 from resnet_tpu.data.records.tfrecord import RecordWriter, read_records
 from resnet_tpu.data.sources.data_dir import open_source
-from resnet_tpu.data.sources.tfrecords import DistantRecordSource
+from resnet_tpu.data.sources.tfrecords import RemoteRecordSource
 from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.input import run_alone
 from resnet_tpu.performance.bench.photos import write_photos
@@ -88,7 +88,7 @@ def copy_records(records: Path) -> str:
 def _say_requests(name: str, task: Task, endpoint: str) -> None:
     """Prints what the first epoch requests, in groups as training reads ahead."""
     source = open_source(task.data(), "train")
-    assert isinstance(source, DistantRecordSource)
+    assert isinstance(source, RemoteRecordSource)
     order = np.random.default_rng(0).permutation(len(source)).tolist()
     before = ask(endpoint, "/_stats")
     for k in range(0, len(order), 64):

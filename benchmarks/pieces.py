@@ -28,7 +28,7 @@ from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordError, RecordWriter
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Sample
-from resnet_tpu.data.sources.tfrecords import DistantRecordSource
+from resnet_tpu.data.sources.tfrecords import RemoteRecordSource
 from resnet_tpu.options.config import DataConfig
 
 IMAGENET, IMAGE_BYTES, PER_PIECE, CLASSES = 1_281_167, 110_000, 38, 1000
@@ -51,7 +51,7 @@ def main() -> None:
         _write(options.num_images)
         data = DataConfig(data_dir="gs://bucket/records", num_label_classes=CLASSES, cache_folder="none")
         source = open_source(data, "train")
-        assert isinstance(source, DistantRecordSource)
+        assert isinstance(source, RemoteRecordSource)
         bench = _Bench(source, piece_order(source, data, batch_size=options.batch_size, seed=SEED), endpoint, options)
         reads = [bench.read("pieces", hosts, slow) for hosts in (1, 8, 32)]
         reads += [bench.read("pieces", 8, faults), bench.read("records", 1, slow)]
@@ -88,7 +88,7 @@ class Read:
 class _Counted:
     """A source that counts the bytes of image files that are fetched but not yet used."""
 
-    def __init__(self, source: DistantRecordSource) -> None:
+    def __init__(self, source: RemoteRecordSource) -> None:
         self.source, self.waiting, self.most = source, 0, 0
         self._lock = threading.Lock()
 
@@ -110,7 +110,7 @@ class _Counted:
 
 @dataclass(frozen=True)
 class _Bench:
-    source: DistantRecordSource
+    source: RemoteRecordSource
     order: PieceOrder
     endpoint: str
     options: Any

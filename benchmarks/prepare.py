@@ -31,7 +31,8 @@ def prepare_ours(photos: Path, out: Path, *, workers: int, train_shards: int) ->
     """Prepares `photos` with resnet_tpu. Returns seconds."""
     from rich.console import Console
 
-    from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+    from resnet_tpu.data.prepare.options import PrepareOptions
+    from resnet_tpu.data.prepare.prepare import prepare
 
     options = PrepareOptions(workers=workers, train_shards=train_shards, validation_shards=1, test_shards=1)
     start = time.perf_counter()

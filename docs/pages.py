@@ -21,12 +21,12 @@ from resnet_tpu.cli.arguments import Command, Menu, Verb, help_of
 from resnet_tpu.cli.run_options import BulkOptions, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS
+from resnet_tpu.models.flops import forward_flops, parameter_shapes
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
 from resnet_tpu.options.fields import Option, options_of
 from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import RECIPES, text_of
 from resnet_tpu.recipes.resnet_rs import RESNET_RS
-from resnet_tpu.training.flops import forward_flops, parameter_shapes
 
 HERE = Path(__file__).parent
 WRITTEN_BY = "<!-- Written by `make pages` from {}: change that. -->\n"

@@ -11,7 +11,7 @@ import pytest
 import resnet_tpu
 from resnet_tpu import cli
 from resnet_tpu.options import network
-from resnet_tpu.training import loop
+from resnet_tpu.training import loop, run
 
 Way = list[tuple[str, str]]
 """(function, its file relative to the package) of each call on the way."""
@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "how_it_works.md").read_text()
 BEFORE, TABLE = re.split(r"\n\n(?=\|)", PAGE.partition("## From an option to where it acts")[2].partition("\n## ")[0])
 
 ACTS = {
-    "data_dir": (loop, "open_source"),
+    "data_dir": (run, "open_source"),
     "train_batch_size": (loop, "train_batches"),
     "resnet_depth": (network, "resolve_architecture"),
     "precision": (network, "Network"),

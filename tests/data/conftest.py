@@ -12,7 +12,8 @@ from PIL import Image
 from rich.console import Console
 
 from resnet_tpu.data.manifest import Manifest
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
+from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 

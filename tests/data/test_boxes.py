@@ -8,7 +8,8 @@ from PIL import Image
 from rich.console import Console
 
 from resnet_tpu.data.boxes import read_boxes
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
+from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.data.records.example import decode_example
 from resnet_tpu.data.records.tfrecord import RecordFile
 from resnet_tpu.errors import UserError

@@ -23,7 +23,8 @@ import pytest
 
 from resnet_tpu.checkpoints import orbax, store, tf1, torch
 from resnet_tpu.checkpoints.meta import make_meta
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
+from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.data.records.tfrecord import RecordFile
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError

@@ -15,7 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from resnet_tpu.options.config import Config
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.prepare import prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
 from resnet_tpu.serving.export.bundle import newest_bundle, open_bundle, write_bundle
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "shutil.rmtree"}

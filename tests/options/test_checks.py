@@ -8,7 +8,7 @@ import pytest
 
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check, without_effect
+from resnet_tpu.options.checks import check_options, options_without_effect
 from resnet_tpu.options.config import Config
 
 
@@ -31,7 +31,7 @@ from resnet_tpu.options.config import Config
     ],
 )
 def test_what_has_no_effect_is_said(options: dict[str, Any], lines: list[str]) -> None:
-    found = list(without_effect(Config().replace(**options)))
+    found = list(options_without_effect(Config().replace(**options)))
     assert len(found) == len(lines)
     assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))
 
@@ -107,12 +107,12 @@ def test_what_has_no_effect_is_said(options: dict[str, Any], lines: list[str]) -
 )  # fmt: skip
 def test_impossible_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match="^" + re.escape(message)):
-        check(Config().replace(**options))
+        check_options(Config().replace(**options))
 
 
 def test_a_network_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UserError, match=r"^norm_act_layer: got evonorm_s0, expected bn_relu without pre_activation"):
-        check(Config().replace(norm_act_layer="evonorm_s0"))
+        check_options(Config().replace(norm_act_layer="evonorm_s0"))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_network_that_does_not_exist_is_refused() -> None:
     ],
 )
 def test_possible_options(options: dict[str, Any]) -> None:
-    check(Config().replace(**options))
+    check_options(Config().replace(**options))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from resnet_tpu import cli
 from resnet_tpu.cli.completion import options_of_verbs
 from resnet_tpu.data.prepare.digits import write_digits
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
+from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import expand_home

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import RECIPES, find_recipe
@@ -25,7 +25,7 @@ def test_recipe_is_a_valid_config_made_anew(name: str) -> None:
     assert Config().replace(**config.flat()) == config
     assert find_recipe(name) == config
     assert (config.data.data_dir, config.run.model_dir, config.run.mode) == ("", "", "train_and_eval")
-    check(config)
+    check_options(config)
 
 
 def test_docstrings_open_with_a_command() -> None:

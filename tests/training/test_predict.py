@@ -218,7 +218,7 @@ def test_a_model_dir_without_checkpoint_is_named(tmp_path: Path) -> None:
         predict(Config().replace(model_dir=str(tmp_path)))
 
 
-def test_names_of_distant_images_are_asked_for_together() -> None:
+def test_names_of_remote_images_are_asked_for_together() -> None:
     source, asked = Mock(), []
 
     def fetch(numbers: Sequence[int]) -> list[Sample]:

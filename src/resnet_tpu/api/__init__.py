@@ -4,7 +4,8 @@ from resnet_tpu.api.dataset import Dataset, Example, open_dataset
 from resnet_tpu.api.model import Model, load_model
 from resnet_tpu.data.prepare.digits import write_digits
 from resnet_tpu.data.prepare.flowers import fetch_flower_photos
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
+from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.plan.plan import plan

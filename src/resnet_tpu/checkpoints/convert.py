@@ -22,7 +22,7 @@ from resnet_tpu.data.class_names import numbered
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import PREPROCESSING, Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.options.run_file import write_description
@@ -144,7 +144,7 @@ def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str,
     config = config.replace(**overrides)
     if config.data.num_label_classes is None:
         raise UserError(f"Weights {weights.source}", "no classifier", "a whole network", do)
-    check(config)
+    check_options(config)
     return config
 
 

@@ -145,10 +145,10 @@ def bench_serve(given: Given) -> None:
 
 def _measure(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
     """Calls `measure` with DATA, the options of a run, its own options, and the command line."""
-    from resnet_tpu.options.checks import check
+    from resnet_tpu.options.checks import check_options
 
     config = configure(given.values)
-    check(config)
+    check_options(config)
     measure(given.values["where"], config, given.fill(owner), _command_line(what, given))
 
 

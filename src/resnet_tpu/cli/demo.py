@@ -43,7 +43,8 @@ def run(photos: str, output_dir: str) -> None:
     from rich.table import Table
 
     from resnet_tpu.data.prepare.digits import write_digits
-    from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+    from resnet_tpu.data.prepare.options import PrepareOptions
+    from resnet_tpu.data.prepare.prepare import prepare
     from resnet_tpu.data.prepare.report import render_report
     from resnet_tpu.errors import UserError
     from resnet_tpu.recipes import find_recipe

@@ -45,7 +45,7 @@ def _bigtable_options() -> dict[str, Option]:
         ),
     ),
     groups=[
-        Group("what to do", "resnet_tpu.data.prepare.prepare:PrepareOptions"),
+        Group("what to do", "resnet_tpu.data.prepare.options:PrepareOptions"),
         Group("Apache Beam", _HowOptions),
         Group("Cloud Bigtable", _bigtable_options()),
     ],
@@ -53,7 +53,7 @@ def _bigtable_options() -> dict[str, Option]:
 )
 def prepare(given: Given) -> None:
     """Convert images, in a folder per class or listed in a CSV, to TFRecords, which train reads fast."""
-    from resnet_tpu.data.prepare.prepare import PrepareOptions
+    from resnet_tpu.data.prepare.options import PrepareOptions
     from resnet_tpu.data.prepare.prepare import prepare as prepare_images
     from resnet_tpu.data.prepare.report import render_report
 

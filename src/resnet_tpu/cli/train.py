@@ -158,7 +158,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
 
     from resnet_tpu.checkpoints import tf1
     from resnet_tpu.data.sources.data_dir import open_source
-    from resnet_tpu.options.checks import check
+    from resnet_tpu.options.checks import check_options
     from resnet_tpu.parallel import distributed, rendezvous
     from resnet_tpu.recipes.choice import choose
 
@@ -172,7 +172,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
                 "processes, as on a TPU VM; for photos name one, such as --recipe=finetune."
             )
         return None
-    check(config)  # reports mistakes before looking for the data
+    check_options(config)  # reports mistakes before looking for the data
     distributed.start(use_tpu=run.use_tpu)
     num_images = data.num_train_images or len(open_source(data, "train"))
     device = jax.default_backend()

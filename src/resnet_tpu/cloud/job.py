@@ -12,7 +12,7 @@ from resnet_tpu import __version__, storage
 from resnet_tpu.checkpoints.pretrained import HUB, PRETRAINED
 from resnet_tpu.cloud.slices import Slice
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import FilePath, option
 
@@ -155,7 +155,7 @@ def _check_training(config: Config, rented: Slice) -> None:
     if not config.data.location:
         do = "Give --data_dir=gs://BUCKET/FOLDER or --bigtable_instance after --; null measures speed without images."
         raise UserError("data_dir", "nothing", "images that the job can read", do)
-    check(config)
+    check_options(config)
     check_plan(config, rented.topology)
 
 

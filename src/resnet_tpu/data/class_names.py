@@ -13,7 +13,7 @@ def numbered(count: int) -> list[str]:
 
 
 def completed(names: list[str], count: int) -> list[str]:
-    """A name for each of `count` classes: those that the data have no name for are numbered."""
+    """`names` completed to `count` classes: the missing names are numbers."""
     return [*names, *numbered(count)[len(names) :]]
 
 

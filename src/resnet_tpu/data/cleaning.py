@@ -11,18 +11,7 @@ from PIL import Image, ImageOps
 from resnet_tpu.data.findings import Kind
 from resnet_tpu.data.pixels import jpeg
 from resnet_tpu.data.pixels.exif import UPRIGHT, orientation_of, turn
-from resnet_tpu.data.pixels.pillow import open_image, to_rgb
-
-_SUFFIXES = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "PNG": (".png",),
-    "BMP": (".bmp",),
-    "GIF": (".gif",),
-    "WEBP": (".webp",),
-    "TIFF": (".tif", ".tiff"),
-}
-IMAGE_SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
-"""The extensions of image files, in lower case."""
+from resnet_tpu.data.pixels.pillow import SUFFIXES, open_image, to_rgb
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 """How much colour a JPEG keeps: all of it, half of the columns, half of the columns and rows."""
@@ -84,7 +73,7 @@ def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage
         except (BadImageError, MemoryError):
             raise
         except Image.UnidentifiedImageError:
-            raise BadImageError(Kind.UNREADABLE, f"not {', '.join(_SUFFIXES)}") from None
+            raise BadImageError(Kind.UNREADABLE, f"not {', '.join(SUFFIXES)}") from None
         except Image.DecompressionBombError:
             raise BadImageError(Kind.UNSUPPORTED, f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels") from None
         except Exception as error:  # noqa: BLE001  # decoders raise all kinds of errors on damaged files
@@ -105,7 +94,7 @@ def shrink(image: np.ndarray, limits: Limits) -> np.ndarray:
 def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
     image = open_image(data)
     kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG followed by previews, as phones write
-    notes = [] if name.lower().endswith(_SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
+    notes = [] if name.lower().endswith(SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
     header = jpeg.read_header(data) if kind == "JPEG" else None
     if kind == "JPEG" and (scans := jpeg.too_many_scans(data, header)):
         raise BadImageError(Kind.UNSUPPORTED, f"{scans} scans")

@@ -15,8 +15,8 @@ from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box, Boxes
-from resnet_tpu.data.cleaning import IMAGE_SUFFIXES
 from resnet_tpu.data.findings import Finding, Kind
+from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
 from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, SPLITS, Split, split_files
 from resnet_tpu.errors import UserError, nearest
 

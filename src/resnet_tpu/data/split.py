@@ -30,8 +30,8 @@ def split_files(
     return shuffled[:train], shuffled[train:validation], shuffled[validation:]
 
 
-def without(split: Split) -> str:
-    """Advice for data without images in a split, other than to add some."""
+def other_split_advice(split: Split) -> str:
+    """Advice for data without images in `split`: what to do other than to add some."""
     training = ", or --mode=train, which evaluates nothing" if split == "validation" else ""
     return f"choose another split{training}."
 

@@ -54,16 +54,16 @@ def conv_norm_pool(
 
 
 class ExpansionGradients(NamedTuple):
-    """The gradients of a kernel [in, out] and a scale [out], and three parts of that of the input x.
+    """The gradients of the kernel [in, out] and of the scale [out]; that of the input x comes in three parts.
 
-    The last is x @ again + dy @ back + constant, with again [g, in, in] and back [g, out, in] in x's dtype, constant
-    [g, in].
+    It is x @ x_factor + dy @ dy_factor + constant, with x_factor [g, in, in] and dy_factor [g, out, in] in x's dtype,
+    constant [g, in].
     """
 
     kernel: jax.Array
     scale: jax.Array
-    again: jax.Array
-    back: jax.Array
+    x_factor: jax.Array
+    dy_factor: jax.Array
     constant: jax.Array
 
 
@@ -104,13 +104,13 @@ class Expansion(NamedTuple):
         # the gradient of the convolution's result is slope * dy + inverse * (x @ kernel) + offset: arXiv:1502.03167
         slope = self.slope
         inverse = -slope * self.factor * d_scale / count
-        again = jnp.einsum("io,go,jo->gij", self.kernel, inverse, self.kernel, precision=_EXACT).astype(dtype)
-        back = (self.kernel * slope[:, None]).swapaxes(1, 2).astype(dtype)
+        x_factor = jnp.einsum("io,go,jo->gij", self.kernel, inverse, self.kernel, precision=_EXACT).astype(dtype)
+        dy_factor = (self.kernel * slope[:, None]).swapaxes(1, 2).astype(dtype)
         # makes dx sum to zero with the matrices as rounded: else its mean would be off by their rounding
-        constant = -jnp.einsum("go,goi->gi", total / count, back.astype(jnp.float32), precision=_EXACT)
-        constant -= jnp.einsum("gi,gij->gj", self.mean_in, again.astype(jnp.float32), precision=_EXACT)
+        constant = -jnp.einsum("go,goi->gi", total / count, dy_factor.astype(jnp.float32), precision=_EXACT)
+        constant -= jnp.einsum("gi,gij->gj", self.mean_in, x_factor.astype(jnp.float32), precision=_EXACT)
         d_kernel = (product * slope[:, None] + count * self.shared * inverse[:, None]).sum(0)
-        return ExpansionGradients(d_kernel, d_scale.sum(0), again, back, constant)
+        return ExpansionGradients(d_kernel, d_scale.sum(0), x_factor, dy_factor, constant)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -144,7 +144,7 @@ def _expand_backward(num_groups: int, residuals: Any, gradients: Normed) -> tupl
     grouped, dy = group(x, num_groups), group(gradients[0], num_groups)
     total = dy.astype(jnp.float32).sum(POSITIONS)
     parts = expansion.gradients(inner(grouped, dy), total, dy.size // total.size, x.dtype)
-    dx = multiply(dy, parts.back) + multiply(grouped, parts.again) + broadcast(parts.constant)
+    dx = multiply(dy, parts.dy_factor) + multiply(grouped, parts.x_factor) + broadcast(parts.constant)
     return dx.astype(x.dtype).reshape(x.shape), parts.kernel, parts.scale, total.sum(0)
 
 

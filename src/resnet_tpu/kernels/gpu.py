@@ -69,7 +69,7 @@ def _expand_backward(num_groups: int, residuals: Any, gradients: Normed) -> tupl
     grouped = group(dy, num_groups)
     total = to_float32(dy, num_groups).sum(POSITIONS)
     parts = expansion.gradients(inner(group(x, num_groups), grouped), total, dy.size // total.size, x.dtype)
-    products = _multiply(dy, parts.back), _multiply(x, parts.again)
+    products = _multiply(dy, parts.dy_factor), _multiply(x, parts.x_factor)
     dx = sum((each.astype(jnp.float32) for each in products), broadcast(parts.constant))
     return dx.astype(x.dtype).reshape(x.shape), parts.kernel, parts.scale, total.sum(0)
 

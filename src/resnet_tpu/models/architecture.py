@@ -16,7 +16,7 @@ def evonorm_groups(features: int) -> int:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network in full: fields that an option decides have its name, and 0 or 1.0 stands for 'none'."""
+    """All that defines a network. A field that an option sets has the name of the option; 0, 1.0 or () means 'none'."""
 
     blocks_per_group: tuple[int, ...]
     bottleneck: bool

@@ -9,7 +9,7 @@ from resnet_tpu.options.config import Config, DataConfig, ModelConfig, Optimizer
 from resnet_tpu.options.network import resolve_architecture
 
 
-def check(config: Config) -> None:
+def check_options(config: Config) -> None:
     """Raises UserError for options that cannot work as given, before data are opened or a device is used.
 
     Options of the network are checked when it is created: see `options.network.resolve_architecture`.
@@ -24,7 +24,7 @@ def check(config: Config) -> None:
     _check_accumulation(config.optimizer.gradient_accumulation_steps, config.train.train_batch_size)
 
 
-def without_effect(config: Config) -> Iterator[str]:
+def options_without_effect(config: Config) -> Iterator[str]:
     """For each option that was given and that the others leave without effect, a line that says so, for the log."""
     optimizer, model = config.optimizer, config.model
     schedule = "lars" if optimizer.enable_lars else optimizer.learning_rate_schedule
@@ -48,7 +48,7 @@ def _check_images(data: DataConfig) -> None:
 
 
 def _check_stem(model: ModelConfig) -> None:
-    """Not where a network is made: a run that was begun with such options can still be read."""
+    """Checked here and not in `resolve_architecture`, so that a run begun with such options can still be read."""
     if model.stem == "imagenet" and model.resnet_depth in CIFAR_DEPTHS:
         got, expected = f"imagenet at resnet_depth {model.resnet_depth}", "small, the only one of the CIFAR networks"
         raise UserError("stem", got, expected, "Set stem=auto, or choose another depth.")

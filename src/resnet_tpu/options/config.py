@@ -512,7 +512,7 @@ class Config:
         return dataclasses.replace(self, **groups)
 
 
-def check_config(given: object) -> None:
+def require_config(given: object) -> None:
     """Raises UserError for anything but a `Config`, such as the path of a run."""
     do = "Make one: find_recipe(NAME).replace(data_dir=..., model_dir=...); that of a run is load_model(PATH).config."
     check_kind("config", given, Config, do)

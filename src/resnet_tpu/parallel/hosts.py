@@ -121,8 +121,9 @@ class ProcessGroup:
                 asked = [] if self._stop_at is not None else self._client.key_value_dir_get(f"{_ROOT}/stop/")
                 if asked:
                     self._agree_to_stop(int(asked[0][1]))
-        except Exception as error:  # noqa: BLE001  the store is gone with process 0: JAX ends the program, or
-            if not self._ending.wait(_GRACE_SECS):  # the main thread has noticed
+        # The store ended with process 0. JAX may end the program, or the main thread may have noticed.
+        except Exception as error:  # noqa: BLE001
+            if not self._ending.wait(_GRACE_SECS):
                 lost = error if isinstance(error, LostProcessError) else _lost("Process 0", first_line(error))
                 self._end(str(lost), lost.exit_code)
 
@@ -181,16 +182,16 @@ def connected(run: RunConfig) -> Iterator[None]:
     distributed.start(use_tpu=run.use_tpu)
     if not _group:
         _connect(run)
-    together = process_group()
-    if together is None:
+    group = process_group()
+    if group is None:
         yield
         return
     try:
         yield
     except BaseException as error:
-        ended = _translated(error, together)
-        if not together.is_ending:
-            together.fail(describe(ended), _exit_code(ended))
+        ended = _translated(error, group)
+        if not group.is_ending:
+            group.fail(describe(ended), _exit_code(ended))
         if ended is error:
             raise
         raise ended from error
@@ -198,27 +199,27 @@ def connected(run: RunConfig) -> Iterator[None]:
 
 def agree(values: Mapping[str, Any], do: str) -> None:
     """Raises UserError in every process, naming values and processes, unless all processes give the same values."""
-    together = process_group()
-    if together is None:
+    group = process_group()
+    if group is None:
         return
-    told = [json.loads(text) for text in together.exchange(json.dumps({k: str(v) for k, v in values.items()}))]
+    told = [json.loads(text) for text in group.exchange(json.dumps({k: str(v) for k, v in values.items()}))]
     names = sorted({name for one in told for name in one})
     differing = {
         name: by_value for name in names if len(by_value := _by_value([one.get(name, "nothing") for one in told])) > 1
     }
     if differing:
-        together.part()
+        group.part()
         got = "; ".join(
             f"{name} " + ", ".join(f"{value} in {_processes(where)}" for value, where in by_value.items())
             for name, by_value in differing.items()
         )
-        raise UserError("Processes", got, f"the same in all {together.count} processes", do)
+        raise UserError("Processes", got, f"the same in all {group.count} processes", do)
 
 
 def exchange(text: str) -> list[str]:
     """What each process, in order, passed to the same call; every process must call it."""
-    together = process_group()
-    return [text] if together is None else together.exchange(text)
+    group = process_group()
+    return [text] if group is None else group.exchange(text)
 
 
 def from_first(make: Callable[[], Any]) -> Any:
@@ -228,8 +229,8 @@ def from_first(make: Callable[[], Any]) -> Any:
 
 def is_first() -> bool:
     """Whether this process works alone or is number 0: the one that speaks and writes what is written once."""
-    together = process_group()
-    return together is None or together.index == 0
+    group = process_group()
+    return group is None or group.index == 0
 
 
 def wait_for_all() -> None:
@@ -264,10 +265,10 @@ def _status(error: Exception) -> str | None:
     return getattr(error, "error_code_string", None)
 
 
-def _translated(error: BaseException, together: ProcessGroup) -> BaseException:
+def _translated(error: BaseException, group: ProcessGroup) -> BaseException:
     if not is_loss(error):
         return error
-    return _lost(f"One of {together.count} processes", f"an end in the middle of the work ({first_line(error)})")
+    return _lost(f"One of {group.count} processes", f"an end in the middle of the work ({first_line(error)})")
 
 
 def _lost(what: str, got: str) -> LostProcessError:

@@ -72,7 +72,7 @@ def _is_pod_of_job() -> bool:
 
 
 def _are_tasks() -> bool:
-    """Whether Slurm or Open MPI has started several processes. An interactive shell is one, whatever its job has."""
+    """Whether Slurm or Open MPI has started several processes. An interactive shell counts as one."""
     env = os.environ
     tasks = _count("SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS")
     return (tasks > 1 and "SLURM_STEP_NODELIST" in env) or _count("OMPI_COMM_WORLD_SIZE") > 1

@@ -26,7 +26,8 @@ from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
 from resnet_tpu.pruning.phase import Phase, Unpruned, config_at, is_done, read_description
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.training.lengths import lengths_of, steps_of
-from resnet_tpu.training.loop import check_training, train
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.run import check_training
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
@@ -40,7 +40,7 @@ from resnet_tpu.storage import checked_json
 from resnet_tpu.training.lengths import kept_steps
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.photos_seen import begin_photos
-from resnet_tpu.training.run import resolve, resolve_order
+from resnet_tpu.training.run import fill_in_counts, resolve_order
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def train_lottery(config: Config) -> None:
     if any(asked) and not all(asked):
         missing = "lottery_reset_to" if flags.lottery_prune_at else "lottery_prune_at"
         raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
-    check(config)
+    check_options(config)
     if flags.lottery_results_dir:
         storage.check_writable(flags.lottery_results_dir)
     with hosts.connected(config.run):
@@ -144,7 +144,7 @@ def _begin(config: Config, named: str | None) -> None:
     flags, model_dir = config.lottery, config.run.model_dir
     asked = _description(config)
     source = open_source(config.data, "train")
-    config = resolve_order(resolve(config, source), source)
+    config = resolve_order(fill_in_counts(config, source), source)
     network = network_of(config)
     masks = _prune(config, network) if flags.lottery_prune_at else None
     present = _open(named, network, config) if named else None

@@ -57,7 +57,7 @@ class Unpruned:
         return storage.join(folders.folder_of(self.model_dir), str(step))
 
     def last_loss(self) -> float | None:
-        """The loss of its last step, by which it is known wherever it lies; None where no row of metrics has it."""
+        """The loss of its last step, which identifies the training in any folder; None if its metrics lack it."""
         rows = [
             row for row in read_metrics(self.model_dir) if (row["split"], row["step"]) == ("train", self.last_step - 1)
         ]
@@ -108,7 +108,7 @@ class Phase:
     def check_begun(self) -> None:
         """Raises UserError when it was begun with other options, or from another training."""
         begun = read_description(self.model_dir)
-        # an earlier version did not write all
+        # phases that an earlier version began lack some entries
         known = {name: value for name, value in self._description().items() if begun.get(name) is not None}
         other = {name: value for name, value in known.items() if value not in (None, begun[name])}
         if other:

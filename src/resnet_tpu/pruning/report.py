@@ -49,7 +49,7 @@ class Row:
 def summarise(outcomes: Iterable[Outcome]) -> list[Row]:
     """A row for each level of each re-training, these in the order of the outcomes, the densest level first."""
     groups = _groups(outcomes)
-    unpruned = {outcome.seed: outcome.top_1_accuracy for group in groups for outcome in group if _is_whole(outcome)}
+    unpruned = {outcome.seed: outcome.top_1_accuracy for group in groups for outcome in group if _is_unpruned(outcome)}
     rows = [_row(group, [unpruned[outcome.seed] for outcome in group]) for group in groups]
     order = list(dict.fromkeys(row.retrain for row in rows))
     return sorted(rows, key=lambda row: (order.index(row.retrain), -row.density))
@@ -59,16 +59,16 @@ def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     """The outcomes of all seeds at each level of each re-training; a seed's unpruned network counts once."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
-        # of a share of what is left, all levels have the same method; elsewhere, a folder may have another name
+        # levels that each remove a share of what is left may have one method; elsewhere, the folder may have any name
         level = outcome.level if outcome.level.startswith(ITERATIVE) else ""
         group = groups.setdefault((outcome.retrain, outcome.method, level), [])
-        is_again = _is_whole(outcome) and any(other.seed == outcome.seed for other in group)
+        is_again = _is_unpruned(outcome) and any(other.seed == outcome.seed for other in group)
         if not is_again:  # each part of an experiment trains it
             group.append(outcome)
     return list(groups.values())
 
 
-def _is_whole(outcome: Outcome) -> bool:
+def _is_unpruned(outcome: Outcome) -> bool:
     return outcome.retrain == UNPRUNED
 
 
@@ -121,7 +121,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     from resnet_tpu.pruning.picture import draw_curve, draw_layers  # matplotlib takes a while to load
     from resnet_tpu.reports.style import write_png
 
-    pruning, rows = _kind(outcomes), summarise(outcomes)
+    pruning, rows = _check_one_curve(outcomes), summarise(outcomes)
     if left := earlier_phases(output_dir, outcomes):
         names = listed(left, _MOST_NAMED)
         do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."
@@ -141,8 +141,8 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     write_png(draw_layers(layer_densities(outcomes), names), storage.join(output_dir, "layers.png"))
 
 
-def _kind(outcomes: Sequence[Outcome]) -> str:
-    """What `paper_curve` calls this way of pruning.
+def _check_one_curve(outcomes: Sequence[Outcome]) -> str:
+    """Checks that the outcomes form one curve; returns what `paper_curve` calls their way of pruning.
 
     Raises UserError for several ways, several networks, or several trainings or re-trainings of one seed at a level.
     """
@@ -165,16 +165,16 @@ _SAME_BUT_SEEDS = "Combine those that differ in nothing but their seeds."
 
 def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None:
     """Raises UserError unless each seed has one unpruned network, and one re-training at each level."""
-    whole: dict[int, Outcome] = {}
-    for outcome in filter(_is_whole, outcomes):
-        other = whole.setdefault(outcome.seed, outcome)
+    unpruned: dict[int, Outcome] = {}
+    for outcome in filter(_is_unpruned, outcomes):
+        other = unpruned.setdefault(outcome.seed, outcome)
         found = " and ".join(f"{one.model_dir} (step {one.step}, {one.top_1_accuracy:.2%})" for one in (other, outcome))
         got = f"two unpruned networks of seed {outcome.seed}: {found}"
         if other.step != outcome.step:
             raise UserError("Experiments", got, "one training of each seed", _SAME_BUT_SEEDS)
         if other.top_1_accuracy != outcome.top_1_accuracy:  # as when other processors trained it again
             log.warning("There are %s. Changes are from the first.", got)
-    if lacking := sorted({outcome.seed for outcome in pruned} - {*whole}):
+    if lacking := sorted({outcome.seed for outcome in pruned} - {*unpruned}):
         do = "Run the same `prune` again to rewrite it."
         raise UserError(PHASES, f"no unpruned network of seed {lacking[0]}", "one of each seed", do)
     for group in _groups(pruned):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from resnet_tpu.models.arrays import Arrays, Path, node_at
+from resnet_tpu.models.flops import multiply_adds, parameter_shapes
 from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.options.network import create_network
 from resnet_tpu.pruning.layers import maskable
-from resnet_tpu.training.flops import multiply_adds, parameter_shapes
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from resnet_tpu.checkpoints.weights import options_of_weights
-from resnet_tpu.options.config import OPTIONS, PREPROCESSING, VARIANT, Config, check_config
+from resnet_tpu.options.config import OPTIONS, PREPROCESSING, VARIANT, Config, require_config
 from resnet_tpu.recipes import find_recipe
 
 FEW_IMAGES = 100_000
@@ -60,6 +60,6 @@ def follow_weights(config: Config) -> Config:
     Options that differ from their defaults stay. Named weights are fetched once. Raises UserError when there are no
     weights.
     """
-    check_config(config)
+    require_config(config)
     theirs = options_of_weights(config.train.resnet_checkpoint)
     return config.replace(**options_to_follow(config, theirs, fixed=()))

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.data.sources.spread import spread
+from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed
@@ -48,7 +48,7 @@ def evaluate(
     Raises NonFiniteError, naming the step of these weights and the batch, when a loss is not finite: the accuracies
     mean nothing then, because no logit compares as larger than NaN.
     """
-    source = spread(source, config.data.num_eval_images or len(source))
+    source = evenly_spaced(source, config.data.num_eval_images or len(source))
     num_images = len(source)
     batch_size = config.eval.eval_batch_size
     batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")

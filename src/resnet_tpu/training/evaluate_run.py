@@ -12,7 +12,7 @@ from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, listed
-from resnet_tpu.options.config import Config, DataConfig, check_config
+from resnet_tpu.options.config import Config, DataConfig, require_config
 from resnet_tpu.options.overrides import Layer
 from resnet_tpu.options.run_file import model_dir_of, read_run
 from resnet_tpu.parallel import distributed, hosts
@@ -37,11 +37,11 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     recorded; nor is that of other images or crops than the training's where there is one already. With `watch`,
     evaluates the newest checkpoint again and again, until that of the last step, or until no new one has appeared for
     `eval_timeout` seconds. Returns the last result: `loss`, and `top_1_accuracy` and `top_5_accuracy` from 0 to 1.
-    config: the options of the training, as in `load_model(model_dir).config`, for the images are cropped as it says.
+    config: the options of the training, as in `load_model(model_dir).config`; they decide how images are cropped.
     train_steps: the last step to watch for, or a length in epochs; None: that of the training itself. Raises UserError
     when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
     """
-    check_config(config)
+    require_config(config)
     config = config.replace(model_dir=model_dir_of(config.run.model_dir))
     model_dir = config.run.model_dir
     is_alone = folders.is_checkpoint(model_dir)

@@ -40,8 +40,8 @@ class Interruption:
 
     def is_due(self, step: int) -> bool:
         """Whether the program is to end before step `step`; the same in all processes."""
-        together = hosts.process_group()
-        self._due = self._signal if together is None else together.stop_signal(step, lambda: self._signal)
+        group = hosts.process_group()
+        self._due = self._signal if group is None else group.stop_signal(step, lambda: self._signal)
         return self._due is not None
 
     def leave(self) -> None:
@@ -49,8 +49,8 @@ class Interruption:
         # asked once more, as a signal may have come after the last step
         told = hosts.exchange(str(self._due or self._signal or ""))
         number = next((int(text) for text in told if text), None)
-        if number is not None and (together := hosts.process_group()):
-            together.part()
+        if number is not None and (group := hosts.process_group()):
+            group.part()
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if number is not None:

@@ -21,20 +21,20 @@ _FILE = "kernels.json"
 
 
 def remembered() -> dict[str, KernelSetting]:
-    """What was remembered on this machine: for each step, in words, the setting."""
+    """The settings that this machine remembers, each by a description of its step."""
     found = ((str(entry.get("of")), setting_from(entry)) for entry in _read().values())
     return {words: setting for words, setting in found if setting}
 
 
 def recall(config: Config, mesh: Mesh) -> KernelSetting | None:
-    """What the first host remembers of such a step on such devices, if they can run it."""
+    """The setting that the first host remembers for this step on these devices; None if they cannot run it."""
     entry = hosts.from_first(lambda: _read().get(_key(config, mesh)))
     setting = setting_from(entry) if entry else None
     return setting if setting in candidates(config, mesh) else None
 
 
 def remember(config: Config, mesh: Mesh, setting: KernelSetting) -> None:
-    """Writes it for such a step on such devices. A file that cannot be written is only logged."""
+    """Stores the setting for this step on these devices. Failure to write it is only logged."""
     entries = {**_read(), _key(config, mesh): {"of": _words(config, mesh), **dataclasses.asdict(setting)}}
     try:
         storage.make_dir(storage.cache_dir())

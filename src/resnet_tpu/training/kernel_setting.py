@@ -1,4 +1,4 @@
-"""What can be set about the computation of a training step: its kernels, and what the compiler is told."""
+"""A way to compute a training step: its kernels and its compiler options."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from resnet_tpu.training.step import TrainStep, train_step_of
 
 @dataclass(frozen=True)
 class KernelSetting:
-    """The kernels that compute the steps of a training, and what the compiler gets with them."""
+    """The kernels of a training step, and whether the compiler is tuned."""
 
     kernels: str
     tuned_compiler: bool = True
-    """Whether the compiler gets the options that make such devices faster by its own estimate."""
+    """Whether the compiler options are set that are faster on such devices by the compiler's own estimate."""
 
     def __str__(self) -> str:
         return self.kernels + ("" if self.tuned_compiler else ", the compiler's own options")

@@ -17,21 +17,15 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.data.class_names import check_classes
-from resnet_tpu.data.folders import check_outside
 from resnet_tpu.data.loader.batches import train_batches
-from resnet_tpu.data.loader.order_choice import require_pieces
-from resnet_tpu.data.sources.data_dir import open_source
-from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.errors import NonFiniteError, UserError
+from resnet_tpu.errors import NonFiniteError
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.checks import check, without_effect
-from resnet_tpu.options.config import Config, check_config
+from resnet_tpu.options.checks import options_without_effect
+from resnet_tpu.options.config import Config, require_config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.options.run_file import write_description
 from resnet_tpu.parallel import distributed, hosts
@@ -51,9 +45,16 @@ from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
-from resnet_tpu.training.run import describe_end, describe_run, resolve, resolve_order, with_steps_kept_before
+from resnet_tpu.training.run import (
+    check_start,
+    describe_end,
+    describe_run,
+    open_run,
+    resolve_order,
+    with_steps_kept_before,
+)
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
-from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, train_step_of, weight_check_on
+from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, weight_check_on
 
 log = logging.getLogger(__name__)
 
@@ -88,20 +89,17 @@ def train(
     every step, in order, once it has ended on the devices; what it raises ends the training.
     train_step: replaces the network's step, to measure what is around it.
     """
-    check_config(config)
+    require_config(config)
     check_start(config)
     with hosts.connected(config.run):
         config, source, validation, mesh = open_run(config)
         config = with_steps_kept_before(resolve_order(config, source))
         agree_on(config, trains=True, train=source, validation=validation)
-        with contextlib.ExitStack() as stack:
-            checkpoints = stack.enter_context(
-                CheckpointStore(
-                    folders.folder_of(config.run.model_dir),
-                    keep=config.train.keep_checkpoint_max,
-                    always=lengths_of(config).kept,
-                )
-            )
+        with CheckpointStore(
+            folders.folder_of(config.run.model_dir),
+            keep=config.train.keep_checkpoint_max,
+            always=lengths_of(config).kept,
+        ) as checkpoints:
             config, weights = resolve_initial_weights(config, checkpoints)
             if not checkpoints.steps():
                 begin_photos(config.run.model_dir, weights.source if weights else "")
@@ -121,45 +119,10 @@ def train(
                 warn_of_seen(config.run.model_dir, validation, "validation")
             if trainer.step < trainer.lengths.total:
                 remember_photos(config.run.model_dir, source)
-            summary = trainer.run(stack)
+            summary = trainer.run()
         if hosts.is_first():
             draw_curves(config.run.model_dir)
     return summary
-
-
-def check_start(config: Config) -> None:
-    """Raises UserError for options and a `model_dir` that do not fit, before data are opened or a device is touched."""
-    if (mode := config.run.mode) not in ("train", "train_and_eval"):
-        raise UserError("mode", mode, "train or train_and_eval", f"Leave it out: {mode} is a command of its own.")
-    config.run.require_model_dir()
-    check(config)
-    folders.check_model_dir(config.run.model_dir)
-    storage.check_writable(config.run.model_dir)
-
-
-def check_training(config: Config) -> None:
-    """Raises the errors that `train` would raise before its first step, except those that need the weights.
-
-    For callers that write something themselves before they train. JAX must have been started.
-    """
-    check_start(config)
-    config, _, _, mesh = open_run(config)
-    train_step_of(network_of(config, mesh), config, mesh)
-
-
-def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
-    """The resolved options, the training images, the validation images if the mode needs them, and the devices."""
-    source = open_source(config.data, "train")
-    if config.data.data_order == "pieces":
-        require_pieces(source, config.data)
-    if isinstance(source, FolderSource):
-        check_outside("model_dir", config.run.model_dir, config.data.data_dir)
-    validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
-    if validation is not None:
-        check_classes(config.data.location, validation.class_names, source.class_names)
-    mesh = distributed.make_mesh(config.run.num_cores)
-    distributed.check_divides(config, mesh.devices.size)
-    return resolve(config, source), source, validation, mesh
 
 
 def _read_scores(model_dir: str) -> dict[int, float]:
@@ -204,19 +167,26 @@ class Trainer:
             train_step = setting.train_step(network, config, mesh)
         self.train_step: TrainStep = train_step
 
-    def run(self, stack: contextlib.ExitStack) -> Summary:
-        """Trains from the present step to the last. `stack` closes what this opens."""
-        stop, model_dir = stack.enter_context(Interruption()), self.config.run.model_dir
-        writer = self._open_metrics(stack)
-        if self._is_eval_due():  # the run was stopped between saving and evaluating
-            self._evaluate(writer)
-        if self.step < self.lengths.total:
-            self._train(stack, stop, writer)
-        else:
-            log.info("%s", describe_end(model_dir, self.step, self.lengths.total))
-            if self.validation is not None:
-                self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, self.step)) or None
-        stop.leave()  # a signal may have come in an evaluation
+    def run(self) -> Summary:
+        """Trains from the present step to the last."""
+        model_dir = self.config.run.model_dir
+        with contextlib.ExitStack() as stack:
+            stop = stack.enter_context(Interruption())
+            if self.step == 0:
+                self._write_description()
+            writer = None
+            if hosts.is_first():
+                writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
+            self.checkpoints.scores.update(_read_scores(model_dir))
+            if self._is_eval_due():  # the run was stopped between saving and evaluating
+                self._evaluate(writer)
+            if self.step < self.lengths.total:
+                self._train(stack, stop, writer)
+            else:
+                log.info("%s", describe_end(model_dir, self.step, self.lengths.total))
+                if self.validation is not None:
+                    self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, self.step)) or None
+            stop.leave()  # a signal may have come in an evaluation
         return Summary(self.step, self.evaluation)
 
     def _train(self, stack: contextlib.ExitStack, stop: Interruption, writer: MetricsWriter | None) -> None:
@@ -270,9 +240,9 @@ class Trainer:
         self.checkpoints.wait()
 
     def _log_start(self) -> None:
-        """Logs what is about to be trained, and which options will not do what was hoped for."""
+        """Logs a line on the run, and warns of options that have no effect."""
         log.info("%s", describe_run(self.config, self.mesh, self.step, self.lengths.total))
-        for line in without_effect(self.config):
+        for line in options_without_effect(self.config):
             log.warning("%s", line)
         if (counted := self.config.data.num_train_images) != len(self.source):
             log.warning(
@@ -281,40 +251,28 @@ class Trainer:
                 counted, len(self.source), counted,
             )  # fmt: skip
 
-    def _open_metrics(self, stack: contextlib.ExitStack) -> MetricsWriter | None:
-        """The metrics writer; None in all processes but the first. Every process reads the accuracies so far."""
-        model_dir = self.config.run.model_dir
-        writer = None
-        if hosts.is_first():
-            if self.step == 0:
-                self._write_description()
-            writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
-        self.checkpoints.scores.update(_read_scores(model_dir))
-        return writer
-
     def _write_description(self) -> None:
         """Writes `config.json` and `labels.txt`. A start that trains nothing must not overwrite those of the run."""
         if hosts.is_first():
             write_description(self.config.run.model_dir, self.config, self._meta()["class_names"])
 
-    def _multiple(self, period: int) -> int:
-        """The largest multiple of `period` that is not after the present step."""
-        return self.step // period * period
+    def _ends(self, period: int) -> bool:
+        """Whether a period of so many steps, or the run, ends at the present step."""
+        return self.step > 0 and (self.step == self.lengths.total or self.step % period == 0)
 
     def _is_eval_due(self) -> bool:
-        at_boundary = self.step > 0 and self.step in (self.lengths.total, self._multiple(self.lengths.per_eval))
-        return self.validation is not None and at_boundary and self.step not in self.checkpoints.scores
+        is_new = self.step not in self.checkpoints.scores
+        return self.validation is not None and is_new and self._ends(self.lengths.per_eval)
 
     def _is_save_due(self) -> bool:
-        ends = (self.lengths.total, self._multiple(self.lengths.per_save))
-        return self.step in self.lengths.kept or (self.step > 0 and self.step in ends)
+        return self.step in self.lengths.kept or self._ends(self.lengths.per_save)
 
     def _next_boundary(self) -> int:
         """The next step at which the host acts: the end of a loop or of the run, an evaluation, or a checkpoint."""
         lengths = self.lengths
         periods = (lengths.per_loop, lengths.per_eval, lengths.per_save)
         kept = (step for step in lengths.kept if step > self.step)
-        return min(lengths.total, *kept, *(self._multiple(period) + period for period in periods))
+        return min(lengths.total, *kept, *(self.step - self.step % period + period for period in periods))
 
     def _run_loop(
         self,

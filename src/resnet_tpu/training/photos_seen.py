@@ -1,4 +1,4 @@
-"""Which photos a run was trained on. Splits that are drawn change with every photo added, so no folder records it."""
+"""Which photos a run was trained on. A random split changes with every photo added, so the folder cannot tell."""
 
 import contextlib
 import json
@@ -42,7 +42,10 @@ def begin_photos(model_dir: str, checkpoint: str) -> None:
 
 
 def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
-    """Warns of photos of a split other than `train` that the run in `model_dir` was trained on; empty: of no run."""
+    """Warns if photos of `split` were among the training photos of the run in `model_dir`, if there is one.
+
+    The split `train` needs no warning.
+    """
     if split == "train" or not model_dir or not hosts.is_first():
         return
     if not (isinstance(source, FolderSource) and source.is_shared_out):
@@ -65,7 +68,7 @@ def _place(source: FolderSource) -> str:
 
 
 def _photos_seen(model_dir: str) -> dict[str, list[str]]:
-    """The names of the photos by their folder; none where they are not kept, or damaged: only a warning is lost."""
+    """The names of the photos by folder; empty if the file is missing or damaged, which costs only a warning."""
     path = storage.join(model_dir, _FILE)
     with contextlib.suppress(ValueError):
         if storage.exists(path):

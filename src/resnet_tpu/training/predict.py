@@ -13,11 +13,11 @@ from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
-from resnet_tpu.data.sources.source import Source, distant, sample_of
-from resnet_tpu.data.sources.spread import spread
+from resnet_tpu.data.sources.source import Source, as_remote, raise_if_damaged
+from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config, DataConfig, check_config
+from resnet_tpu.options.config import Config, DataConfig, require_config
 from resnet_tpu.options.fields import GivenPath, Option, expand_home
 from resnet_tpu.options.run_file import model_dir_of
 from resnet_tpu.parallel import distributed, hosts
@@ -55,12 +55,12 @@ def predict(
 ) -> Predictions:
     """Predicts image files and folders or, if none are named, a split of the data, and prints the result to stdout.
 
-    config: the options of the training, as in `load_model(model_dir).config`, for the images are cropped as it says.
+    config: the options of the training, as in `load_model(model_dir).config`; they decide how images are cropped.
     The network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
     and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`,
     unless `model_dir` is a checkpoint. top_k: how many classes to print for each image. Raises UserError.
     """
-    check_config(config)
+    require_config(config)
     if output_format not in (known := get_args(Format)):
         raise UserError("output_format", repr(output_format), f"one of {', '.join(known)}", "Change the value.")
     top_k = _TOP_K.convert(top_k)
@@ -80,7 +80,7 @@ def _predict(
     data = data_for_network(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
     warn_of_seen(folders.run_of(trained.path), source, split)
-    source = spread(source, num_images)
+    source = evenly_spaced(source, num_images)
     if not (images or output_dir) and trained.belongs_to(config.run.model_dir):
         output_dir = storage.join(config.run.model_dir, "report", split)
         storage.check_writable(output_dir, "name another folder as output_dir")  # now, not after the work
@@ -152,11 +152,11 @@ def check_any(kept: np.ndarray) -> None:
 
 
 def _names_of(source: Source, numbers: list[int]) -> list[str]:
-    """The names of these images; of distant ones, many are asked for at a time."""
-    if (far := distant(source)) is None:
+    """The names of these images; of remote ones, many are asked for at a time."""
+    if (far := as_remote(source)) is None:
         return [source[i].name for i in numbers]
     parts = (far.fetch(numbers[i : i + _NAMES_AT_ONCE]) for i in range(0, len(numbers), _NAMES_AT_ONCE))
-    return [sample_of(found).name for part in parts for found in part]
+    return [raise_if_damaged(found).name for part in parts for found in part]
 
 
 def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, num_named: int) -> None:

@@ -9,8 +9,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.lengths import lengths_of
-from resnet_tpu.training.loop import check_start, open_run
-from resnet_tpu.training.run import describe_end, describe_run
+from resnet_tpu.training.run import check_start, describe_end, describe_run, open_run
 from resnet_tpu.training.start import check_newest, resolve_initial_weights
 from resnet_tpu.training.step import train_step_of
 

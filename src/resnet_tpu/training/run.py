@@ -1,17 +1,61 @@
-"""The options of a run, completed from its data and from its earlier starts, and a line that describes it."""
+"""Opens a run: checks it, opens its data and devices, completes its options, and describes it in a line."""
 
 import jax
 from jax.sharding import Mesh
 
+from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
-from resnet_tpu.data.loader.order_choice import choose_order
+from resnet_tpu.data.class_names import check_classes
+from resnet_tpu.data.folders import check_outside
+from resnet_tpu.data.loader.order_choice import choose_order, require_pieces
+from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
+from resnet_tpu.errors import UserError
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import hosts
+from resnet_tpu.options.network import network_of
+from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.training.lengths import kept_steps
+from resnet_tpu.training.step import train_step_of
 
 
-def resolve(config: Config, source: Source) -> Config:
+def check_start(config: Config) -> None:
+    """Raises UserError for options and a `model_dir` that do not fit, before data are opened or a device is touched."""
+    if (mode := config.run.mode) not in ("train", "train_and_eval"):
+        raise UserError("mode", mode, "train or train_and_eval", f"Leave it out: {mode} is a command of its own.")
+    config.run.require_model_dir()
+    check_options(config)
+    folders.check_model_dir(config.run.model_dir)
+    storage.check_writable(config.run.model_dir)
+
+
+def check_training(config: Config) -> None:
+    """Raises the errors that `train` would raise before its first step, except those that need the weights.
+
+    For callers that write something themselves before they train. JAX must have been started.
+    """
+    check_start(config)
+    config, _, _, mesh = open_run(config)
+    train_step_of(network_of(config, mesh), config, mesh)
+
+
+def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
+    """The resolved options, the training images, the validation images if the mode needs them, and the devices."""
+    source = open_source(config.data, "train")
+    if config.data.data_order == "pieces":
+        require_pieces(source, config.data)
+    if isinstance(source, FolderSource):
+        check_outside("model_dir", config.run.model_dir, config.data.data_dir)
+    validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
+    if validation is not None:
+        check_classes(config.data.location, validation.class_names, source.class_names)
+    mesh = distributed.make_mesh(config.run.num_cores)
+    distributed.check_divides(config, mesh.devices.size)
+    return fill_in_counts(config, source), source, validation, mesh
+
+
+def fill_in_counts(config: Config, source: Source) -> Config:
     """The options, with the counts that were left open filled in from the training split."""
     return config.replace(
         num_label_classes=source.num_classes, num_train_images=config.data.num_train_images or len(source)

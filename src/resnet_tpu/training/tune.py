@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from resnet_tpu.checkpoints.transfer import with_options_of_weights
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, first_line
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
@@ -21,7 +21,7 @@ from resnet_tpu.reports.progress import track
 from resnet_tpu.training.kernel_memory import remember
 from resnet_tpu.training.kernel_setting import KernelSetting, candidates
 from resnet_tpu.training.reference import Reference, random_batch, random_state
-from resnet_tpu.training.run import resolve
+from resnet_tpu.training.run import fill_in_counts
 from resnet_tpu.training.start import initial_weights
 from resnet_tpu.training.step import TrainStep
 
@@ -69,11 +69,11 @@ def tune(config: Config, mesh: Mesh) -> tuple[KernelSetting, list[Trial]]:
 
 def tune_run(config: Config) -> tuple[KernelSetting, list[Trial]]:
     """`tune` for a run. Raises as `train` does for options, data and devices that do not fit."""
-    check(config)
+    check_options(config)
     with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
         distributed.check_divides(config, mesh.devices.size)
-        config = resolve(config, open_source(config.data, "train"))
+        config = fill_in_counts(config, open_source(config.data, "train"))
         if weights := initial_weights(config):
             config = with_options_of_weights(config, weights)  # the step that `train` looks up
         return tune(config, mesh)

@@ -18,7 +18,8 @@ from resnet_tpu.data.cleaning import Limits
 from resnet_tpu.data.folders import Photo, find_photos
 from resnet_tpu.data.prepare.assignment import assign
 from resnet_tpu.data.prepare.beam import Span, describe_shards, described_shard, make_pipeline, parse_options
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
+from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.data.prepare.reservation import reserve
 from resnet_tpu.data.prepare.shards import Shard, write_shard
 from resnet_tpu.errors import UserError

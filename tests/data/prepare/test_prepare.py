@@ -18,7 +18,7 @@ from rich.console import Console
 from resnet_tpu import storage
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.manifest import Manifest, read_manifest
-from resnet_tpu.data.prepare.prepare import PrepareOptions
+from resnet_tpu.data.prepare.options import PrepareOptions
 from resnet_tpu.data.prepare.report import render_report
 from resnet_tpu.data.records.example import decode_example, parse_image_example
 from resnet_tpu.data.records.tfrecord import RecordFile, load_index

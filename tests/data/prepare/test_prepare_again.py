@@ -19,7 +19,8 @@ from rich.console import Console
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.prepare import workers
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
+from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.data.prepare.shards import Shard, ShardResult
 from resnet_tpu.data.records.tfrecord import RecordFile
 from resnet_tpu.errors import UserError

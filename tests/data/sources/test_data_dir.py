@@ -19,8 +19,8 @@ from resnet_tpu.data.records.tfrecord import RecordError, RecordWriter
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL
-from resnet_tpu.data.sources.source import DistantSource, Sample, Source
-from resnet_tpu.data.sources.spread import spread
+from resnet_tpu.data.sources.source import RemoteSource, Sample, Source
+from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
@@ -181,7 +181,7 @@ def test_labels_in_a_bucket_are_counted_only_where_that_reads_little(
         for label, name in enumerate(FLOWERS, 1):
             writer.write(encode_example(named(label, name)))
     with monkeypatch.context() as patched:
-        patched.setattr("resnet_tpu.data.sources.classes._MOST_DISTANT_BYTES", 100)
+        patched.setattr("resnet_tpu.data.sources.classes._MOST_REMOTE_BYTES", 100)
         patched.setattr("resnet_tpu.data.sources.classes.read_label", Mock(side_effect=AssertionError))
         assert classes(memory_dir, cache_folder="none") == (None, 1000)
     assert "its labels are not counted, as that would read all of its 0.0 GB: the 1000 classes of" in caplog.text
@@ -334,7 +334,7 @@ def test_files_that_are_not_as_many_as_they_say(tmp_path: Path, caplog: pytest.L
     assert "where their names say" not in caplog.text
 
 
-@pytest.mark.parametrize("place", ["local", "distant"])
+@pytest.mark.parametrize("place", ["local", "remote"])
 def test_some_examples_are_spread_over_all(place: str, tmp_path: Path, memory_dir: str) -> None:
     folder = str(tmp_path) if place == "local" else memory_dir
     with RecordWriter(f"{tmp_path}/validation-00000-of-00001") as writer:
@@ -342,12 +342,12 @@ def test_some_examples_are_spread_over_all(place: str, tmp_path: Path, memory_di
             writer.write(encode_example(example(label // 4 + 1, str(label))))
     fsspec.filesystem("memory").put(f"{tmp_path}/validation-00000-of-00001", f"{memory_dir}/")
     source = open_source(config(folder, num_label_classes=3), "validation")
-    assert spread(source, 12) is source
-    few = spread(source, 6)
+    assert evenly_spaced(source, 12) is source
+    few = evenly_spaced(source, 6)
     assert labels(few) == [0, 0, 1, 1, 2, 2]
     assert places(few) == [source.where(i) for i in range(0, 12, 2)]
-    if place == "distant":
-        found = cast("DistantSource", few).fetch([0, 5])
+    if place == "remote":
+        found = cast("RemoteSource", few).fetch([0, 5])
         assert [sample.name for sample in found if isinstance(sample, Sample)] == ["0", "10"]
 
 

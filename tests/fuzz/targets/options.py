@@ -8,7 +8,7 @@ from pathlib import Path
 from resnet_tpu import resnet_main
 from resnet_tpu.data.split import parse_ratios
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import OPTIONS, Config, epoch_boundaries
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
 from resnet_tpu.performance.plan.prices import read_prices
@@ -33,7 +33,7 @@ def one_input(data: bytes) -> None:
     ):
         try:
             config, _ = merge(Config(), [Layer("fuzz", values())])
-            check(config)
+            check_options(config)
             assert Config().replace(**json.loads(json.dumps(config.flat()))) == config
         except UserError as error:
             assert len(str(error)) < 5_000

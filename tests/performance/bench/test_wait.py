@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_records
 from resnet_tpu.performance.bench.wait import PIPELINES, make_device
@@ -33,7 +33,7 @@ def test_the_stand_in_counts_steps_and_gives_numbers() -> None:
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_what_is_asked_of_the_cache_fits_both_pipelines(pipeline: str) -> None:
     asked = Config().replace(cache="decoded", cache_memory=2, cache_short_side=64)
-    check(asked.replace(**PIPELINES[pipeline]))
+    check_options(asked.replace(**PIPELINES[pipeline]))
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from resnet_tpu.models.architecture import ARCHITECTURES
+from resnet_tpu.models.flops import parameter_shapes
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel.distributed import mesh_of
@@ -22,7 +23,6 @@ from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES, find_recipe
 from resnet_tpu.training import compiler_options
 from resnet_tpu.training.compiler_options import compiler_options_for, uncached
-from resnet_tpu.training.flops import parameter_shapes
 
 pytestmark = [
     pytest.mark.tpu,

@@ -20,7 +20,7 @@ from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordError, RecordFile, RecordWriter
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Sample, Source
-from resnet_tpu.data.sources.tfrecords import DistantRecordSource
+from resnet_tpu.data.sources.tfrecords import RemoteRecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -75,7 +75,7 @@ def _all(source: Source) -> list[Any]:
 
 
 def _fetched(source: Source) -> list[Any]:
-    assert isinstance(source, DistantRecordSource)
+    assert isinstance(source, RemoteRecordSource)
     order = np.random.default_rng(0).permutation(len(source)).tolist()
     samples = dict(zip(order, source.fetch(order), strict=True))
     return [(sample.encoded, sample.label) for _, sample in sorted(samples.items()) if isinstance(sample, Sample)]
@@ -155,7 +155,7 @@ def test_without_room_a_training_reads_every_byte_once_in_an_epoch(
     monkeypatch.setattr(pieces, "_GAP", 100)  # these images are smaller than the gaps that are read along with them
     data, chunks = options(far), NUM_FILES * NUM_RECORDS // 8
     source = open_source(data, "train")
-    assert isinstance(source, DistantRecordSource)
+    assert isinstance(source, RemoteRecordSource)
     order = piece_order(source, data, batch_size=8, seed=0)
     rows = 8 // num_hosts
     bucket.faults()
@@ -204,7 +204,7 @@ def test_pieces_that_memory_could_not_hold_are_no_order(
 ) -> None:
     source = open_source(options(far), "train")
     caplog.clear()
-    assert isinstance(source, DistantRecordSource)
+    assert isinstance(source, RemoteRecordSource)
     num_bytes = source.num_bytes
     monkeypatch.setattr(order_choice, "free_memory", lambda: 2 * num_bytes)
     assert choose_order(source, options(far), rows=1) == "pieces"
@@ -233,7 +233,7 @@ def test_a_record_that_is_damaged_in_the_bucket_is_named(
     name = f"{far}/train-00001-of-00003"
     bucket.faults(damage=[name.removeprefix("gs://bucket/")])
     source = open_source(options(far), "train")
-    assert isinstance(source, DistantRecordSource)
+    assert isinstance(source, RemoteRecordSource)
     bad = [found for found in source.fetch(range(len(source))) if isinstance(found, RecordError)]
     assert [(error.path, "checksum" in str(error)) for error in bad] == [(name, True)]
 

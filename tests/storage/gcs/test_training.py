@@ -19,7 +19,8 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.manifest import read_manifest
-from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare
+from resnet_tpu.data.prepare.options import PrepareOptions
+from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.reports.events import read_events

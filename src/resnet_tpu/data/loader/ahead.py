@@ -12,7 +12,7 @@ from typing import NamedTuple
 from resnet_tpu.data.loader.cache import ImageCache
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import DistantSource, Sample
+from resnet_tpu.data.sources.source import RemoteSource, Sample
 
 THREADS = 16  # requests under way at a time
 CHUNKS_PER_REQUEST = 4  # a request costs about as much as a few images
@@ -67,7 +67,7 @@ class ReadAhead:
     exiting.
     """
 
-    def __init__(self, source: DistantSource, cache: ImageCache | None, requests: Iterator[Request]) -> None:
+    def __init__(self, source: RemoteSource, cache: ImageCache | None, requests: Iterator[Request]) -> None:
         """`requests`: in the order of their chunks."""
         self._source, self._cache, self._requests = source, cache, requests
         self._next = next(requests, None)  # to be sent

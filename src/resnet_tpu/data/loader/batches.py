@@ -24,7 +24,7 @@ from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
 from resnet_tpu.data.pixels.decode import TrainImage, train_image
 from resnet_tpu.data.sources.image_files import FolderSource
-from resnet_tpu.data.sources.source import Source, distant
+from resnet_tpu.data.sources.source import Source, as_remote
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
@@ -107,7 +107,7 @@ class _Maker:
 
 def _read_ahead(filling: Filling, chunking: _Chunking) -> ReadAhead | None:
     """Begins to fetch the examples of a remote source before they are needed; None where the source is local."""
-    source = distant(filling.source)
+    source = as_remote(filling.source)
     if source is None or filling.data.input_pipeline == "basic":
         return None
     if filling.order:
@@ -258,7 +258,7 @@ def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) ->
     """
     if data.input_pipeline == "basic":
         return "threads"
-    reads_files = isinstance(source, RecordSource | FolderSource) and not distant(source)
+    reads_files = isinstance(source, RecordSource | FolderSource) and not as_remote(source)
     if data.input_workers and (trains or reads_files):
         return data.input_workers
     return "processes" if trains and reads_files and num_workers(data) > MOST_THREADS else "threads"

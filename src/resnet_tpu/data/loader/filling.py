@@ -19,7 +19,7 @@ from resnet_tpu.data.loader.slots import Layout, Slot, Slots, map_slot
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, TrainImage, decode, eval_image, train_image
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import Source, sample_of
+from resnet_tpu.data.sources.source import Source, raise_if_damaged
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.system.processes import Crew, outcome_of
@@ -120,7 +120,7 @@ class Filling:
         if found:
             image, label = found
         else:
-            image, label, _ = sample_of(fetched[record]) if record in fetched else self.source[record]
+            image, label, _ = raise_if_damaged(fetched[record]) if record in fetched else self.source[record]
             if isinstance(image, np.ndarray):
                 return image, label, True
             if self.cache and self.data.cache == "decoded":

@@ -8,7 +8,7 @@ from resnet_tpu.data.loader.memory import free_memory
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.pieces import PIECE_BYTES
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.data.sources.tfrecords import DistantRecordSource, RecordSource
+from resnet_tpu.data.sources.tfrecords import RecordSource, RemoteRecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -24,7 +24,7 @@ def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["rec
     """
     if data.data_order != "auto":
         return data.data_order
-    if not isinstance(source, DistantRecordSource) or source.is_kept or data.cache != "none":
+    if not isinstance(source, RemoteRecordSource) or source.is_kept or data.cache != "none":
         return "records"
     needed, free = _bytes_waiting(source, rows), free_memory()
     if needed > free // 2:

@@ -10,8 +10,18 @@ from PIL import Image
 if TYPE_CHECKING:  # it imports OpenCV, which `prepare` does without
     from resnet_tpu.data.pixels.resize import Method
 
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
-"""The formats that Pillow may open. Some of the others start programs (EPS) or read other files."""
+SUFFIXES = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "WEBP": (".webp",),
+    "TIFF": (".tif", ".tiff"),
+}
+"""The extensions of each format that Pillow may open. Some of the others start programs (EPS) or read other files."""
+
+IMAGE_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+"""The extensions of image files, in lower case."""
 
 
 def open_image(encoded: bytes) -> Image.Image:
@@ -20,7 +30,7 @@ def open_image(encoded: bytes) -> Image.Image:
     Its size is that of the pixels that `load` will give. Raises Image.DecompressionBombError above Pillow's limit, and
     whatever else Pillow raises on damaged files.
     """
-    return Image.open(io.BytesIO(encoded), formats=FORMATS)
+    return Image.open(io.BytesIO(encoded), formats=tuple(SUFFIXES))
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -13,7 +13,7 @@ from resnet_tpu.data.pixels.operations import OPERATIONS, Flavor
 
 
 class Reach(NamedTuple):
-    """The strength at level 10, in pixels, of the operations that are measured in pixels."""
+    """The largest cutout and translation, in pixels: those at level 10."""
 
     cutout: int
     translate: int

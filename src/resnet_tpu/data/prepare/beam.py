@@ -202,7 +202,7 @@ def _shown(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[
 
 @contextlib.contextmanager
 def _said_by_beam(do: str) -> Iterator[None]:
-    """Turns what Beam raises into a UserError with its words, or the worker's own. UserErrors and tracebacks pass."""
+    """Turns Beam's errors into UserErrors, with the words of Beam or of the worker; lets UserErrors through."""
     try:
         yield
     except Exception as error:

@@ -155,7 +155,7 @@ def _write_file(rows: Rows, file: RecordFile, first: int, progress: Progress, ba
 
 @contextlib.contextmanager
 def _failures_told(rows: Rows) -> Iterator[None]:
-    """Raises, for rows that could not be written, the last error of the service."""
+    """Raises the last error of the service if rows could not be written."""
     from google.api_core.exceptions import GoogleAPICallError
 
     with rows.explained(WRITER):

@@ -8,7 +8,7 @@ from resnet_tpu.data.records.example import parse_image_example
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.bigtable_rows import Rows, shown
 from resnet_tpu.data.sources.labels import make_labels
-from resnet_tpu.data.sources.source import Sample, sample_of
+from resnet_tpu.data.sources.source import Sample, raise_if_damaged
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
@@ -67,7 +67,7 @@ class BigtableSource:
 
     def __getitem__(self, i: int) -> Sample:
         (found,) = self.fetch([i])
-        return sample_of(found)
+        return raise_if_damaged(found)
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
         """The examples with these numbers, by one request; an error in the place of each damaged one."""

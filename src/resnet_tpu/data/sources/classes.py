@@ -20,7 +20,7 @@ from resnet_tpu.storage import checked_json
 log = logging.getLogger(__name__)
 
 _KEPT = "classes"
-_MOST_DISTANT_BYTES = 1_000_000_000
+_MOST_REMOTE_BYTES = 1_000_000_000
 """The most that is read from a bucket to count classes: there, a label cannot be read without its image."""
 
 _FILES_AT_ONCE = 16
@@ -61,7 +61,7 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
     num_bytes = sum(size for size, _ in states.values())
     kept_file = storage.join(data_dir, _KEPT)
     names = _read(kept_file, states)
-    if names is None and storage.is_remote(data_dir) and num_bytes > _MOST_DISTANT_BYTES:
+    if names is None and storage.is_remote(data_dir) and num_bytes > _MOST_REMOTE_BYTES:
         _say_default(data_dir, f"its labels are not counted, as that would read all of its {num_bytes / 1e9:.1f} GB")
         return None
     if names is None:

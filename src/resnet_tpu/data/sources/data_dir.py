@@ -1,6 +1,5 @@
 """Opens what `data_dir` names: TFRecords, folders of images, or synthetic pixels; or a Bigtable in its place."""
 
-import contextlib
 import functools
 import logging
 import operator
@@ -15,8 +14,8 @@ from resnet_tpu.data.sources.classes import find_classes
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.synthetic import NoiseSource, ZeroSource
-from resnet_tpu.data.sources.tfrecords import DistantRecordSource, RecordSource
-from resnet_tpu.data.split import SPLITS, Split, without
+from resnet_tpu.data.sources.tfrecords import RecordSource, RemoteRecordSource
+from resnet_tpu.data.split import SPLITS, Split, other_split_advice
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -64,7 +63,7 @@ def open_source(data: DataConfig, split: Split) -> Source:
             _check_names(data.data_dir, names)
         return FolderSource(data, split)
     check_shards(data.data_dir, split, names)
-    kind = DistantRecordSource if is_remote else RecordSource
+    kind = RemoteRecordSource if is_remote else RecordSource
     paths = {
         name: {storage.join(data.data_dir, file): states.get(file) for file in files} for name, files in shards.items()
     }
@@ -78,7 +77,10 @@ def shards_in(names: Sequence[str]) -> dict[Split, list[str]]:
 
 
 def _holds_records(data_dir: str, names: Sequence[str], shards: Mapping[Split, list[str]]) -> bool:
-    """Whether a local folder with files named as TFRecords are has any: beside class folders they may be lists."""
+    """Whether the files train-*, validation-* and test-* of a local folder are TFRecords.
+
+    Beside class folders they may be lists of names: there, their first bytes decide.
+    """
     paths = [storage.join(data_dir, name) for found in shards.values() for name in found]
     files = [path for path in paths if not storage.is_dir(path)]
     return any(map(begins_with_record, files)) if _has_folders(data_dir, names) else bool(files)
@@ -89,15 +91,19 @@ def _has_folders(data_dir: str, names: Sequence[str]) -> bool:
 
 
 def _check_names(data_dir: str, names: Sequence[str]) -> None:
-    """Raises UserError if a local `data_dir` is TFRecords by other names than those that say the split."""
-    for path in [storage.join(data_dir, name) for name in names] if storage.is_dir(data_dir) else [data_dir]:
-        with contextlib.suppress(UserError):  # a file that cannot be read is no matter of its name
-            if Path(path).is_file() and begins_with_record(path):
-                break
-    else:
-        return
-    expected = "a folder of files named train-*, validation-* or test-*"
-    raise UserError(f"data_dir {data_dir}", f"TFRecords, such as {path}", expected, "Rename the files.")
+    """Raises UserError if a local `data_dir` is or holds TFRecords whose names do not begin with a split."""
+    paths = [storage.join(data_dir, name) for name in names] if storage.is_dir(data_dir) else [data_dir]
+    if path := next(filter(_is_records, paths), None):
+        expected = "a folder of files named train-*, validation-* or test-*"
+        raise UserError(f"data_dir {data_dir}", f"TFRecords, such as {path}", expected, "Rename the files.")
+
+
+def _is_records(path: str) -> bool:
+    """Whether a path is a file of TFRecords; False where it cannot be read, which says nothing about its name."""
+    try:
+        return Path(path).is_file() and begins_with_record(path)
+    except UserError:
+        return False
 
 
 def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
@@ -117,7 +123,7 @@ def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
         raise UserError(what, got, f"the {len(listed)} files that it lists", do)
     if not shards[split]:
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
-        do = f"Make the {split} split with `resnet-tpu prepare`, or {without(split)}"
+        do = f"Make the {split} split with `resnet-tpu prepare`, or {other_split_advice(split)}"
         raise UserError(what, found, f"files named {split}-*", do)
     if not listed:
         _warn_of_missing(data_dir, tuple(shards[split]))

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Sequence
 
 from resnet_tpu import storage
-from resnet_tpu.data.cleaning import IMAGE_SUFFIXES
 from resnet_tpu.data.findings import Finding, Kind, group_findings
 from resnet_tpu.data.folders import class_names_of, empty_classes, find_photos, share_out, too_small
 from resnet_tpu.data.pixels.decode import DecodeError
+from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample
-from resnet_tpu.data.split import SPLITS, Split, without
+from resnet_tpu.data.split import SPLITS, Split, other_split_advice
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.options.config import DataConfig
 
@@ -52,7 +52,7 @@ class FolderSource:
             told += too_small(shares, names, SPLITS)
         _warn(data.data_dir, tuple(told))
         if not photos:
-            do = f"Add {split} images, or {without(split)}"
+            do = f"Add {split} images, or {other_split_advice(split)}"
             raise UserError(
                 f"data_dir {data.data_dir}", f"none of its {len(found.photos)} images", f"{split} images", do
             )

@@ -50,12 +50,11 @@ def make_labels(
     Raises UserError when fewer classes are asked for than there are names.
     """
     asked = data.num_label_classes
-    # as many names are a class each: a training that counted them leaves their number in its options
-    first = 0 if asked == CLASSES_WITH_BACKGROUND != len(names or ()) else 1
-    every = names if names is None or first else ["background", *names]
+    # 1001 names are a class each: a training that counted them leaves their number in its options
+    has_background = asked == CLASSES_WITH_BACKGROUND and len(names or ()) != CLASSES_WITH_BACKGROUND
+    every = None if names is None else ["background", *names] if has_background else list(names)
     if every and asked and asked < len(every):
         expected = f"at least the {len(every)} classes of {data.location}"
         raise UserError("num_label_classes", asked, expected, "Leave it out, or give data with no more classes.")
     number = asked or len(every or ()) or counted or DEFAULT_CLASSES
-    names = None if every is None else list(every)
-    return Labels(names, number, first, allow_unknown, data.lth_use_random_label)
+    return Labels(every, number, 0 if has_background else 1, allow_unknown, data.lth_use_random_label)

@@ -16,7 +16,7 @@ class Sample(NamedTuple):
     name: str  # of the image file, as far as known
 
 
-def sample_of(found: Sample | RecordError) -> Sample:
+def raise_if_damaged(found: Sample | RecordError) -> Sample:
     """The example that was fetched. Raises the error if there is one in its place."""
     if isinstance(found, RecordError):
         raise found
@@ -52,7 +52,7 @@ class Source(Protocol):
         ...
 
 
-class DistantSource(Source, Protocol):
+class RemoteSource(Source, Protocol):
     """A source with slow requests, such as a bucket: many examples are fetched at once, before they are needed."""
 
     def fetch(self, records: Sequence[int]) -> Sequence[Sample | RecordError]:
@@ -63,6 +63,6 @@ class DistantSource(Source, Protocol):
         ...
 
 
-def distant(source: Source) -> DistantSource | None:
+def as_remote(source: Source) -> RemoteSource | None:
     """`source` if it is remote, and so can fetch many examples at once; else None."""
-    return cast("DistantSource", source) if hasattr(source, "fetch") else None
+    return cast("RemoteSource", source) if hasattr(source, "fetch") else None

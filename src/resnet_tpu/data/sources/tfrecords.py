@@ -14,7 +14,7 @@ from resnet_tpu.data.records.pieces import ByteRange, first_records, open_reader
 from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
 from resnet_tpu.data.sources.classes import Classes
 from resnet_tpu.data.sources.labels import make_labels
-from resnet_tpu.data.sources.source import Sample, sample_of
+from resnet_tpu.data.sources.source import Sample, raise_if_damaged
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
@@ -102,7 +102,7 @@ def cut_between_records(data_dir: str, split: Split, files: Sequence[RecordFile]
     ]
 
 
-class DistantRecordSource(RecordSource):
+class RemoteRecordSource(RecordSource):
     """TFRecords in a bucket."""
 
     def __init__(
@@ -115,7 +115,7 @@ class DistantRecordSource(RecordSource):
 
     def __getitem__(self, i: int) -> Sample:
         (found,) = self.fetch([i])
-        return sample_of(found)
+        return raise_if_damaged(found)
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
         """The examples with these numbers, read together; an error in the place of each damaged one."""

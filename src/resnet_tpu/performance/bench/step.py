@@ -201,9 +201,9 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
     """The share of a GPU's peak that a step's arithmetic uses; empty on other devices."""
     import jax
 
+    from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
     from resnet_tpu.options.network import network_of
     from resnet_tpu.performance.profiling.peaks import find_peak
-    from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
 
     device = jax.devices()[0]
     peak = find_peak(device.device_kind) if device.platform == "gpu" else None

@@ -16,14 +16,15 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, write_job
 from resnet_tpu.performance.dawnbench.results import RESULTS, START, follow, started_at, verdict
 from resnet_tpu.system.program import exit_code
 from resnet_tpu.training.lengths import lengths_of
-from resnet_tpu.training.loop import check_training, train
+from resnet_tpu.training.loop import train
+from resnet_tpu.training.run import check_training
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def _check(config: Config, options: DawnbenchOptions) -> None:
         raise UserError(
             "use_fast_lr", f"true with {other}", "one of them", "It has a schedule of its own: leave one out."
         )
-    check(config)
+    check_options(config)
     there = storage.exists(storage.join(config.run.model_dir, START))
     if there:
         started_at(config.run.model_dir)

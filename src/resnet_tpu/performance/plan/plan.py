@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, check_kind
-from resnet_tpu.options.checks import check
-from resnet_tpu.options.config import Config, check_config
+from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
+from resnet_tpu.options.checks import check_options
+from resnet_tpu.options.config import Config, require_config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
@@ -20,9 +21,8 @@ from resnet_tpu.performance.plan.operations import Operation, by_layer
 from resnet_tpu.performance.plan.search import find_largest
 from resnet_tpu.performance.plan.timing import Timing, time_step
 from resnet_tpu.performance.plan.topology import Topology, smallest_like
-from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.training.lengths import lengths_of
-from resnet_tpu.training.run import resolve
+from resnet_tpu.training.run import fill_in_counts
 
 PROGRAM = 0.03
 """Fraction of a device's memory left to the program when only the rest is estimated. 0.01 to 0.26 GiB were seen."""
@@ -129,7 +129,7 @@ def plan(
     Takes minutes: see `compile_step`. Raises UserError for options that do not fit together, a batch that does not
     divide, or when the compiler is not installed.
     """
-    check_config(config)
+    require_config(config)
     check_kind("topology", topology, Topology, "Find it by its name: find_topology('v5e-8').")
     check_plan(config, topology)
     mode, config = config.run.mode, resolve_counts(config)
@@ -158,7 +158,7 @@ def plan(
 
 def check_plan(config: Config, topology: Topology) -> None:
     """Raises UserError for options that do not fit together or do not fit the slice, before anything is compiled."""
-    check(config)
+    check_options(config)
     if config.run.mode == "predict":
         raise UserError("mode", "predict", "train, eval or train_and_eval", "Plan eval: prediction is much the same.")
     devices = devices_used(config, topology)
@@ -176,7 +176,7 @@ def devices_used(config: Config, topology: Topology) -> int:
 
 def resolve_counts(config: Config) -> Config:
     """The options with counts of images and classes, from the data; without data those of ImageNet."""
-    config = resolve(config, open_source(config.data, "train"))
+    config = fill_in_counts(config, open_source(config.data, "train"))
     if config.run.mode == "train" or config.data.num_eval_images:
         return config
     return config.replace(num_eval_images=len(open_source(config.data, "validation")))

@@ -10,14 +10,14 @@ from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.memory import free_memory
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.options.checks import check
+from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.profiling.advice import Advice, InputFigures, Photos, Stage, advise
 from resnet_tpu.performance.profiling.rates import measure_decoder, measure_loader, measure_step, speed_of_run
 from resnet_tpu.performance.profiling.stages import REST, Sampled, sample_stages, time_hand_over
 from resnet_tpu.system.machine import num_cores
-from resnet_tpu.training.run import resolve
+from resnet_tpu.training.run import fill_in_counts
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ def profile_input(
     needed_speed: images/s that the input has to give, else they are measured, or read from the run in model_dir.
     seconds: about how long each speed is measured. Raises as `train` for options and data that do not fit.
     """
-    check(config)
+    check_options(config)
     distributed.start(use_tpu=config.run.use_tpu)
     source = open_source(config.data, "train")
-    config = resolve(config, source)
+    config = fill_in_counts(config, source)
     mesh = distributed.make_mesh(config.run.num_cores)
     distributed.check_divides(config, mesh.devices.size)
     log.info("The stages of the input, on %d images ...", num_images)  # first, while files are not yet in memory

@@ -22,7 +22,7 @@ from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.crop import train_window
 from resnet_tpu.data.pixels.decode import DecodeError, decode, train_image
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import DistantSource, Sample, Source, distant, sample_of
+from resnet_tpu.data.sources.source import RemoteSource, Sample, Source, as_remote, raise_if_damaged
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed
@@ -180,7 +180,7 @@ def _waiting(watch: Stopwatch) -> float:
 def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
     """Gets the images of these records; of TFRecords on a disk, reading and parsing are told apart."""
     if far := _read_ahead(source, data):
-        return _distant_reader(far, records)
+        return _remote_reader(far, records)
 
     def read(watch: Stopwatch, position: int) -> Sample:
         if not isinstance(source, RecordSource):
@@ -194,12 +194,12 @@ def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
     return read
 
 
-def _read_ahead(source: Source, data: DataConfig) -> DistantSource | None:
+def _read_ahead(source: Source, data: DataConfig) -> RemoteSource | None:
     """`source`, where a training would ask it for many images at once."""
-    return None if data.input_pipeline == "basic" else distant(source)
+    return None if data.input_pipeline == "basic" else as_remote(source)
 
 
-def _distant_reader(source: DistantSource, records: Sequence[int]) -> Reader:
+def _remote_reader(source: RemoteSource, records: Sequence[int]) -> Reader:
     """Gets the images of these records, one after the other, by requests for as many as in a training."""
     found: list[Sample | RecordError] = []
 
@@ -208,7 +208,7 @@ def _distant_reader(source: DistantSource, records: Sequence[int]) -> Reader:
             wanted = records[position : position + CHUNKS_PER_REQUEST * MOST_IN_CHUNK["threads"]]
             with watch.at(READ):
                 found.extend(source.fetch(wanted))
-        return sample_of(found[position])
+        return raise_if_damaged(found[position])
 
     return read
 

@@ -8,6 +8,7 @@ from resnet_tpu import storage
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import KERNELS
+from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
@@ -16,11 +17,10 @@ from resnet_tpu.performance.profiling.labels import labels_of, read_labels, writ
 from resnet_tpu.performance.profiling.peaks import find_peak
 from resnet_tpu.performance.profiling.summary import StepSummary, summarise
 from resnet_tpu.performance.profiling.trace import find_trace, read_trace
-from resnet_tpu.training.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.profiler import can_trace, publish
-from resnet_tpu.training.run import resolve
+from resnet_tpu.training.run import fill_in_counts
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     with tempfile.TemporaryDirectory() as scratch:
         train(run.replace(model_dir=scratch))
         folder = publish(scratch, config.run.model_dir)
-    run = resolve(run, open_source(run.data, "train"))
+    run = fill_in_counts(run, open_source(run.data, "train"))
     mesh = distributed.make_mesh(run.run.num_cores)
     trace = read_trace(path := find_trace(folder))
     setting = resolve_kernels(run, mesh, None)

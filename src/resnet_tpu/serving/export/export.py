@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, missing_extra, nearest
-from resnet_tpu.options.config import PREPROCESSING, Config, EvalConfig, check_config
+from resnet_tpu.options.config import PREPROCESSING, Config, EvalConfig, require_config
 from resnet_tpu.options.fields import numbers_in
 from resnet_tpu.parallel import hosts
 from resnet_tpu.reports.progress import track
@@ -39,7 +39,7 @@ def export_run(
     trained: the checkpoint, where it was loaded already. check: called with the bundle before it appears; when it
     raises, none does. Of several processes the first one writes, and all return the path. Raises UserError.
     """
-    check_config(config)
+    require_config(config)
     if not config.eval.export_dir:
         raise UserError("export_dir", "nothing", "a folder for bundles", "Give --export_dir=FOLDER.")
     check_export(config.eval)

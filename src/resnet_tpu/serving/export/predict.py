@@ -7,7 +7,7 @@ import numpy as np
 from resnet_tpu import storage
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.data.sources.spread import spread
+from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.split import Split
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.reports.finite import check_finite
@@ -44,7 +44,7 @@ def predict_with_bundle(
     classify = load_classifier(bundle, form)
     data = data_for_network(config.data, bundle.config.data)
     source, num_images = open_images(data, images, split, bundle.class_names)
-    source = spread(source, num_images)
+    source = evenly_spaced(source, num_images)
     batch_size = config.eval.predict_batch_size or min(config.eval.eval_batch_size, BATCH_SIZE)
     what = f"Probabilities of {bundle.path}, step {bundle.description.get('step')}"
     outputs, labels, kept = run_source(

@@ -13,7 +13,7 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.data_dir import open_source
-from resnet_tpu.data.sources.spread import spread
+from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.reports.finite import check_finite
@@ -82,7 +82,7 @@ def _calibration_images(data: DataConfig) -> Iterator[np.ndarray]:
     except UserError as error:
         do = "Give --data_dir=FOLDER with training images, or leave int8 out of --forms."
         raise UserError("Calibration of int8", str(error.got), "training images", do) from None
-    chosen = spread(source, NUM_IMAGES)
+    chosen = evenly_spaced(source, NUM_IMAGES)
     batches = eval_batches(chosen, data, batch_size=min(_BATCH, len(chosen)))
     num_whole = 0
     for batch in track(batches, "calibrate int8", total=-(-len(chosen) // _BATCH)):

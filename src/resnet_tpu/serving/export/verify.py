@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.data.sources.spread import spread
+from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import PREPROCESSING, Config, DataConfig
@@ -73,7 +73,7 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
         if images or split:
             raise
         source, there = open_images(data, images, "validation", trained.class_names)
-    source = spread(source, min(num_images, there))
+    source = evenly_spaced(source, min(num_images, there))
     return Expected(trained, source, data, len(source))
 
 

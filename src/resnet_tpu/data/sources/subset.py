@@ -1,20 +1,20 @@
-"""An evenly spaced subset of a source: the first N of a folder would all be of one class."""
+"""Evenly spaced examples of a source: the first N of a folder would all be of one class."""
 
 from collections.abc import Sequence
 from typing import cast
 
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.source import DistantSource, Sample, Source, distant
+from resnet_tpu.data.sources.source import RemoteSource, Sample, Source, as_remote
 
 
-def spread(source: Source, count: int) -> Source:
+def evenly_spaced(source: Source, count: int) -> Source:
     """`count` examples of `source`; itself if it has no more."""
     if count >= len(source):
         return source
-    return _DistantSpread(source, count) if distant(source) else _Spread(source, count)
+    return _RemoteSubset(source, count) if as_remote(source) else _Subset(source, count)
 
 
-class _Spread:
+class _Subset:
     def __init__(self, source: Source, count: int) -> None:
         self.class_names, self.num_classes = source.class_names, source.num_classes
         self.honour_exif = source.honour_exif
@@ -33,6 +33,6 @@ class _Spread:
         return i * len(self._source) // self._count
 
 
-class _DistantSpread(_Spread):
+class _RemoteSubset(_Subset):
     def fetch(self, records: Sequence[int]) -> Sequence[Sample | RecordError]:
-        return cast("DistantSource", self._source).fetch([self._number(i) for i in records])
+        return cast("RemoteSource", self._source).fetch([self._number(i) for i in records])

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from resnet_tpu.models.flops import forward_flops, multiply_adds
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
-from resnet_tpu.training.flops import forward_flops, multiply_adds
 
 
 def network(image_size: int = 32, num_classes: int = 10, **options: Any) -> Network:
