@@ -61,6 +61,7 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
 
     from resnet_tpu.data.loader.batches import eval_batches, train_batches
     from resnet_tpu.data.sources.data_dir import open_source
+    from resnet_tpu.data.sources.subset import evenly_spaced
     from resnet_tpu.options.network import create_network
     from resnet_tpu.performance.bench import torch_resnet
     from resnet_tpu.training.lengths import lengths_of
@@ -86,12 +87,9 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
         for rate, batch in zip(rates.tolist(), batches, strict=False):
             step(batch["image"], batch["label"], rate)
     train_secs = time.perf_counter() - start
-    test = eval_batches(
-        open_source(config.data, "test"),
-        config.data,
-        batch_size=config.eval.eval_batch_size,
-        max_images=config.data.num_test_images,
-    )
+    test = open_source(config.data, "test")
+    test = evenly_spaced(test, config.data.num_test_images or len(test))  # as `predict` does
+    test = eval_batches(test, config.data, batch_size=config.eval.eval_batch_size)
     counts = [torch_resnet.count_correct(model, batch["image"], batch["label"], batch["weight"]) for batch in test]
     return {"test_accuracy": sum(right for right, _ in counts) / sum(n for _, n in counts), "train_secs": train_secs}
 

@@ -221,7 +221,7 @@ def check_folder(tmp_path: Path, count: int, workers: int) -> None:
     assert [name for name in expected if name not in report] == []
     source = FileSource([str(tmp_path / "raw")], ["a", "b"])
     data_config = Config().replace(image_size=SIZE, skip_bad_records=True, num_label_classes=2).data
-    batches = eval_batches(source, data_config, batch_size=50, max_images=len(source), host_index=0, num_hosts=1)
+    batches = eval_batches(source, data_config, batch_size=50)
     kept = np.concatenate([np.asarray(batch["weight"]) for batch in batches])[: len(source)]
     decodable = [seen(Path(source.where(i)).read_bytes()) is not None for i in range(len(source))]
     np.testing.assert_array_equal(kept, np.asarray(decodable, kept.dtype))

@@ -75,7 +75,7 @@ def test_evaluation_and_prediction_in_bfloat16_are_float32_but_for_rounding() ->
         eval_step = make_eval_step(network, own.optimizer)
         losses.append(evaluate(eval_step, params, batch_stats, source, own, mesh, step=0)["loss"])
         trained = Trained("", 0, own, list("abcde"), network, params, batch_stats, mesh)
-        predictions, _ = predict_source(trained, source, own.data, num_images=8, batch_size=8)
+        predictions, _ = predict_source(trained, source, own.data, batch_size=8)
         probabilities.append(predictions.probabilities)
     assert probabilities[0].std() > 0.01
     # each layer rounds its input and its output, up or down

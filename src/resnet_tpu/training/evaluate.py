@@ -49,9 +49,7 @@ def evaluate(
     mean nothing then, because no logit compares as larger than NaN.
     """
     source = evenly_spaced(source, config.data.num_eval_images or len(source))
-    num_images = len(source)
-    batch_size = config.eval.eval_batch_size
-    batches = batches_of(source, config.data, mesh, num_images=num_images, batch_size=batch_size, title="evaluate")
+    batches = batches_of(source, config.data, mesh, batch_size=config.eval.eval_batch_size, title="evaluate")
     steps = (eval_step(params, batch_stats, batch) for batch in batches)
     sums = list(paced(steps, distributed.steps_ahead(mesh)))
     squares = float(l2_on(mesh.devices.flat[0])(params, norms=config.optimizer.decay_batch_norm))
@@ -63,24 +61,21 @@ def evaluate(
     return mean_metrics(sums, l2_loss=config.optimizer.weight_decay_in_loss * squares)
 
 
-def batches_of(
-    source: Source, data: DataConfig, mesh: Mesh, *, num_images: int, batch_size: int, title: str
-) -> Iterator[DeviceBatch]:
-    """The first `num_images` of `source` in order, in batches on the devices, with a progress bar called `title`.
+def batches_of(source: Source, data: DataConfig, mesh: Mesh, *, batch_size: int, title: str) -> Iterator[DeviceBatch]:
+    """The images of `source` in order, in batches on the devices, with a progress bar called `title`.
 
     batch_size: over all devices; capped at the number of images, then rounded up so that all devices get equally many.
     Padding in the last batch has weight 0.
     """
-    batch_size = distributed.round_up(min(batch_size, num_images), mesh.devices.size)
+    batch_size = distributed.round_up(min(batch_size, len(source)), mesh.devices.size)
     batches = eval_batches(
         source,
         data,
         batch_size=batch_size,
-        max_images=num_images,
         host_index=jax.process_index(),
         num_hosts=jax.process_count(),
     )
-    return track(distributed.prefetch(batches, mesh), title, total=-(-num_images // batch_size))
+    return track(distributed.prefetch(batches, mesh), title, total=-(-len(source) // batch_size))
 
 
 def log_metrics(step: int, metrics: dict[str, float], seconds: float) -> None:

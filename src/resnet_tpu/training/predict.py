@@ -86,9 +86,9 @@ def _predict(
         storage.check_writable(output_dir, "name another folder as output_dir")  # now, not after the work
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
     agree_on(config, trains=False, writes=False, **{"image" if images else split: source})
-    predictions, kept = predict_source(trained, source, data, num_images=num_images, batch_size=batch_size)
+    predictions, kept = predict_source(trained, source, data, batch_size=batch_size)
     if hosts.is_first():
-        show_predictions(predictions, output_format, top_k, num_named=num_images if images else 0)
+        show_predictions(predictions, output_format, top_k, num_named=len(source) if images else 0)
         if output_dir:
             write_report(output_dir, predictions, source, kept, top_k)
         if folder := config.lottery.lth_prediction_result_dir:
@@ -110,15 +110,15 @@ def open_images(data: DataConfig, images: Sequence[str], split: Split, class_nam
 
 
 def predict_source(
-    trained: Trained, source: Source, data: DataConfig, *, num_images: int, batch_size: int
+    trained: Trained, source: Source, data: DataConfig, *, batch_size: int
 ) -> tuple[Predictions, np.ndarray]:
-    """Predictions for the first `num_images` of `source`, and the index of each in it; damaged images are left out.
+    """Predictions for the images of `source`, and the index of each in it; damaged images are left out.
 
     Raises NonFiniteError, naming the step of these weights and the batch, when a probability is not finite, and
     UserError when all are damaged.
     """
     predict_step = make_output_step(trained.network, "probabilities", device=trained.mesh.devices.flat[0])
-    batches = batches_of(source, data, trained.mesh, num_images=num_images, batch_size=batch_size, title="predict")
+    batches = batches_of(source, data, trained.mesh, batch_size=batch_size, title="predict")
     steps = (
         {
             "probabilities": predict_step(trained.params, trained.batch_stats, batch["image"]),
@@ -132,7 +132,7 @@ def predict_source(
         what = f"Probabilities at step {trained.step}, batch {number} of {len(blocks)}"
         check_finite(what, block["probabilities"][block["weight"] > 0], trained.advice)
     whole = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    kept = np.flatnonzero(whole["weight"][:num_images])
+    kept = np.flatnonzero(whole["weight"][: len(source)])
     check_any(kept)
     found, labels = whole["probabilities"][kept], whole["label"][kept]
     return predictions_of(source, kept, found, labels, trained.class_names), kept

@@ -24,6 +24,7 @@ from resnet_tpu.data.records import pieces
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Sample, Source
+from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
@@ -313,12 +314,13 @@ def test_evaluation_with_pil_preprocessing(records: Path, encoded: list[bytes], 
         np.testing.assert_array_equal(image, out)
 
 
-@pytest.mark.parametrize(("max_images", "expected"), [(1, 1), (16, 16), (20, 20), (99, 37), (None, 37)])
-def test_evaluation_of_the_first_images(records: Path, max_images: int | None, expected: int) -> None:
+@pytest.mark.parametrize("count", [1, 16, 20, 37])
+def test_evaluation_of_some_images(records: Path, count: int) -> None:
     data = config(records)
-    found = joined(list(eval_batches(open_source(data, "validation"), data, batch_size=8, max_images=max_images)))
-    assert found["label"][found["weight"] == 1].tolist() == list(range(expected))
-    assert len(found["label"]) == 8 * -(-expected // 8)
+    source = evenly_spaced(open_source(data, "validation"), count)
+    found = joined(list(eval_batches(source, data, batch_size=8)))
+    assert found["label"][found["weight"] == 1].tolist() == [source[i].label for i in range(count)]
+    assert len(found["label"]) == 8 * -(-count // 8)
 
 
 def test_photos_and_their_records_give_the_same_pixels(

@@ -228,21 +228,19 @@ def eval_batches(
     data: DataConfig,
     *,
     batch_size: int,
-    max_images: int | None = None,
     host_index: int = 0,
     num_hosts: int = 1,
 ) -> Batches:
-    """Centre crops of the first `max_images` examples (default: all), each once, in the order of the source.
+    """Centre crops of all examples, each once, in the order of the source.
 
     batch_size: over all hosts; host r gets the r-th of num_hosts equal slices of every batch, all hosts the same number
     of batches. Rows missing from the last batch and, with `data.skip_bad_records`, damaged examples are black with
     weight 0. Raises what `train_batches` raises.
     """
     _check_hosts("eval_batch_size", batch_size, num_hosts)
-    num_images = min(len(source), max_images or len(source))
     workers = kind_of_workers(data, source, trains=False)
-    chunking = _Chunking(batch_size, 0, -(-num_images // batch_size), host_index, num_hosts, MOST_IN_CHUNK[workers])
-    return Batches(Filling(source, data, num_images=num_images), chunking, workers)
+    chunking = _Chunking(batch_size, 0, -(-len(source) // batch_size), host_index, num_hosts, MOST_IN_CHUNK[workers])
+    return Batches(Filling(source, data), chunking, workers)
 
 
 def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:

@@ -43,14 +43,13 @@ class Filling:
     data: DataConfig
     seed: int | None = None
     order: PieceOrder | None = None  # of training; None: a permutation of all records
-    num_images: int = 0  # to evaluate, from the first of the source
     cache: ImageCache | None = None
     train_image: TrainImage = train_image  # may be replaced, to measure everything else
 
     def record_at(self, position: int) -> int | None:
         """The number of the record at a position of the stream; None where there is none."""
         if self.seed is None:
-            return position if position < self.num_images else None
+            return position if position < len(self.source) else None
         if self.order:
             return self.order.record_at(position)
         return record_at_position(position, num_records=len(self.source), seed=self.seed)

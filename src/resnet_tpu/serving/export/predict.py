@@ -14,7 +14,7 @@ from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import Bundle, Form
-from resnet_tpu.serving.export.classifier import load_classifier
+from resnet_tpu.serving.export.classifier import Classifier, load_classifier
 from resnet_tpu.training.predict import Format, check_any, open_images, predictions_of, show_predictions, write_report
 from resnet_tpu.training.trained import data_for_network
 
@@ -47,36 +47,33 @@ def predict_with_bundle(
     source = evenly_spaced(source, num_images)
     batch_size = config.eval.predict_batch_size or min(config.eval.eval_batch_size, BATCH_SIZE)
     what = f"Probabilities of {bundle.path}, step {bundle.description.get('step')}"
-    outputs, labels, kept = run_source(
-        classify, source, data, num_images=num_images, batch_size=batch_size, what=what, advise=lambda: _DO
-    )
+    outputs, labels, kept = run_source(classify, source, data, batch_size=batch_size, what=what, advise=lambda: _DO)
     predictions = predictions_of(source, kept, outputs, labels, bundle.class_names)
-    show_predictions(predictions, output_format, top_k, num_named=num_images if images else 0)
+    show_predictions(predictions, output_format, top_k, num_named=len(source) if images else 0)
     if output_dir:
         write_report(output_dir, predictions, source, kept, top_k)
     return predictions
 
 
 def run_source(
-    run: Callable[[np.ndarray], np.ndarray],
+    run: Classifier,
     source: Source,
     data: DataConfig,
     *,
-    num_images: int,
     batch_size: int,
     title: str = "predict",
     what: str,
     advise: Callable[[], str],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The outputs of `run` for the first `num_images` of `source`, their labels (-1: unknown), and the index of each.
+    """The outputs of `run` for the images of `source`, their labels (-1: unknown), and the index of each.
 
     Damaged images are left out if the data options say so. Raises UserError if all were, and NonFiniteError for a batch
     whose outputs are not all finite, with `what` they are and what `advise` says.
     """
-    batch_size = min(batch_size, num_images)
-    batches = eval_batches(source, data, batch_size=batch_size, max_images=num_images)
+    batch_size = min(batch_size, len(source))
+    batches = eval_batches(source, data, batch_size=batch_size)
     outputs, labels, kept = [], [], []
-    total = -(-num_images // batch_size)
+    total = -(-len(source) // batch_size)
     for number, batch in enumerate(track(batches, title, total=total)):
         whole = batch["weight"] > 0
         found = run(batch["image"])[whole]

@@ -1,7 +1,7 @@
 """Compares a bundle with the network that it was made from, on the same images."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import PREPROCESSING, Config, DataConfig
 from resnet_tpu.options.network import network_of
 from resnet_tpu.serving.export.bundle import Bundle
-from resnet_tpu.serving.export.classifier import load_classifier, softmax
+from resnet_tpu.serving.export.classifier import Classifier, load_classifier, softmax
 from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
 from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.predict import open_images
@@ -29,8 +29,6 @@ TOLERANCE = 1e-5
 
 ACCELERATOR_TOLERANCE = 2e-2
 """The same for StableHLO on a GPU or TPU, which rounds the factors of float32 products to TF32 or bfloat16."""
-
-Run = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,11 @@ class Comparison:
 
 
 class Expected(NamedTuple):
-    """What a bundle is compared with: the trained network, on the `num_images` of `source`."""
+    """What a bundle is compared with: the trained network, on the images of `source`."""
 
     trained: Trained
     source: Source
     data: DataConfig
-    num_images: int
 
 
 def open_expected(config: Config, images: Sequence[str], *, split: Split | None, num_images: int) -> Expected:
@@ -74,7 +71,7 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
             raise
         source, there = open_images(data, images, "validation", trained.class_names)
     source = evenly_spaced(source, min(num_images, there))
-    return Expected(trained, source, data, len(source))
+    return Expected(trained, source, data)
 
 
 def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
@@ -83,13 +80,13 @@ def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
     Raises UserError when a float32 form does not compute what the network computes, NonFiniteError when a form gives
     logits that are not finite.
     """
-    trained, source, data, num_images = expected
+    trained, source, data = expected
     reference: np.ndarray | None = None
     found = []
     for name, run in _runs(bundle, trained):
         timed = _Timed(run)
         logits, labels, _ = run_source(
-            timed, source, data, num_images=num_images, batch_size=BATCH_SIZE, title=f"verify {name}",
+            timed, source, data, batch_size=BATCH_SIZE, title=f"verify {name}",
             what=f"Logits of {name}, step {trained.step}",
             advise=trained.advice,
         )  # fmt: skip
@@ -100,7 +97,7 @@ def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
     return found
 
 
-def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Run]]:
+def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Classifier]]:
     """The name of each way to compute logits, the reference first."""
     yield "trained network, float32", _live(trained, "float32")
     if trained.config.model.precision != "float32":
@@ -114,7 +111,7 @@ def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Run]]:
             yield form, load_classifier(bundle, form, output="logits")
 
 
-def _live(trained: Trained, precision: str) -> Run:
+def _live(trained: Trained, precision: str) -> Classifier:
     config = trained.config.replace(precision=precision)
     network = network_of(config)
     options = required_options_for()
@@ -131,7 +128,7 @@ def _live(trained: Trained, precision: str) -> Run:
 class _Timed:
     """A run that takes the time of all batches but the first, in which programs are compiled."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Classifier) -> None:
         self._run, self._calls, self._images, self._seconds = run, 0, 0, 0.0
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
