@@ -123,13 +123,10 @@ def main() -> None:
             draw_photos(options.images, 60)
         shared = (options.images, "--image_size", options.image_size, "--runs", options.runs)
         sides = {OURS: "ours", PIL: "pil", TENSORS: "tensors"}
-        contenders = [
-            compare.Contender(name, lambda _, side=side: script.worker("augment", *shared, "--worker", side))
-            for name, side in sides.items()
-        ]
-        outputs = script.alternate(contenders, options)
+        commands = {name: script.worker("augment", *shared, "--worker", side) for name, side in sides.items()}
+        outputs = script.alternate(commands, options)
     what = f"{options.image_size} px, CPU us per image"
-    rows = [compare.compare(what, policy, OURS, peer, outputs) for policy in POLICIES for peer in (PIL, TENSORS)]
+    rows = [script.compared(what, policy, OURS, peer, outputs) for policy in POLICIES for peer in (PIL, TENSORS)]
     text = f"{script.table(rows)}\n\n{describe_ours(outputs[OURS], options.image_size)}"
     figures = {"comparisons": [asdict(row) | {"ratios": row.ratios()} for row in rows], OURS: outputs[OURS]}
     script.report("augment", text, figures, options)

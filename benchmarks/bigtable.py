@@ -25,7 +25,6 @@ from benchmarks import script
 from resnet_tpu.data.prepare.bigtable_writer import write_table
 from resnet_tpu.data.sources.bigtable_rows import EMULATOR
 from resnet_tpu.errors import UserError
-from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.input import run_alone
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.task import Task
@@ -59,10 +58,10 @@ def main() -> None:
         write_table(task.records, stored.data(), console=quiet)
         writing = options.num_images / (time.perf_counter() - start)
         tasks = {DISK: task, TABLE: stored}
-        contenders = [compare.Contender(name, lambda _, one=one: run_alone("ours", one)) for name, one in tasks.items()]
-        outputs = script.alternate(contenders, options)
+        commands = {name: run_alone("ours", one) for name, one in tasks.items()}
+        outputs = script.alternate(commands, options)
     rows = [
-        compare.compare(f"{options.num_images} photos, 224 px", metric, TABLE, DISK, outputs)
+        script.compared(f"{options.num_images} photos, 224 px", metric, TABLE, DISK, outputs)
         for metric in ("images_per_sec", "cpu_ms_per_image")
     ]
     print(f"Written to the table: {writing:,.0f} images/s.")

@@ -24,7 +24,6 @@ from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import compare
-from resnet_tpu.performance.bench.compare import Contender
 from resnet_tpu.performance.bench.figures import markdown
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.task import Task, measure
@@ -75,10 +74,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "records")
         write_photos(options.photos, records, options.num_images)
-        contenders = [
-            Contender(title, lambda _, run=run: _command(run, str(records), options)) for title, run in runs.items()
-        ]
-        outputs = script.alternate(contenders, options)
+        commands = {title: _command(run, str(records), options) for title, run in runs.items()}
+        outputs = script.alternate(commands, options)
     medians = {runs[title]: _medians(found) for title, found in outputs.items()}
     names = ("num_images", "image_size", "batch_size", "seconds")
     settings = {name: getattr(options, name) for name in names}

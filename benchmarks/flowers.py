@@ -144,11 +144,7 @@ def _compare(options: argparse.Namespace) -> None:
     given += [f"--{name}" for name in ("quick", "same_weights") if getattr(options, name)]
     commands = {OURS: script.worker("flowers", "--worker=ours", *given)}
     commands[PEER] = script.worker("flowers", "--worker=peer", *given)
-    contenders = [
-        compare.Contender(name, lambda seed, command=command: [*command, f"--seed={seed}"])
-        for name, command in commands.items()
-    ]
-    outputs = script.alternate(contenders, options)
+    outputs = script.alternate(commands, options, round_option="--seed")
     header = ("seed", "ours, test top-1", "PyTorch, test top-1", "ours, s", "PyTorch, s")
     rows = [_row(seed, *runs) for seed, runs in enumerate(zip(outputs[OURS], outputs[PEER], strict=True))]
     means = [

@@ -27,7 +27,6 @@ from resnet_tpu import storage
 from resnet_tpu.data.records.tfrecord import RecordWriter, read_records
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.tfrecords import RemoteRecordSource
-from resnet_tpu.performance.bench import compare
 from resnet_tpu.performance.bench.input import run_alone
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.performance.bench.task import Task
@@ -63,10 +62,10 @@ def main() -> None:
         }  # fmt: skip
         for name in (KEPT, DIRECT):
             _say_requests(name, tasks[name], endpoint)
-        contenders = [compare.Contender(name, lambda _, one=one: run_alone("ours", one)) for name, one in tasks.items()]
-        outputs = script.alternate(contenders, options)
+        commands = {name: run_alone("ours", one) for name, one in tasks.items()}
+        outputs = script.alternate(commands, options)
     rows = [
-        compare.compare(f"{name}: {options.num_images} photos", metric, name, DISK, outputs)
+        script.compared(f"{name}: {options.num_images} photos", metric, name, DISK, outputs)
         for name in (KEPT, PIECES, DIRECT)
         for metric in ("images_per_sec", "cpu_ms_per_image")
     ]

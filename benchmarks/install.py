@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import script
-from resnet_tpu.performance.bench.compare import Contender, median
+from resnet_tpu.performance.bench.compare import median
 from resnet_tpu.performance.bench.figures import markdown
 
 
@@ -72,16 +72,13 @@ def program() -> None:
         wheel = build_wheel(folder)
         ours = {f"resnet-tpu{extras}": f"{wheel}{extras}" for extras in ("", "[onnx,serve]")}
         peers = {} if options.quick else {"tensorflow-cpu": "tensorflow-cpu", options.torch: options.torch}
-        contenders = [
-            Contender(name, lambda _, what=what: script.worker("install", "--measure", what))
-            for name, what in (ours | peers).items()
-        ]
+        commands = {name: script.worker("install", "--measure", what) for name, what in (ours | peers).items()}
         options.rounds += 1
         if options.quick:
-            del contenders[1:]
+            commands = dict([*commands.items()][:1])
             options.rounds = 1
         first = 0 if options.quick else 1
-        measured = {name: found[first:] for name, found in script.alternate(contenders, options).items()}
+        measured = {name: found[first:] for name, found in script.alternate(commands, options).items()}
     script.report("install", render(measured), {"installations": measured}, options)
 
 

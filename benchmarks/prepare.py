@@ -149,14 +149,13 @@ def _compare(photos: Path, options: argparse.Namespace) -> None:
     if options.work_dir:
         common += ["--work_dir", options.work_dir]
     peer = script.worker("prepare", "--worker", "peer", *common)
-    contenders = [compare.Contender(PEER, lambda _: peer)]
+    commands = {PEER: peer}
     names = {f"{OURS}, {count} process{'es' if count > 1 else ''}": count for count in options.workers}
     for name, count in names.items():
-        command = script.worker("prepare", "--worker", "ours", *common, "--workers", count)
-        contenders.append(compare.Contender(name, lambda _, command=command: command))
-    outputs = script.alternate(contenders, options)
+        commands[name] = script.worker("prepare", "--worker", "ours", *common, "--workers", count)
+    outputs = script.alternate(commands, options)
     what = f"{len(files)} photos of {num_bytes / len(files) / 1000:.0f} kB"
-    rows = [compare.compare(f"{what}, {name}", "images_per_sec", name, PEER, outputs) for name in names]
+    rows = [script.compared(f"{what}, {name}", "images_per_sec", name, PEER, outputs) for name in names]
     script.report_ratios("prepare", rows, options)
 
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import script
+from benchmarks.script import Comparison
 from resnet_tpu.checkpoints import checksums
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.orbax import Checkpoint
@@ -29,7 +30,6 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
-from resnet_tpu.performance.bench.compare import Comparison
 from resnet_tpu.pruning.compact import compact
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.masks import all_kept

@@ -2,20 +2,40 @@
 
 import argparse
 import os
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from resnet_tpu.performance.bench import compare, record
-from resnet_tpu.performance.bench.compare import Comparison, Contender
+from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import markdown
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS = Path("benchmarks") / "results"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of a program and its peer: a figure per round, in the order of the rounds."""
+
+    what: str
+    metric: str
+    ours: str
+    peer: str
+    figures: Mapping[str, Sequence[float]]
+
+    def medians(self) -> tuple[float, float]:
+        """The middle figures of the program and of its peer."""
+        return statistics.median(self.figures[self.ours]), statistics.median(self.figures[self.peer])
+
+    def ratios(self) -> list[float]:
+        """The program's figure over its peer's, round by round."""
+        return [ours / theirs for ours, theirs in zip(self.figures[self.ours], self.figures[self.peer], strict=True)]
 
 
 def make_parser(name: str, text: str | None, *, rounds: int) -> argparse.ArgumentParser:
@@ -39,9 +59,11 @@ def worker(module: str, *arguments: object) -> list[str]:
     return [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
 
 
-def alternate(contenders: Sequence[Contender], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """Runs `compare.alternate` with the given options; contenders can import this folder's modules."""
-    return compare.alternate(contenders, rounds=options.rounds, environment=within_reach())
+def alternate(
+    commands: Mapping[str, Sequence[str]], options: argparse.Namespace, *, round_option: str = ""
+) -> dict[str, list[dict[str, Any]]]:
+    """Runs `compare.alternate` with the given options; the commands can import this folder's modules."""
+    return compare.alternate(commands, rounds=options.rounds, environment=within_reach(), round_option=round_option)
 
 
 def within_reach() -> dict[str, str]:
@@ -57,6 +79,11 @@ def report(name: str, text: str, figures: Mapping[str, Any], options: argparse.N
         path = CHECKOUT / RESULTS / f"{datetime.now(UTC).date().isoformat()}-{name}.json"
     if path is not None:
         record.write(str(path), ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]], figures)
+
+
+def compared(what: str, metric: str, ours: str, peer: str, outputs: Outputs) -> Comparison:
+    """The figures called `metric` out of what two programs printed."""
+    return Comparison(what, metric, ours, peer, {name: [run[metric] for run in outputs[name]] for name in (ours, peer)})
 
 
 def report_ratios(name: str, comparisons: Sequence[Comparison], options: argparse.Namespace) -> None:
@@ -77,4 +104,4 @@ def table(comparisons: Sequence[Comparison]) -> str:
 
 def main(program: Callable[[], None]) -> None:
     """Runs a benchmark's program; a UserError gives one message and exit code 2."""
-    sys.exit(exit_code(lambda _: program()))
+    sys.exit(run_program(lambda _: program()))

@@ -17,7 +17,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,21 +142,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.work_dir) as folder:
         options.prefix = str(Path(folder) / "model.ckpt-112590")
         once = argparse.Namespace(**vars(options) | {"rounds": 1})
-        script.alternate([_contender("make", "peer", options)], once)
+        script.alternate(_commands("make", ["peer"], options), once)
         for do in ("read", "write"):
-            outputs = script.alternate([_contender(do, who, options) for who in ("ours", "peer")], options)
+            outputs = script.alternate(_commands(do, ["ours", "peer"], options), options)
             if do == "read" and len({run["crc"] for runs in outputs.values() for run in runs}) != 1:
                 raise UserError("Variables read", "different bits", "the same", "One of the two programs is wrong.")
             what = f"{do} ResNet-50 with Momentum slots"
             metrics = ("first_mb_per_sec", "mb_per_sec", "cpu_ms") if do == "read" else ("mb_per_sec", "cpu_ms")
-            rows += [compare.compare(what, metric, OURS, PEER, outputs) for metric in metrics]
+            rows += [script.compared(what, metric, OURS, PEER, outputs) for metric in metrics]
     script.report_ratios("tf1_reader", rows, options)
 
 
-def _contender(do: str, who: str, options: argparse.Namespace) -> compare.Contender:
+def _commands(do: str, programs: Sequence[str], options: argparse.Namespace) -> dict[str, list[str]]:
     shared = ("--prefix", options.prefix, "--width", options.width, "--repeats", options.repeats)
-    command = script.worker("tf1_reader", "--worker", do, who, *shared)
-    return compare.Contender({"ours": OURS, "peer": PEER}[who], lambda _: command)
+    titles = {"ours": OURS, "peer": PEER}
+    return {titles[who]: script.worker("tf1_reader", "--worker", do, who, *shared) for who in programs}
 
 
 def _work(options: argparse.Namespace) -> dict[str, Any]:

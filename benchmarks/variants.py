@@ -59,13 +59,8 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
 def _compare(options: argparse.Namespace, names: list[str]) -> None:
     given = [f"--recipe={options.recipe}", f"--options={options.options}"]
     given += [f"--variant={text}" for text in options.variant]
-    contenders = [
-        compare.Contender(
-            name, lambda seed, name=name: script.worker("variants", *given, f"--worker={name}", f"--seed={seed}")
-        )
-        for name in names
-    ]
-    outputs = script.alternate(contenders, options)
+    commands = {name: script.worker("variants", *given, f"--worker={name}") for name in names}
+    outputs = script.alternate(commands, options, round_option="--seed")
     accuracies = {name: [run["test_accuracy"] for run in outputs[name]] for name in names}
     rows = [_row(seed, [accuracies[name][seed] for name in names]) for seed in range(options.rounds)]
     rows.append(_row("mean", [statistics.mean(accuracies[name]) for name in names]))

@@ -48,9 +48,9 @@ def missing_extra(feature: str, package: str, extra: str) -> UserError:
     return UserError(feature, f"no package {package!r}", "it to be installed", f"pip install 'resnet-tpu[{extra}]'.")
 
 
-def _shorten(text: str, most: int = 500) -> str:
-    """`text`, or its beginning and its end where it is longer than `most`."""
-    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+def _shorten(text: str) -> str:
+    """`text`, or its beginning and its end where it is longer than 500 characters."""
+    return text if len(text) <= 500 else f"{text[:250]} ... {text[-250:]}"
 
 
 def first_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from resnet_tpu.options.fields import FilePath, Option
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
 from resnet_tpu.options.run_file import read_run
 from resnet_tpu.recipes import FILES
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 log = logging.getLogger("resnet_tpu.resnet_main")  # not by __name__, which is __main__ in `python -m`
 
@@ -106,7 +106,7 @@ _HELP = {"-h", "--help", "-help", "--helpfull", "-helpfull", "--helpshort", "-he
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program. Returns the exit code, like `resnet_tpu.cli.main`."""
-    return exit_code(_run, arguments)
+    return run_program(_run, arguments)
 
 
 def _run(arguments: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ _FETCH = """
 import json, sys
 from resnet_tpu.system import program
 from resnet_tpu.checkpoints import pretrained
-sys.exit(program.exit_code(lambda names: [print(json.dumps(pretrained.fetch(name))) for name in names], sys.argv[1:]))
+sys.exit(program.run_program(lambda names: [print(json.dumps(pretrained.fetch(name))) for name in names], sys.argv[1:]))
 """
 
 

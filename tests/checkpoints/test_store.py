@@ -120,7 +120,7 @@ def test_two_may_not_write_into_one_folder_at_once(saved: Path) -> None:
     with store.CheckpointStore(str(folder), keep=2):
         unfinished = folder / "8.orbax-checkpoint-tmp"
         unfinished.mkdir()
-        (unfinished / folders.MARK).touch()  # Orbax writes it first
+        (unfinished / folders.METADATA_FILE).touch()  # Orbax writes it first
         with pytest.raises(UserError, match="got another process that writes there"):
             store.CheckpointStore(str(folder), keep=2).__enter__()
         assert unfinished.is_dir()

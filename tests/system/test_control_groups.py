@@ -14,7 +14,9 @@ def group(folder: Path, **files: str) -> None:
 
 
 @pytest.fixture
-def memberships(tmp_path: Path) -> Path:
+def memberships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIPS", tmp_path / "memberships")
     return tmp_path / "memberships"
 
 
@@ -30,7 +32,7 @@ def test_memory_left(tmp_path: Path, memberships: Path) -> None:
         "": [],
     }.items():
         memberships.write_text(text)
-        assert control_groups.memory_left(memberships, tmp_path) == left
+        assert control_groups.memory_left() == left
 
 
 def test_cores_allowed(tmp_path: Path, memberships: Path) -> None:
@@ -45,7 +47,7 @@ def test_cores_allowed(tmp_path: Path, memberships: Path) -> None:
         "": [],
     }.items():
         memberships.write_text(text)
-        assert control_groups.cores_allowed(memberships, tmp_path) == allowed
+        assert control_groups.cores_allowed() == allowed
 
 
 @pytest.mark.parametrize(("allowed", "cores"), [([], 8), ([0.1], 1), ([2.5, 4.0], 3), ([64.0], 8)])

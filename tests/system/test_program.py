@@ -16,14 +16,14 @@ import jax
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 
 def fail(error: BaseException) -> int:
     def work(_: Sequence[str]) -> None:
         raise error
 
-    return exit_code(work, [])
+    return run_program(work, [])
 
 
 def test_done_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +31,7 @@ def test_done_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:
         print(*arguments)
         logging.getLogger("resnet_tpu.some").info("done with %d", len(arguments))
 
-    assert exit_code(work, ["a", "b"]) == 0
+    assert run_program(work, ["a", "b"]) == 0
     assert capsys.readouterr() == ("a b\n", "done with 2\n")
     assert not logging.getLogger("resnet_tpu").handlers
 
@@ -59,21 +59,21 @@ def test_a_current_folder_that_was_deleted(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert exit_code(lambda _: Path("data").resolve(), ()) == 2
+    assert run_program(lambda _: Path("data").resolve(), ()) == 2
     assert capsys.readouterr().err.startswith("Current folder: got none: it was deleted, expected ")
 
 
 WITHOUT_TEMPORARY_FOLDER = """
 import sys, tempfile
 from resnet_tpu.reports.run_curves import draw_curves
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 def draw(_):
     import matplotlib
 
 tempfile._candidate_tempdir_list = list
 work = {"make": lambda _: tempfile.mkdtemp(), "draw": draw, "end a training": lambda _: draw_curves("run")}
-sys.exit(exit_code(work[sys.argv[1]], []))
+sys.exit(run_program(work[sys.argv[1]], []))
 """
 
 
@@ -120,12 +120,12 @@ def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]
 )
 def test_a_backend_of_jax_that_does_not_start(code: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     raising = compile(code, f"{Path(jax.__file__).parent}/_src/xla_bridge.py", "exec")  # which tells JAX's from others
-    assert exit_code(lambda _: exec(raising), ()) == 2
+    assert run_program(lambda _: exec(raising), ()) == 2
     assert capsys.readouterr().err.startswith(f"Devices: got {said}, expected devices that JAX can use. ")
 
 
 def test_a_backend_that_jax_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(lambda _: jax.devices("abacus"), ()) == 2
+    assert run_program(lambda _: jax.devices("abacus"), ()) == 2
     assert capsys.readouterr().err.startswith("Devices: got Unknown backend abacus")
 
 
@@ -161,11 +161,11 @@ def test_the_rest_passes_through(error: BaseException) -> None:
 )
 def test_a_signal_to_the_process(number: signal.Signals, code: int, said: bytes) -> None:
     program = (
-        "import sys, time; from resnet_tpu.system.program import exit_code\n"
+        "import sys, time; from resnet_tpu.system.program import run_program\n"
         "def work(_):\n"
         "    print('ready', flush=True)\n"
         "    while True: time.sleep(0.1)\n"  # Python 3.14 may handle a signal within `print` only after the next call
-        "sys.exit(exit_code(work, []))"
+        "sys.exit(run_program(work, []))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -188,9 +188,9 @@ LATE = {
 )
 def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment: str) -> None:
     program = (
-        "import os, sys, time; from resnet_tpu.system.program import exit_code\n"
+        "import os, sys, time; from resnet_tpu.system.program import run_program\n"
         "def say(write=os.write): write(1, b'ready\\n')\n"
-        f"code = exit_code(lambda arguments: None)\n{LATE[moment]}\nsys.exit(code)"
+        f"code = run_program(lambda arguments: None)\n{LATE[moment]}\nsys.exit(code)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -219,7 +219,7 @@ def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
         "    gc.callbacks.append(lambda *_: gc.callbacks.clear() or os.kill(os.getpid(), int(sys.argv[1])) or [0])\n"
         "    gc.collect()\n"
         "    while True: time.sleep(0.1)\n"  # a signal just before the system call of a sleep is handled after it
-        "sys.exit(program.exit_code(work))"
+        "sys.exit(program.run_program(work))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(int(number))], capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stderr) == (code, said)
@@ -227,7 +227,7 @@ def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
 
 ON_A_TERMINAL = """
 import logging, os, pty, signal, sys, time
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 def work(_):
     if sys.argv[1] == "ignored":
@@ -244,7 +244,7 @@ def work(_):
 
 pid, terminal = pty.fork()
 if not pid:
-    sys.exit(exit_code(work))
+    sys.exit(run_program(work))
 while b"ready" not in os.read(terminal, 1000):
     pass
 os.close(terminal)
@@ -260,9 +260,9 @@ def test_the_terminal_is_closed(hangup: str, code: int) -> None:
 
 def test_what_nohup_starts_goes_on() -> None:
     program = (
-        "import os, signal; from resnet_tpu.system.program import exit_code\n"
+        "import os, signal; from resnet_tpu.system.program import run_program\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "print(exit_code(lambda _: os.kill(os.getpid(), signal.SIGHUP), []))"
+        "print(run_program(lambda _: os.kill(os.getpid(), signal.SIGHUP), []))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
@@ -280,9 +280,9 @@ def test_reader_gone(verb: str) -> None:
 
 def test_the_work_goes_on_when_the_reader_of_the_log_is_gone() -> None:
     program = (
-        "import logging, sys; from resnet_tpu.system.program import exit_code\n"
+        "import logging, sys; from resnet_tpu.system.program import run_program\n"
         "log = logging.getLogger('resnet_tpu.some')\n"
-        "sys.exit(exit_code(lambda _: (log.info('a'), input(), log.info('b'), log.info('c'), print('done'))))"
+        "sys.exit(run_program(lambda _: (log.info('a'), input(), log.info('b'), log.info('c'), print('done'))))"
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -296,11 +296,11 @@ def test_the_work_goes_on_when_the_reader_of_the_log_is_gone() -> None:
 
 def test_started_without_standard_streams(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from resnet_tpu.system.program import exit_code\n"
+        "import os, sys; from resnet_tpu.system.program import run_program\n"
         "def work(words):\n"
         "    print('a', file=sys.stderr); print('b')\n"
         "    os.write(os.open(words[0], os.O_CREAT | os.O_RDWR), b'c')\n"
-        "sys.exit(exit_code(work))"
+        "sys.exit(run_program(work))"
     )
     command = shlex.join([sys.executable, "-c", program, str(tmp_path / "file")])
     done = subprocess.run(f"exec {command} <&- >&- 2>&-", shell=True, check=False)
@@ -318,8 +318,8 @@ def test_a_full_disk_under_the_log_costs_lines_and_not_the_work(monkeypatch: pyt
 
     with open("/dev/full", "w") as full:  # noqa: PTH123
         monkeypatch.setattr(sys, "stderr", full)
-        assert exit_code(work, ["go"]) == 0
-        assert exit_code(work, ["fail"]) == 2
+        assert run_program(work, ["go"]) == 0
+        assert run_program(work, ["fail"]) == 2
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             full.close()
@@ -327,7 +327,7 @@ def test_a_full_disk_under_the_log_costs_lines_and_not_the_work(monkeypatch: pyt
 
 
 def test_what_a_terminal_cannot_show_is_shown_by_its_number() -> None:
-    program = "from resnet_tpu.system.program import exit_code; exit_code(lambda _: print('\\u65e5, \\udce9'))"
+    program = "from resnet_tpu.system.program import run_program; run_program(lambda _: print('\\u65e5, \\udce9'))"
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
     ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout == "\\u65e5, \\udce9\n"

@@ -162,7 +162,7 @@ def test_of_a_run_that_may_not_be_written_to_the_checkpoint_is_advised(
 ) -> None:
     checkpoint = tmp_path / "checkpoints" / "7"
     checkpoint.mkdir(parents=True)
-    (checkpoint / folders.MARK).touch()
+    (checkpoint / folders.METADATA_FILE).touch()
     monkeypatch.setattr("os.access", lambda *_, **__: False)  # whatever the permissions, root may write
     with pytest.raises(UserError, match=rf"permission denied, .* or evaluate the checkpoint itself, {checkpoint}: "):
         evaluate_run(Config().replace(model_dir=tmp_path))

@@ -122,7 +122,7 @@ def check_target(target: str, to: Form) -> None:
             raise UserError("Target", target, f"a file called *{_SUFFIX}", f"Write {target}{_SUFFIX}.")
         taken = storage.exists(target)
     else:
-        # of what `folder_aside` wrote when it was killed, the next call of it removes the rest
+        # what a killed `folder_aside` left behind, its next call removes
         names = [name for name in storage.list_dir(target) if not (name[0] == "." and name.endswith(".partial"))]
         taken = bool(names) or (storage.exists(target) and not storage.is_dir(target))
     if taken:

@@ -17,14 +17,14 @@ from resnet_tpu.parallel import hosts
 
 log = logging.getLogger(__name__)
 
-MARK = "_CHECKPOINT_METADATA"
+METADATA_FILE = "_CHECKPOINT_METADATA"
 """A file that is in every checkpoint."""
 
-_LAST = "commit_success.txt"
+_COMMIT_FILE = "commit_success.txt"  # which Orbax writes last in a bucket
 _DELETED = ".deleted"
-_LEFT = re.compile(r"\d+(\.orbax-checkpoint-tmp.*|\.deleted)")
-_LEFT_IN_BUCKET = re.compile(rf"{_LEFT.pattern}?")
-_PATTERN = re.compile(r"[\[*?\\]")
+_PARTIAL = re.compile(r"\d+(\.orbax-checkpoint-tmp.*|\.deleted)")
+_PARTIAL_IN_BUCKET = re.compile(rf"{_PARTIAL.pattern}?")
+_GLOB_CHARACTERS = re.compile(r"[\[*?\\]")
 
 
 def check_name(folder: str) -> None:
@@ -33,7 +33,7 @@ def check_name(folder: str) -> None:
     It finds what its processes wrote by a glob pattern that begins with the path, and TensorStore takes \\ for /.
     """
     path = storage.absolute(folder)
-    if found := _PATTERN.search(path):
+    if found := _GLOB_CHARACTERS.search(path):
         do = "Choose another folder for checkpoints."
         raise UserError(f"Folder {folder}", f"{found[0]} in {path}", "a path without any of [*?\\", do)
 
@@ -77,20 +77,20 @@ def run_of(checkpoint: str) -> str:
 
 def is_checkpoint(path: str) -> bool:
     """Whether `path` is a complete checkpoint of ours."""
-    return storage.exists(storage.join(path, _LAST if storage.is_remote(path) else MARK))
+    return storage.exists(storage.join(path, _COMMIT_FILE if storage.is_remote(path) else METADATA_FILE))
 
 
 def delete(folder: str, steps: Collection[int]) -> None:
     """Deletes checkpoints from a folder of them. Every process must call it; the first one does the work.
 
-    What cannot be deleted on the disk is left, which a log line says: it is no reason to end a training. Not done by
-    Orbax: in a bucket it requires a permission that the roles for reading and writing files do not include.
+    A checkpoint that cannot be deleted from the disk stays, with a warning: that is no reason to end a training. Orbax
+    is not used: in a bucket it requires a permission that the roles for reading and writing files do not include.
     """
     if hosts.is_first():
         for step in steps:
             path = storage.join(folder, str(step))
             if storage.is_remote(path):
-                storage.remove(storage.join(path, _LAST))
+                storage.remove(storage.join(path, _COMMIT_FILE))
                 storage.remove_dir(path)
                 continue
             try:  # renamed first, so that nobody takes what a kill leaves for a checkpoint
@@ -106,7 +106,7 @@ def delete(folder: str, steps: Collection[int]) -> None:
 def delete_unfinished(folder: str) -> None:
     """Deletes partial checkpoints that a killed run left. Every process must call it; the first one does the work."""
     if hosts.is_first():
-        partial = _LEFT_IN_BUCKET if storage.is_remote(folder) else _LEFT
+        partial = _PARTIAL_IN_BUCKET if storage.is_remote(folder) else _PARTIAL
         left = {name for name in storage.list_dir(folder) if partial.fullmatch(name)}
         for name in left - set(map(str, steps_in(folder))):
             path = storage.join(folder, name)
@@ -123,7 +123,7 @@ def put_aside(paths: Collection[str]) -> None:
     if hosts.is_first():
         for path in paths:
             if storage.is_remote(path):
-                storage.remove(storage.join(path, _LAST))
+                storage.remove(storage.join(path, _COMMIT_FILE))
             storage.move(path, _free_name(f"{path}.damaged"))
     hosts.wait_for_all()
 

@@ -115,7 +115,7 @@ def _download(name: str, repository: str, file: str, revision: str) -> str | Non
 
 
 def _unreached(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
-    """The error for a file that is not in the cache when the hub does not answer or must not be asked."""
+    """The error for a file that is not in the cache while the hub does not answer, or may not be asked."""
     from huggingface_hub import errors
 
     cause = error.__cause__

@@ -1,19 +1,15 @@
 """The error for a missing checkpoint of ours: it says what is there instead, and which command helps."""
 
-import re
 import shlex
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import tf1, torch
 from resnet_tpu.errors import UserError
 
-TF1_FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-"""What follows the prefix in the names of a TF1 checkpoint's files."""
-
 
 def foreign_kind(path: str) -> str:
     """In words, the kind of weights at `path`, among those that `convert` takes; empty if there are none."""
-    if tf1.find_checkpoint(TF1_FILE.sub("", path)):
+    if tf1.find_checkpoint(path):
         return "a TF1 checkpoint, as the original program writes"
     if (file := torch.find_file(path)) and storage.exists(file):
         return "weights as of PyTorch"
@@ -22,7 +18,7 @@ def foreign_kind(path: str) -> str:
 
 def convert_command(path: str) -> tuple[str, str]:
     """The command that makes a model_dir of the weights at `path`, and that model_dir, both quoted for a shell."""
-    target = shlex.quote(f"{TF1_FILE.sub('', path).rstrip('/')}_converted")
+    target = shlex.quote(f"{tf1.prefix_of(path).rstrip('/')}_converted")
     return f"resnet-tpu convert {shlex.quote(path)} {target}", target
 
 

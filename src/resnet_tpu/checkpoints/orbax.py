@@ -21,7 +21,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import checksums, orbax_calls, sparse
 from resnet_tpu.checkpoints.folders import (
     CHECKPOINTS,
-    MARK,
+    METADATA_FILE,
     folder_of,
     is_checkpoint,
     steps_in,
@@ -68,22 +68,21 @@ def find(path: str) -> str:
     raise no_checkpoint(path)
 
 
-def context() -> ocp.Context:
-    """How Orbax reads and writes here: `meta` as JSON, and only those arrays that are asked for."""
+def orbax_context(*, alone: bool = False) -> ocp.Context:
+    """How Orbax reads and writes here: `meta` as JSON, and only those arrays that are asked for.
+
+    alone: this process does not wait for others, whose reading may fail.
+    """
     registry = ocp.handlers.local_registry()
     for name in (META, SPARSE):
         registry.add(ocp.handlers.JsonHandler, checkpointable_name=name)
     context = ocp.Context()
     context.checkpointables.registry = registry
     context.pytree.loading.partial_load = True
-    return context
-
-
-def _alone(context: ocp.Context) -> ocp.Context:
-    """The context in which a process reads alone: it does not wait for others, whose reading may fail."""
-    context.multiprocessing.primary_host = jax.process_index()
-    context.multiprocessing.active_processes = {jax.process_index()}
-    context.multiprocessing.barrier_sync_key_prefix = f"process {jax.process_index()}"
+    if alone:
+        context.multiprocessing.primary_host = jax.process_index()
+        context.multiprocessing.active_processes = {jax.process_index()}
+        context.multiprocessing.barrier_sync_key_prefix = f"process {jax.process_index()}"
     return context
 
 
@@ -102,15 +101,15 @@ def read_meta(path: str) -> dict[str, Any]:
 
 
 def _read_json(path: str, name: str) -> dict[str, Any]:
-    with _reading(path), _alone(context()):
+    with _reading(path), orbax_context(alone=True):
         checksums.check(path, name)
         return ocp.load_checkpointables(storage.absolute(path), {name: None})[name]
 
 
 def written_at(path: str) -> float:
     """When the checkpoint at `path` was completed, in Unix seconds. Raises DamagedCheckpointError."""
-    with _reading(path), context():
-        checksums.check(path, MARK)
+    with _reading(path), orbax_context():
+        checksums.check(path, METADATA_FILE)
         nanoseconds = ocp.metadata(storage.absolute(path), "arrays").commit_timestamp_nsecs
         if nanoseconds is None:
             raise OSError("it does not say when it was written")
@@ -126,7 +125,7 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     stored, packed = _stored(path)
     check_shapes(path, sparse.described(stored, packed), shapes)
     wanted = sparse.to_load(shapes, stored, packed)
-    with _reading(path), _alone(context()), warnings.catch_warnings():
+    with _reading(path), orbax_context(alone=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
         checksums.check(path, META)
         loaded = ocp.load_checkpointables(storage.absolute(path), {"arrays": wanted, META: None})
@@ -161,7 +160,7 @@ def stored_bytes(path: str) -> int:
 
 def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
     """Descriptions of the arrays as they lie on disk, and the shapes of those that are packed."""
-    with _reading(path), context():
+    with _reading(path), orbax_context():
         checksums.check(path, "arrays")
         metadata: Any = ocp.metadata(storage.absolute(path), "arrays").metadata
         if metadata is None:  # Orbax logs what is wrong and continues

@@ -19,7 +19,15 @@ from resnet_tpu.checkpoints.folders import (
     put_aside,
     steps_in,
 )
-from resnet_tpu.checkpoints.orbax import META, SPARSE, Checkpoint, DamagedCheckpointError, context, load, stored_shapes
+from resnet_tpu.checkpoints.orbax import (
+    META,
+    SPARSE,
+    Checkpoint,
+    DamagedCheckpointError,
+    load,
+    orbax_context,
+    stored_shapes,
+)
 from resnet_tpu.checkpoints.orbax_calls import ocp
 from resnet_tpu.errors import UserError, describe
 from resnet_tpu.models.arrays import Arrays
@@ -87,7 +95,7 @@ class CheckpointStore:
             storage.check_writable(self.directory)
             storage.make_dir(self.directory)
             storage.check_room(self.directory, sum(leaf.nbytes for leaf in jax.tree.leaves(items["arrays"])))
-        with self._writing(), context():
+        with self._writing(), orbax_context():
             path = storage.join(self.directory, str(step))
             self._pending = step, _with_checksums(ocp.save_checkpointables_async(path, items), path)
 

@@ -19,16 +19,22 @@ from resnet_tpu.models.network import Network
 STATE = "checkpoint"
 """File in a folder of checkpoints that names the latest."""
 
+_FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _STATE_PATH = re.compile(r'^[ \t]*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 
 
+def prefix_of(path: str) -> str:
+    """`path` without what follows the prefix in the names of a checkpoint's files."""
+    return _FILE.sub("", path)
+
+
 def find_checkpoint(path: str) -> str | None:
-    """The prefix of the checkpoint that `path` means: a prefix, its `.index` file, or a folder of checkpoints.
+    """The prefix of the checkpoint that `path` means: a prefix, one of its files, or a folder of checkpoints.
 
     In a folder it is the one that the file `checkpoint` names as the latest, wherever the folder was moved to; without
     that file, the one of the highest step. None when there is no checkpoint.
     """
-    prefix = path.removesuffix(".index")
+    prefix = prefix_of(path)
     if storage.exists(f"{prefix}.index"):
         return prefix
     names = storage.list_dir(path)

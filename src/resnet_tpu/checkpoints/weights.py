@@ -12,7 +12,6 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, orbax, pretrained, tf1, tf1_bundle, tf1_describe, torch
 from resnet_tpu.checkpoints.foreign import stand_in
 from resnet_tpu.checkpoints.meta import config_of
-from resnet_tpu.checkpoints.missing import TF1_FILE
 from resnet_tpu.checkpoints.tf1_describe import STEP
 from resnet_tpu.checkpoints.tf1_lottery import masked_variables, masks_by_layer
 from resnet_tpu.checkpoints.tf1_names import tf_names
@@ -133,7 +132,7 @@ def locate(path: str) -> LocatedWeights:
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
     with contextlib.suppress(UserError):
         return LocatedWeights("ours", orbax.find(path))
-    if prefix := tf1.find_checkpoint(TF1_FILE.sub("", path)):
+    if prefix := tf1.find_checkpoint(path):
         return LocatedWeights("tf1", prefix)
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):

@@ -29,7 +29,7 @@ from resnet_tpu.cli import (
     tune,
 )
 from resnet_tpu.cli.arguments import Menu, Verb
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 VERBS: dict[str, Verb | Menu] = {
     "prepare": prepare.prepare,
@@ -71,5 +71,5 @@ _ALL = Menu(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `resnet-tpu`. Returns the exit code, see `exit_code`."""
-    return exit_code(_ALL, arguments)
+    """The command `resnet-tpu`. Returns the exit code, see `run_program`."""
+    return run_program(_ALL, arguments)

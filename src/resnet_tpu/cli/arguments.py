@@ -177,8 +177,10 @@ class Command:
                 positional.append(text)
             else:
                 option = self.options[name]
-                whole = text if text[-1:].isalpha() else text + units.get(name, "")
-                value = option.convert(text) if option.is_path else whole
+                if option.is_path:
+                    value = option.convert(text)
+                else:  # the unit of an alias belongs to a number without one
+                    value = text if text[-1:].isalpha() else text + units.get(name, "")
                 values[option.name] = [*values.get(option.name, ()), value] if option.is_repeatable else value
         return Given(words, self._place(positional) | values, rest)
 

@@ -50,7 +50,7 @@ class Check:
     do: str = ""
 
 
-def examine(*, use_tpu: bool = True) -> list[Check]:
+def examine(*, use_tpu: bool) -> list[Check]:
     """Checks devices, versions, decoders, extras, disks and credentials, without network access."""
     devices = [*_devices(use_tpu=use_tpu)]
     layers = [] if any(one.state == "broken" for one in devices) else [*_layers()]  # which JAX must have started for

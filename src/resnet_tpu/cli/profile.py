@@ -55,10 +55,9 @@ def profile_input(given: Given) -> None:
     config = configure_like(given.values.get("model_dir", ""), given.values)
     check_data(config, without="for a step without images")
 
-    from resnet_tpu.performance.profiling import input as found
-    from resnet_tpu.performance.profiling import report
+    from resnet_tpu.performance.profiling import input, report  # noqa: A004 (its name there)
 
-    profile = found.profile_input(
+    profile = input.profile_input(
         config,
         needed_speed=options.images_per_sec,
         measures_step=options.step,

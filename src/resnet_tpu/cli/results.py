@@ -39,13 +39,13 @@ def results(given: Given) -> None:
     options = given.fill(ResultsOptions)
     storage.check_file(options.picture)
 
-    from resnet_tpu.reports import results as found
+    from resnet_tpu.reports import results
 
-    rows = found.results(given.values["model_dirs"], options.metric, split=options.split)
+    rows = results.results(given.values["model_dirs"], options.metric, split=options.split)
     if options.format == "csv":
-        sys.stdout.write(found.results_csv(rows, options.metric))
+        sys.stdout.write(results.results_csv(rows, options.metric))
     else:
-        make_console().print(found.results_table(rows, options.metric))
+        make_console().print(results.results_table(rows, options.metric))
     if options.picture:
         from resnet_tpu.reports.curves import draw_results
         from resnet_tpu.reports.style import write_png

@@ -3,29 +3,21 @@
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
 from resnet_tpu.cli.run_options import configure, groups_for_trainings, slice_for
 from resnet_tpu.cli.train import PHOTOS, with_photos
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import names_file
 
+if TYPE_CHECKING:
+    from resnet_tpu.cloud.job import Job, JobOptions
+
+_Own = TypeVar("_Own")
+
 _EXAMPLE = "--package=WHEEL -- --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run"
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The parsed command line."""
-
-    job: Any  # the options of every service: cloud.job.JobOptions
-    own: Any  # the options of this service
-    config: Config
-    arguments: tuple[str, ...]  # the training's command line
-    recipe: str
 
 
 _TRAINER = Command("resnet-tpu train", groups=groups_for_trainings(), arguments=(PHOTOS,))
@@ -48,10 +40,9 @@ def _tpu_vm(given: Given) -> None:
     """Create a TPU slice as a queued resource, train on all its hosts, follow the log, delete it at the end."""
     from resnet_tpu.cloud import tpu_vm
 
-    asked = _read(given, tpu_vm.TpuVmOptions)
-    job = _make_job(asked, "zone")
-    shown = _to_json(tpu_vm.request(job, asked.own))
-    _send(asked, job, shown, lambda: tpu_vm.submit(job, asked.own, endpoint=asked.job.endpoint))
+    options, own, job = _make_job(given, tpu_vm.TpuVmOptions, "zone")
+    shown = _to_json(tpu_vm.request(job, own))
+    _send(options, job, shown, lambda: tpu_vm.submit(job, own, endpoint=options.endpoint))
 
 
 @_command("vertex", "--region=us-west4", "resnet_tpu.cloud.vertex:VertexOptions")
@@ -59,10 +50,9 @@ def _vertex(given: Given) -> None:
     """A custom job of Vertex AI, the successor of Cloud ML Engine."""
     from resnet_tpu.cloud import vertex
 
-    asked = _read(given, vertex.VertexOptions)
-    job = _make_job(asked, "region", names_hosts=False)
-    shown = _to_json(vertex.request(job, asked.own))
-    _send(asked, job, shown, lambda: vertex.submit(job, asked.own, endpoint=asked.job.endpoint))
+    options, own, job = _make_job(given, vertex.VertexOptions, "region", names_hosts=False)
+    shown = _to_json(vertex.request(job, own))
+    _send(options, job, shown, lambda: vertex.submit(job, own, endpoint=options.endpoint))
 
 
 @_command(
@@ -75,20 +65,8 @@ def _gke(given: Given) -> None:
     """A Job of Google Kubernetes Engine; --dry_run prints its manifest."""
     from resnet_tpu.cloud import gke
 
-    asked = _read(given, gke.GkeOptions)
-    job = _make_job(asked)
-    _send(asked, job, gke.to_yaml(gke.manifest(job, asked.own)), lambda: gke.submit(job, asked.own))
-
-
-def _read(given: Given, owner: type[Any]) -> _Asked:
-    """Parses the options common to all jobs, those of the service, and the training's."""
-    from resnet_tpu.cloud.job import JobOptions
-
-    asked = with_photos(_TRAINER.parse(given.rest).values)
-    _check_in_bucket("config_file", asked.get("config_file", ()))
-    config = configure(asked)
-    _check_in_bucket("params_override", filter(names_file, asked.get("params_override", ())))
-    return _Asked(given.fill(JobOptions), given.fill(owner), config, given.rest, asked.get("recipe", ""))
+    options, own, job = _make_job(given, gke.GkeOptions)
+    _send(options, job, gke.to_yaml(gke.manifest(job, own)), lambda: gke.submit(job, own))
 
 
 def _check_in_bucket(option: str, paths: Iterable[str]) -> None:
@@ -99,34 +77,41 @@ def _check_in_bucket(option: str, paths: Iterable[str]) -> None:
             raise UserError(option, path, "a path in a bucket, gs://...", do)
 
 
-def _make_job(asked: _Asked, kind: Literal["zone", "region"] | None = None, *, names_hosts: bool = True) -> Any:
-    """The job, checked against its zone or region. kind: None if a cluster determines where it runs.
+def _make_job(
+    given: Given, owner: type[_Own], place: Literal["zone", "region"] | None = None, *, names_hosts: bool = True
+) -> "tuple[JobOptions, _Own, Job]":
+    """The options of all jobs, those of the service, and the job, checked against its zone or region.
 
-    names_hosts: see `cloud.job.make_job`.
+    place: the option that says where it runs; None if a cluster does. names_hosts: see `cloud.job.make_job`.
     """
-    from resnet_tpu.cloud.job import make_job
+    from resnet_tpu.cloud.job import JobOptions, make_job
     from resnet_tpu.cloud.slices import find_slice
     from resnet_tpu.storage.gcp import project_of
 
-    made_for = asked.recipe and slice_for(asked.recipe)  # num_cores alone may be those of any device
-    rented = find_slice(asked.job.tpu_type or made_for or "")
-    if kind is None:
-        return make_job(asked.job, asked.config, asked.arguments, rented, asked.job.gcp_project)
-    location = getattr(asked.own, kind)
-    if asked.job.check_zone or not location:
-        rented.check_location(kind, location)
-    project = project_of(asked.job.gcp_project)
-    return make_job(asked.job, asked.config, asked.arguments, rented, project, names_hosts=names_hosts)
+    training = with_photos(_TRAINER.parse(given.rest).values)
+    _check_in_bucket("config_file", training.get("config_file", ()))
+    config = configure(training)
+    _check_in_bucket("params_override", filter(names_file, training.get("params_override", ())))
+    options, own = given.fill(JobOptions), given.fill(owner)
+    recipe = training.get("recipe", "")
+    made_for = recipe and slice_for(recipe)  # num_cores alone may be those of any device
+    rented, project = find_slice(options.tpu_type or made_for or ""), options.gcp_project
+    if place:
+        location = getattr(own, place)
+        if options.check_zone or not location:
+            rented.check_location(place, location)
+        project = project_of(project)
+    return options, own, make_job(options, config, given.rest, rented, project, names_hosts=names_hosts)
 
 
-def _send(asked: _Asked, job: Any, shown: str, send: Callable[[], None]) -> None:
+def _send(options: "JobOptions", job: "Job", shown: str, send: Callable[[], None]) -> None:
     """With --dry_run, only prints the request; otherwise uploads what the job needs, then sends it."""
     from resnet_tpu.cloud.job import stage
 
-    if asked.job.dry_run:
+    if options.dry_run:
         sys.stdout.write(shown)
         return
-    stage(job, asked.job.package)
+    stage(job, options.package)
     send()
 
 

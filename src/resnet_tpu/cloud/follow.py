@@ -17,7 +17,7 @@ _LAST_LINES = 20
 
 
 @dataclass(frozen=True)
-class Followed:
+class JobState:
     """What a service says of a job."""
 
     state: str
@@ -28,7 +28,7 @@ class TrainingFailedError(UserError):
     """The training has failed."""
 
 
-def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> None:
+def follow(poll: Callable[[], JobState], folder: str, *, pause_secs: float) -> None:
     """Shows each change of state and the log of host 0 as it grows, until that host has ended.
 
     folder: where the hosts keep `log-0.txt` and, in the end, their exit code in `exit-0`. Raises TrainingFailedError
@@ -36,12 +36,12 @@ def follow(look: Callable[[], Followed], folder: str, *, pause_secs: float) -> N
     """
     shown, state = "", ""
     while True:
-        now = look()
+        now = poll()
         try:
             code = _read(folder, "exit-0").strip()  # read before the log: once it is there, the log is complete
             text = _read(folder, "log-0.txt")
         except NoAnswerError as error:
-            now, code, text = Followed(f"no answer: {first_line(error)}"), "", shown
+            now, code, text = JobState(f"no answer: {first_line(error)}"), "", shown
         if now.state != state:
             log.info("%s: %s", time.strftime("%H:%M:%S"), now.state)
         state = now.state
@@ -74,7 +74,7 @@ def saying_how_to_end(command: str) -> Iterator[None]:
         raise
 
 
-def forget(folder: str) -> None:
+def delete_old_logs(folder: str) -> None:
     """Deletes what an earlier job of the same name left in the folder."""
     for name in ("exit-0", "log-0.txt"):
         storage.remove(storage.join(folder, name))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from resnet_tpu.cloud.follow import Followed, TrainingFailedError, follow, forget, saying_how_to_end
+from resnet_tpu.cloud.follow import JobState, TrainingFailedError, delete_old_logs, follow, saying_how_to_end
 from resnet_tpu.cloud.job import Job, without_empty
 from resnet_tpu.errors import UserError, first_line, missing_extra
 from resnet_tpu.options.fields import option
@@ -82,28 +82,28 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
     log.info("Asked for %s. Its log: %s", name, job.folder)
     try:
         with explained(what, role=ROLE, do=do), saying_how_to_end(_delete_command(job, options)):
-            forget(job.folder)  # not before: of a name that is in use, it is the log of the job that has it
+            delete_old_logs(job.folder)  # not before: of a name that is in use, it is the log of the job that has it
             if not options.follow:
                 return
-            follow(functools.partial(_look, client, name), job.folder, pause_secs=pause_secs)
+            follow(functools.partial(_poll, client, name), job.folder, pause_secs=pause_secs)
     except TrainingFailedError:
         _end(client, name, job, options)
         raise
     _end(client, name, job, options)
 
 
-def _look(client: Any, name: str) -> Followed:
+def _poll(client: Any, name: str) -> JobState:
     """The state of the slice; if the service cannot be reached from here, the training counts as going on."""
     from google.api_core.exceptions import NotFound, RetryError, ServerError, TooManyRequests
 
     try:
         found = client.get_queued_resource(name=name).state
     except NotFound:
-        return Followed("DELETED", is_over=True)
+        return JobState("DELETED", is_over=True)
     except (ServerError, RetryError, TooManyRequests) as error:
-        return Followed(f"no answer: {first_line(error)}")
+        return JobState(f"no answer: {first_line(error)}")
     words = found.failed_data.error.message
-    return Followed(found.state.name + (f": {words}" if words else ""), is_over=found.state.name in _LOST)
+    return JobState(found.state.name + (f": {words}" if words else ""), is_over=found.state.name in _LOST)
 
 
 def _end(client: Any, name: str, job: Job, options: TpuVmOptions) -> None:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 ROLE = "roles/aiplatform.user"
 _PAUSE_SECS = 30.0
-_WELL, _BADLY = "JOB_STATE_SUCCEEDED", ("JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
+_SUCCEEDED, _FAILED = "JOB_STATE_SUCCEEDED", ("JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
 _ANSWER_SECS = 60
 
 
@@ -75,13 +75,13 @@ def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: 
                 _follow(functools.partial(_answer, session.get, f"{address}/v1/{name}"), pause_secs)
 
 
-def _follow(look: Any, pause_secs: float) -> None:
+def _follow(poll: Any, pause_secs: float) -> None:
     from google.api_core.exceptions import ServerError, TooManyRequests
 
     state = ""
     while True:
         try:
-            job = look()
+            job = poll()
         except (ServerError, TooManyRequests) as error:
             log.info("No answer: %s", first_line(error))
             time.sleep(pause_secs)
@@ -89,9 +89,9 @@ def _follow(look: Any, pause_secs: float) -> None:
         if job.get("state", "") != state:
             state = job.get("state", "")
             log.info("%s: %s", time.strftime("%H:%M:%S"), state)
-        if state == _WELL:
+        if state == _SUCCEEDED:
             return
-        if state in _BADLY:
+        if state in _FAILED:
             words = job.get("error", {}).get("message", "no reason given")
             do = f"Its log says more: gcloud ai custom-jobs stream-logs {job['name']}."
             raise TrainingFailedError(f"Job {job['name']}", f"{state}: {words}", "it to succeed", do)

@@ -79,7 +79,7 @@ class EventFile:
 def _prefix(folder: str) -> str:
     """What the name of a new file begins with; EventsWriter adds the time.
 
-    Readers take the order of the names for that of writing, so where the clock was set back it begins with a later one.
+    Readers sort event files by name: where the clock was set back, it begins with a time later than the newest file's.
     """
     newest = max((int(found[1]) for name in storage.list_dir(folder) if (found := _DATED.match(name))), default=0)
     return storage.join(folder, "events" if newest <= time.time() else f"events.out.tfevents.{newest + 1}")

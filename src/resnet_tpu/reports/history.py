@@ -24,7 +24,7 @@ class History:
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
-        """rows: as of `read_metrics`."""
+        """rows: from `read_metrics`."""
         self._rows = sorted(rows, key=lambda row: (row["step"], row["split"] == "eval"))
         names = dict.fromkeys(name for row in self._rows for name in row)
         self.columns: list[str] = ["split", "step", *(name for name in names if name not in ("split", "step", "time"))]

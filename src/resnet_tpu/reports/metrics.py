@@ -91,7 +91,9 @@ class MetricsWriter:
         """
         rows = read_metrics(self.model_dir, "eval")
         if not rows:
-            self._event_file("eval").write({}, now=time.time())  # its beginning says what no longer counts
+            self._event_file("eval").write(
+                {}, now=time.time()
+            )  # opening it writes the step from which older events no longer count
             return
         last = max(rows, key=lambda row: row["step"])
         self._purge_steps["eval"] = last["step"]

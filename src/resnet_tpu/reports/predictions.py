@@ -53,7 +53,7 @@ class Predictions:
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
-        """int64 [n]: the most probable class of each image, the first of equals."""
+        """int64 [n]: the most probable class of each image; of equals, the lowest."""
         return self.probabilities.argmax(1)
 
     @property
@@ -140,7 +140,7 @@ class Mistake(NamedTuple):
 
 
 def top_k(predictions: Predictions, k: int) -> np.ndarray:
-    """int64 [n, min(k, classes)]: the most probable classes first, the lower index first of equals."""
+    """int64 [n, min(k, classes)]: the most probable classes first; of equals, the lower first."""
     rest = predictions.probabilities.copy()
     ranks = np.empty((len(rest), min(k, len(predictions.class_names))), np.int64)
     for rank in ranks.T:  # for a few of many classes several times faster than sorting all
@@ -156,7 +156,7 @@ def top_k_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
 
 
 def accuracy(predictions: Predictions) -> Accuracy | None:
-    """Top-1 (the first of equals counts) and top-5 over the labelled images; None when there is none."""
+    """Top-1 (of equals, the lowest class counts) and top-5 over the labelled images; None when there is none."""
     known = predictions.labelled
     if predictions.labels is None or not known.size:
         return None
@@ -189,7 +189,7 @@ def class_scores(predictions: Predictions) -> list[ClassScore]:
 
 
 def worst_mistakes(predictions: Predictions, count: int = 25) -> list[Mistake]:
-    """The labelled images with the highest probability in a wrong class, at most `count`, the surest first."""
+    """The labelled images with the highest probability in a wrong class, at most `count`, the most confident first."""
     known = predictions.labelled
     if predictions.labels is None:
         return []

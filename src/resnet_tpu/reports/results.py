@@ -34,8 +34,8 @@ def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split:
     """`metric` of each run, ours or the original's, by step; of several values at one step the last written.
 
     split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. The folder `model_dir/eval`, or an event file, may
-    be given in place of a `model_dir`. An evaluation whose loss is not finite is left out, which a log line says, for
-    its accuracies mean nothing. Raises UserError when one does not exist, has no events, or lacks the metric.
+    be given in place of a `model_dir`. An evaluation whose loss is not finite is left out, with a warning: its
+    accuracies mean nothing. Raises UserError when one does not exist, has no events, or lacks the metric.
     """
     return [row for model_dir in model_dirs for row in _results_of(model_dir, metric, split)]
 

@@ -126,7 +126,7 @@ def naming(path: str, *, is_write: bool = False) -> Iterator[None]:
 
 
 def require_bucket(path: str) -> None:
-    """Raises UserError when the bucket of `path` does not exist or must not be listed."""
+    """Raises UserError when the bucket of `path` does not exist or may not be listed."""
     if not is_bucket(path):
         return
     name = path.split("://", 1)[1].partition("/")[0]

@@ -87,7 +87,7 @@ _DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constan
 def as_kind(kind: Any, value: Any, where: str) -> Any:
     """A parsed value as `kind`: a plain type, a list, a dict with text keys, one of these or None, a dataclass of such.
 
-    Raises ValueError, which begins with `where`, when the value is of another kind, or has a key too many or too few.
+    Raises ValueError, which begins with `where`, when the value is of another kind, or has an unknown or a missing key.
     """
     outer, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or type(value) is kind or (kind is float and type(value) is int):

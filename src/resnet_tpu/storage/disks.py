@@ -21,7 +21,7 @@ CONNECT = "Check the disk and the connection to it, then run the same command ag
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Names `path` in the OSError of a disk that is full or fails, in which the system names no file."""
+    """Sets `filename` to `path` in the OSError of a full or failing disk, where the system gave none."""
     try:
         yield
     except OSError as error:

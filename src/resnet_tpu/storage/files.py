@@ -36,9 +36,9 @@ def exists(path: str) -> bool:
 
 
 def check_reachable(path: str) -> None:
-    """Raises UserError where `exists` says no of a local `path` because a folder above it may not be entered.
+    """Raises UserError if a local `path` only seems not to exist.
 
-    Or because its disk cannot be reached.
+    That is, if a folder above it may not be entered, or its disk cannot be reached.
     """
     try:
         if not is_remote(path):
@@ -62,13 +62,8 @@ def is_dir(path: str) -> bool:
 def list_dir(path: str) -> list[str]:
     """The sorted names (not paths) in the folder `path`; empty when it does not exist."""
     if is_remote(path):
-        return sorted(states_in(path))
+        return sorted(entry.name for entry in bucket_entries(path))
     return sorted(entry.name for entry in Path(path).iterdir()) if Path(path).is_dir() else []
-
-
-def states_in(path: str) -> dict[str, tuple[int, int]]:
-    """The names in a folder of a bucket with the `file_state` of each, at one request per thousand; empty if none."""
-    return {entry.name: entry.state for entry in entries_in(path)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +80,8 @@ class Entry:
         return self.is_folder
 
 
-def entries_in(path: str) -> list[Entry]:
-    """The entries of a folder in a bucket; empty when it does not exist."""
+def bucket_entries(path: str) -> list[Entry]:
+    """The entries of a folder in a bucket, at one request per thousand; empty when it does not exist."""
     found: list[dict[str, Any]] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), buckets.naming(path):
         found = filesystem(path).ls(path, detail=True)

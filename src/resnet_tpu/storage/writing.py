@@ -129,8 +129,8 @@ def _is_stream(path: str) -> bool:
 def folder_aside(parent: str, name: str) -> Iterator[str]:
     """A new local folder `parent/.<name>.<random>.partial`, to be renamed when whole; deleted when the block raises.
 
-    Also deletes those of this name that killed programs left. A missing parent is made, and deleted as well when the
-    block raises.
+    Also deletes folders of this name that killed programs left behind. Creates a missing `parent`, and deletes it again
+    when the block raises.
     """
     prefix, suffix = f".{name}.", ".partial"
     with _made(parent), contextlib.ExitStack() as stack:

@@ -10,10 +10,10 @@ ROOT = Path("/sys/fs/cgroup")
 """Where both versions of the groups are mounted."""
 
 
-def memory_left(memberships: Path = MEMBERSHIPS, root: Path = ROOT) -> list[int]:
+def memory_left() -> list[int]:
     """Bytes that the limits leave free: for each group of a process that has one, and those above it."""
     left = []
-    for group, is_first in _groups("memory", memberships, root):
+    for group, is_first in _groups("memory"):
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if is_first else ("memory.max", "memory.current")
         limit, usage = (read(group / name).strip() for name in names)
         if limit.isdecimal() and usage.isdecimal():  # "max": no limit
@@ -21,10 +21,10 @@ def memory_left(memberships: Path = MEMBERSHIPS, root: Path = ROOT) -> list[int]
     return left
 
 
-def cores_allowed(memberships: Path = MEMBERSHIPS, root: Path = ROOT) -> list[float]:
+def cores_allowed() -> list[float]:
     """CPU seconds allowed per second: for each group of a process that has such a limit, and those above it."""
     allowed = []
-    for group, is_first in _groups("cpu", memberships, root):
+    for group, is_first in _groups("cpu"):
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first else ("cpu.max",)
         limit = " ".join(read(group / name) for name in names).split()
         if len(limit) == 2 and all(map(str.isdecimal, limit)):  # "max", or -1 in the first version: no limit
@@ -32,13 +32,13 @@ def cores_allowed(memberships: Path = MEMBERSHIPS, root: Path = ROOT) -> list[fl
     return allowed
 
 
-def _groups(controller: str, memberships: Path, root: Path) -> Iterator[tuple[Path, bool]]:
+def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
     """The folders that may describe a group of the process, and whether they are of the first version of groups."""
-    for line in read(memberships).splitlines():
+    for line in read(MEMBERSHIPS).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        top = root / controllers
+        top = ROOT / controllers
         group = top / path.lstrip("/")
         yield from ((folder, bool(controllers)) for folder in (group, *group.parents) if folder.is_relative_to(top))
 

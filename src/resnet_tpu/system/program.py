@@ -30,13 +30,13 @@ _LAST_WORDS = {
 _SOON_SECS = 0.05
 
 
-def exit_code(work: Callable[[Sequence[str]], object], arguments: Sequence[str] | None = None) -> int:
-    """Does the work and returns 0; 2 and a message on stderr for what the user can fix; 130 when interrupted, 143
-    after SIGTERM and 129 after SIGHUP, which leave as little behind as Ctrl-C does.
+def run_program(work: Callable[[Sequence[str]], object], arguments: Sequence[str] | None = None) -> int:
+    """Does the work of a program and returns its exit code; what the user can fix becomes a message on stderr.
 
-    3 when another of several processes was lost. Our own bugs pass through: Python shows the traceback and exits
-    with 1. Without arguments, those of the process are used, which must then exit with the returned code: signals no
-    longer change it.
+    0: done. 2: a UserError. 3: another of several processes was lost. 130, 143, 129: ended by Ctrl-C, SIGTERM, SIGHUP,
+    which all leave as little behind. Bugs of ours pass through: Python shows the traceback and exits with 1.
+    Without arguments, those of the process are used, which must then exit with the returned code: signals no longer
+    change it.
     """
     is_process = arguments is None
     if is_process:
@@ -137,7 +137,7 @@ def _is_nowhere() -> bool:
 
 
 def _no_temporary_folder(error: Exception) -> UserError | None:
-    """The error where nowhere may temporary files be written, as in a container that is read-only; None for others."""
+    """The error if temporary files can be written nowhere, as in a read-only container; None for other errors."""
     if "No usable temporary directory" not in f"{error.__cause__ or error}":  # Matplotlib raises an error of its own
         return None
     do = "Set TMPDIR to a folder that can be written to."

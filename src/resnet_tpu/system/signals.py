@@ -18,15 +18,14 @@ def exit_code_after(number: int) -> int:
     return 128 + number
 
 
-def drop_lost_terminal() -> bool:
-    """Whether stdout or stderr was a terminal that is now closed; from then on, what is written there is discarded.
+def drop_lost_terminal() -> None:
+    """Discards from now on what is written to stdout or stderr where that was a terminal that is now closed.
 
     Otherwise each line would raise OSError, in a program that still has to save its work.
     """
-    lost = [descriptor for descriptor in (1, 2) if _is_lost(descriptor)]
-    for descriptor in lost:
-        discard(descriptor)
-    return bool(lost)
+    for descriptor in (1, 2):
+        if _is_lost(descriptor):
+            discard(descriptor)
 
 
 def discard(descriptor: int) -> None:

@@ -48,8 +48,8 @@ def test_what_is_out_of_time_ends_with_all_that_it_runs() -> None:
     seconds = f"601.{os.getpid()}"  # no other program sleeps as long
     code = (
         "import subprocess as s, sys; from resnet_tpu.performance.bench import child; "
-        "from resnet_tpu.system.program import exit_code; print('begun', flush=True); "
-        f"sys.exit(exit_code(lambda _: child.run('a', ['sleep', '{seconds}']), []))"
+        "from resnet_tpu.system.program import run_program; print('begun', flush=True); "
+        f"sys.exit(run_program(lambda _: child.run('a', ['sleep', '{seconds}']), []))"
     )
     ended = child.run_to_end(python(code), seconds=5)
     assert (ended.code, ended.output, ended.errors) == (None, ["begun"], ["Terminated."])

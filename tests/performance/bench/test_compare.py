@@ -7,7 +7,6 @@ import pytest
 from benchmarks import script
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import compare
-from resnet_tpu.performance.bench.compare import Comparison, Contender
 
 
 def python(code: str) -> list[str]:
@@ -15,33 +14,26 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_rounds_alternate_and_keep_the_figures_of_each() -> None:
-    asked: list[tuple[str, int]] = []
-
-    def contender(name: str) -> Contender:
-        def command(number: int) -> list[str]:
-            asked.append((name, number))
-            return python(f"print('noise'); print('{{\"speed\": {number + 1}.5}}')")
-
-        return Contender(name, command)
-
-    outputs = compare.alternate([contender("a"), contender("b")], rounds=3)
-    assert asked == [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2)]
-    assert outputs == {name: [{"speed": 1.5}, {"speed": 2.5}, {"speed": 3.5}] for name in "ab"}
+def test_rounds_alternate_and_keep_the_figures_of_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "resnet_tpu")
+    code = "import sys; print('noise'); print('{\"speed\": ' + sys.argv[1].removeprefix('--seed=') + '.5}')"
+    outputs = compare.alternate({name: python(code) for name in "ab"}, rounds=3, round_option="--seed")
+    logged = [record.message.split(", ")[:2] for record in caplog.records if record.message.startswith("Round")]
+    assert [(text, name) for text, name in logged] == [
+        (f"Round {number} of 3", name) for number, name in zip((1, 1, 2, 2, 3, 3), "abbaab", strict=True)
+    ]
+    assert outputs == {name: [{"speed": 0.5}, {"speed": 1.5}, {"speed": 2.5}] for name in "ab"}
 
 
-def test_the_environment_reaches_the_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_reaches_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "1")
-    tell = Contender(
-        "a", lambda _: python("import os; print('{\"sum\":', os.environ['KEPT'] + os.environ['ADDED'], '}')")
-    )
-    assert compare.alternate([tell], rounds=1, environment={"ADDED": "2"}) == {"a": [{"sum": 12}]}
+    tell = python("import os; print('{\"sum\":', os.environ['KEPT'] + os.environ['ADDED'], '}')")
+    assert compare.alternate({"a": tell}, rounds=1, environment={"ADDED": "2"}) == {"a": [{"sum": 12}]}
 
 
-def test_optional_contenders_that_fail_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    good = Contender("good", lambda _: python("print('{}')"))
-    bad = Contender("bad", lambda _: python("raise SystemExit(1)"))
-    assert compare.alternate([good, bad], rounds=2, optional=["bad"]) == {"good": [{}, {}]}
+def test_optional_programs_that_fail_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    commands = {"good": python("print('{}')"), "bad": python("raise SystemExit(1)")}
+    assert compare.alternate(commands, rounds=2, optional=["bad"]) == {"good": [{}, {}]}
     assert [record.message.partition(":")[0] for record in caplog.records if "Left out" in record.message] == [
         "Left out"
     ]
@@ -49,8 +41,10 @@ def test_optional_contenders_that_fail_are_left_out(caplog: pytest.LogCaptureFix
 
 def test_ratios_are_of_each_round_and_medians_of_all() -> None:
     outputs = {"a": [{"s": 10.0}, {"s": 30.0}, {"s": 20.0}], "b": [{"s": 5.0}, {"s": 10.0}, {"s": 40.0}]}
-    row = compare.compare("what", "s", "a", "b", outputs)
-    assert row == Comparison("what", "s", "a", "b", {"a": [10.0, 30.0, 20.0], "b": [5.0, 10.0, 40.0]})
+    assert compare.ratios(outputs, "s", "a", "b") == [2.0, 3.0, 0.5]
+    assert compare.median(outputs["a"], "s") == 20.0
+    assert compare.ratio_cells([2.0, 3.0, 0.5]) == ("2.00", "0.50 to 3.00")
+    row = script.compared("what", "s", "a", "b", outputs)
     assert row.ratios() == [2.0, 3.0, 0.5]
     assert row.medians() == (20.0, 10.0)
     assert script.table([row]).splitlines()[-1] == "| what, s | 20 | b: 10 | 2.00 | 0.50 to 3.00 |"

@@ -27,7 +27,7 @@ import uvicorn
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.serving.export.bundle import open_bundle
-from resnet_tpu.serving.server.models import Model, Version
+from resnet_tpu.serving.server.models import LoadedBundle, Model
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.server import accept_waiting, serve
 
@@ -356,7 +356,7 @@ def test_a_bundle_that_is_named_with_a_slash_is_not_read_again(
     export_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = open_bundle(export_dir)
-    model = Model("m", f"{bundle.path}/", Version(bundle, "onnx", Mock(), 1))
+    model = Model("m", f"{bundle.path}/", LoadedBundle(bundle, "onnx", Mock(), 1))
     loader = Mock()
     monkeypatch.setattr("resnet_tpu.storage.files_below", Mock(side_effect=AssertionError))
     model.reload(loader)
@@ -368,7 +368,7 @@ def test_where_the_newest_bundle_is_deleted_the_one_before_it_serves(
 ) -> None:
     older = open_bundle(str(export_dir))
     deleted = dataclasses.replace(older, path=f"{older.path}9", version=older.version + 1)
-    model, loader, before = Model("m", str(export_dir), Version(deleted, "onnx", Mock(), 1)), Mock(), Mock()
+    model, loader, before = Model("m", str(export_dir), LoadedBundle(deleted, "onnx", Mock(), 1)), Mock(), Mock()
     before.bundle = older
     loader.load.return_value = before
     for _ in range(2):
@@ -383,7 +383,7 @@ def test_where_the_newest_bundle_is_out_of_reach_it_is_kept(
 ) -> None:
     older = open_bundle(str(export_dir))
     lost = dataclasses.replace(older, path=f"{older.path}9", version=older.version + 1)
-    model, loader, stat = Model("m", str(export_dir), Version(lost, "onnx", Mock(), 1)), Mock(), os.stat
+    model, loader, stat = Model("m", str(export_dir), LoadedBundle(lost, "onnx", Mock(), 1)), Mock(), os.stat
 
     def refuse(path: Any, *arguments: Any, **named: Any) -> os.stat_result:
         if str(path).startswith(lost.path):
@@ -400,7 +400,7 @@ def test_each_time_that_a_folder_is_gone_is_told_once(
     export_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place, bundle = tmp_path / "place", open_bundle(export_dir)
-    model = Model("m", str(place), Version(dataclasses.replace(bundle, path=str(place)), "onnx", Mock(), 1))
+    model = Model("m", str(place), LoadedBundle(dataclasses.replace(bundle, path=str(place)), "onnx", Mock(), 1))
     for _ in range(2):
         for _ in range(2):
             model.reload(Mock())
@@ -416,7 +416,7 @@ def test_a_bundle_that_failed_for_a_passing_reason_is_tried_again(
     export_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     older = dataclasses.replace(open_bundle(str(export_dir)), path="older", version=1)
-    model, loader, newer = Model("m", str(export_dir), Version(older, "onnx", Mock(), 1)), Mock(), Mock()
+    model, loader, newer = Model("m", str(export_dir), LoadedBundle(older, "onnx", Mock(), 1)), Mock(), Mock()
     loader.load.side_effect = [TimeoutError("the bucket"), newer]
     now = Mock(return_value=1000.0)
     monkeypatch.setattr("resnet_tpu.serving.server.models.time.monotonic", now)

@@ -49,7 +49,8 @@ def test_files_are_as_on_the_disk(folder: str) -> None:
     assert storage.files_below(f"{folder}/a") == [f"{folder}/a/{name}" for name in ("big", "deep/er", "text")]
     assert [storage.is_dir(f"{folder}/{name}") for name in ("a", "a/deep", "a/big", "b")] == [True, True, False, False]
     assert [storage.exists(f"{folder}/{name}") for name in ("a", "a/deep", "a/big", "b")] == [True, True, True, False]
-    assert storage.states_in(f"{folder}/a")["big"] == storage.file_state(f"{folder}/a/big")
+    states = {entry.name: entry.state for entry in storage.bucket_entries(f"{folder}/a")}
+    assert states["big"] == storage.file_state(f"{folder}/a/big")
     assert storage.read_bytes(f"{folder}/a/big") == big
     assert storage.read_range(f"{folder}/a/big", 5, 9_000_000) == big[5:9_000_000]
     assert storage.read_range(f"{folder}/a/big", len(big) - 3, len(big) + 9) == big[-3:]
@@ -220,5 +221,5 @@ def test_what_a_client_raises_far_from_its_path_is_no_traceback(capsys: pytest.C
         del arguments
         raise retry.HttpError({"code": 503, "message": "busy"})
 
-    assert program.exit_code(work, []) == 2
+    assert program.run_program(work, []) == 2
     assert "busy, 503, after several tries" in capsys.readouterr().err

@@ -188,13 +188,13 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(bucket: Bucket, nea
 COMPILE = """
 import jax
 from resnet_tpu.parallel import distributed
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 def work(_):
     distributed.start(use_tpu=False)
     print(jax.jit(lambda x: 3 * x)(2))
 
-raise SystemExit(exit_code(work))
+raise SystemExit(run_program(work))
 """
 
 

@@ -50,7 +50,7 @@ def open_source(data: DataConfig, split: Split) -> Source:
         do = f"Check the path{here} or give another with --data_dir."
         raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
     is_remote = storage.is_remote(data.data_dir)
-    states = storage.states_in(data.data_dir) if is_remote else {}
+    states = {entry.name: entry.state for entry in storage.bucket_entries(data.data_dir)} if is_remote else {}
     names = sorted(states) if is_remote else storage.list_dir(data.data_dir)
     shards = shards_in(names)
     first = next((files[0] for files in shards.values() if files), None)

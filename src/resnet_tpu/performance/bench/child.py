@@ -1,4 +1,4 @@
-"""A program run in a process of its own, of which nothing is left behind."""
+"""Runs a program in a process of its own and leaves no process behind."""
 
 import contextlib
 import json

@@ -10,7 +10,7 @@ import importlib.util
 import logging
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,34 +20,7 @@ from resnet_tpu.performance.bench import child
 log = logging.getLogger(__name__)
 
 Outputs = Mapping[str, Sequence[Mapping[str, Any]]]
-"""What each contender printed in each round, by its name."""
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One of the programs compared: round number -> command, whose last line of output is a JSON object of figures."""
-
-    name: str
-    command: Callable[[int], Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One metric of a program and its peer: a figure per round, in the order of the rounds."""
-
-    what: str
-    metric: str
-    ours: str
-    peer: str
-    figures: Mapping[str, Sequence[float]]
-
-    def medians(self) -> tuple[float, float]:
-        """The middle figures of the program and of its peer."""
-        return statistics.median(self.figures[self.ours]), statistics.median(self.figures[self.peer])
-
-    def ratios(self) -> list[float]:
-        """The program's figure over its peer's, round by round."""
-        return [ours / theirs for ours, theirs in zip(self.figures[self.ours], self.figures[self.peer], strict=True)]
+"""What each program printed in each round, by its name."""
 
 
 @dataclass(frozen=True)
@@ -100,27 +73,30 @@ def is_installed(module: str) -> bool:
 
 
 def alternate(
-    contenders: Sequence[Contender],
+    commands: Mapping[str, Sequence[str]],
     *,
     rounds: int,
     environment: Mapping[str, str] | None = None,
     optional: Collection[str] = (),
+    round_option: str = "",
 ) -> dict[str, list[dict[str, Any]]]:
-    """What each contender printed in each round, each run logged. `environment` is added to this process's own.
+    """What each command printed in each round, by its name, each run logged.
 
-    Raises UserError with its error output when one fails; one named in `optional` is left out instead, with a warning.
+    commands: the last line that each prints is a JSON object of figures. environment: added to this process's own.
+    round_option: an option such as --seed that tells each command the number of the round, from 0. Raises UserError
+    with its error output when one fails; one named in `optional` is left out instead, with a warning.
     """
-    from resnet_tpu.reports.progress import track  # brings JAX, which not every contender that imports this needs
+    from resnet_tpu.reports.progress import track  # brings JAX, which not every program that imports this needs
 
-    outputs: dict[str, list[dict[str, Any]]] = {contender.name: [] for contender in contenders}
-    order = [(i, one) for i in range(rounds) for one in (contenders if i % 2 == 0 else reversed(contenders))]
-    for number, contender in track(order, "measure", len(order)):
-        name = contender.name
+    outputs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    order = [(i, name) for i in range(rounds) for name in (commands if i % 2 == 0 else reversed([*commands]))]
+    for number, name in track(order, "measure", len(order)):
         if name not in outputs:
             continue
         start = time.perf_counter()
+        numbered = [f"{round_option}={number}"] if round_option else []
         try:
-            figures = child.run(name, contender.command(number), environment)
+            figures = child.run(name, [*commands[name], *numbered], environment)
         except UserError as error:
             if name not in optional:
                 raise
@@ -137,16 +113,16 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def compare(what: str, metric: str, ours: str, peer: str, outputs: Outputs) -> Comparison:
-    """The figures called `metric` out of what two contenders printed."""
-    return Comparison(what, metric, ours, peer, {name: [run[metric] for run in outputs[name]] for name in (ours, peer)})
-
-
 def median(runs: Sequence[Mapping[str, Any]], metric: str) -> float:
-    """The middle figure called `metric` of a contender's runs."""
+    """The middle figure called `metric` of the runs of one program."""
     return statistics.median(run[metric] for run in runs)
 
 
-def ratio_cells(ratios: Sequence[float]) -> tuple[str, str]:
+def ratios(outputs: Outputs, metric: str, one: str, other: str) -> list[float]:
+    """`metric` of one program over that of another, round by round."""
+    return [mine[metric] / its[metric] for mine, its in zip(outputs[one], outputs[other], strict=True)]
+
+
+def ratio_cells(of_rounds: Sequence[float]) -> tuple[str, str]:
     """Two cells of a table: the median of the rounds' ratios, and their range."""
-    return f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
+    return f"{statistics.median(of_rounds):.2f}", f"{min(of_rounds):.2f} to {max(of_rounds):.2f}"

@@ -17,7 +17,7 @@ from resnet_tpu.serving.export.bundle import open_bundle
 from resnet_tpu.serving.export.classifier import default_form, load_classifier
 from resnet_tpu.serving.server import images
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 _PAIRS_PER_SECOND = 4
 _WARM_UP_PAIRS = 3
@@ -78,4 +78,4 @@ def _main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_main))
+    sys.exit(run_program(_main))

@@ -16,14 +16,14 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
 from resnet_tpu.performance.bench import compare, record
-from resnet_tpu.performance.bench.compare import Contender, Outputs
+from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import BenchOptions
 from resnet_tpu.performance.bench.peers import PEERS
 from resnet_tpu.performance.bench.photos import find_jpegs, write_photos, write_records
 from resnet_tpu.performance.bench.task import Task, measure
 from resnet_tpu.system.machine import num_cores
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 OURS = "resnet-tpu"
 OUR_OPTIONS = ("input_workers", "input_pipeline", "cache", "cache_short_side", "cache_memory")
@@ -57,9 +57,9 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
         tasks = {OURS: task} | (_variants(task, config.data.cached_short_side) if options.variants else {})
         runs = {name: ("ours", task) for name, task in tasks.items()}
         runs |= {PEERS[peer].title: (peer, task) for peer in peers}
-        contenders = [Contender(name, lambda _, run=run: run_alone(*run)) for name, run in runs.items()]
+        commands = {name: run_alone(*run) for name, run in runs.items()}
         optional = () if options.peers else [PEERS[peer].title for peer in peers]
-        outputs = compare.alternate(contenders, rounds=options.rounds, optional=optional)
+        outputs = compare.alternate(commands, rounds=options.rounds, optional=optional)
     notes += [f"Left out: {name}, which failed." for name in runs if name not in outputs]
     grid = _tabulate(outputs, task, notes)
     show(grid, options.format)
@@ -119,12 +119,11 @@ def _tabulate(outputs: Outputs, task: Task, notes: Sequence[str]) -> Grid:
     reference = _reference(outputs)
     rows = []
     for name, runs in outputs.items():
-        speed = compare.compare("input", "images_per_sec", name, reference, outputs)
         rows.append(
             (
                 name,
-                f"{speed.medians()[0]:,.0f}",
-                *compare.ratio_cells(speed.ratios()),
+                f"{compare.median(runs, 'images_per_sec'):,.0f}",
+                *compare.ratio_cells(compare.ratios(outputs, "images_per_sec", name, reference)),
                 f"{compare.median(runs, 'cpu_ms_per_image'):.3f}",
                 f"{runs[0]['bytes_per_image'] / 1000:.1f}",
             )
@@ -144,9 +143,9 @@ def _record(outputs: Outputs, task: Task) -> dict[str, Any]:
 
 def _draw(path: str, outputs: Outputs, ours: Sequence[str], title: str) -> None:
     reference, bars = _reference(outputs), []
-    for name in outputs:
-        speed = compare.compare("input", "images_per_sec", name, reference, outputs)
-        value, (ratio, _) = speed.medians()[0], compare.ratio_cells(speed.ratios())
+    for name, runs in outputs.items():
+        value = compare.median(runs, "images_per_sec")
+        ratio, _ = compare.ratio_cells(compare.ratios(outputs, "images_per_sec", name, reference))
         bars.append(Bar(name, value, f"{value:,.0f}  ({ratio}x)", name in ours))
     write_bars(path, title, bars, f"images per second (x: times {reference})")
 
@@ -169,4 +168,4 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_run))
+    sys.exit(run_program(_run))

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 _BOUNDARY = "a-boundary-between-photos"
 _PATIENCE = 60  # seconds
@@ -241,4 +241,4 @@ def _main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_main))
+    sys.exit(run_program(_main))

@@ -19,7 +19,7 @@ from resnet_tpu.performance.bench.compare import Peer, is_installed
 from resnet_tpu.serving.export.bundle import Bundle, Form, open_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.system.cpu_time import cpu_secs_of_family
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 BATCH_SIZES = (1, 8, 32)
 
@@ -196,4 +196,4 @@ def _main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_main))
+    sys.exit(run_program(_main))

@@ -13,7 +13,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import numbers_in, option
 from resnet_tpu.performance.bench import compare, http, record, runtimes
 from resnet_tpu.performance.bench.bundle import make_bundle
-from resnet_tpu.performance.bench.compare import Contender, Outputs
+from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.load import KINDS
 from resnet_tpu.performance.bench.options import MeasureOptions
@@ -53,9 +53,8 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
         task = {"bundle": bundle.path, "photos": sorted(map(str, photos.glob("*/*"))), "clients": clients}
         commands = {name: runtimes.run_alone(name, bundle.path, options.seconds) for name in names}
         commands[HTTP] = [sys.executable, "-m", http.__name__, json.dumps(task | {"seconds": options.seconds})]
-        contenders = [Contender(name, lambda _, command=command: command) for name, command in commands.items()]
         optional = [name for name in names if name not in (*OURS, BARE)]
-        outputs = compare.alternate(contenders, rounds=options.rounds, optional=optional)
+        outputs = compare.alternate(commands, rounds=options.rounds, optional=optional)
     notes += [f"Left out: {RUNTIMES[name].title}, which failed." for name in names if name not in outputs]
     what = f"{bundle.description['network']}, {bundle.image_size} px, {num_cores()} cores"
     show(_runtime_grid(outputs, what, notes), options.format)
@@ -94,8 +93,8 @@ def _runtime_grid(outputs: Outputs, what: str, notes: Sequence[str]) -> Grid:
             continue
         cells = [f"{compare.median(runs, 'ms_1'):.2f}"]
         cells += [f"{compare.median(runs, f'images_per_sec_{size}'):.1f}" for size in BATCH_SIZES]
-        pair = compare.compare("runtime", f"images_per_sec_{BATCH_SIZES[-1]}", name, reference, outputs)
-        cells += [*compare.ratio_cells(pair.ratios()), f"{compare.median(runs, f'cpu_ms_{BATCH_SIZES[-1]}'):.1f}"]
+        ratios = compare.ratios(outputs, f"images_per_sec_{BATCH_SIZES[-1]}", name, reference)
+        cells += [*compare.ratio_cells(ratios), f"{compare.median(runs, f'cpu_ms_{BATCH_SIZES[-1]}'):.1f}"]
         rows.append((RUNTIMES[name].title, *cells))
     batches = [f"1/s at {size}" for size in BATCH_SIZES]
     header = ("runtime", "ms at 1", *batches, f"x {RUNTIMES[reference].title}", "range", "CPU ms")

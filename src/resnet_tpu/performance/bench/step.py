@@ -15,7 +15,7 @@ from typing import Any
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
 from resnet_tpu.performance.bench import compare, record
-from resnet_tpu.performance.bench.compare import Contender, Outputs
+from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import MeasureOptions
 from resnet_tpu.performance.bench.step_programs import (
@@ -29,7 +29,7 @@ from resnet_tpu.performance.bench.step_programs import (
     make_torch,
 )
 from resnet_tpu.system.machine import has_gpu
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 
 PRECISIONS = ("float32", "bfloat16")
 CASES = "50:224:16,18:128:32"
@@ -93,12 +93,9 @@ def _measure_case(
     """What each program printed in each round, by its title."""
     names = [OURS, *peers]
     lengths = [str(options.warmup), str(options.steps), str(options.seconds)]
-    contenders = [
-        Contender(PROGRAMS[name].title, lambda _, name=name: run_alone(name, case, precision, lengths))
-        for name in names
-    ]
+    commands = {PROGRAMS[name].title: run_alone(name, case, precision, lengths) for name in names}
     left_out = [PROGRAMS[name].title for name in names[1:]] if optional else ()
-    outputs = compare.alternate(contenders, rounds=options.rounds, optional=left_out)
+    outputs = compare.alternate(commands, rounds=options.rounds, optional=left_out)
     check_devices({title: runs[0]["device"] for title, runs in outputs.items()})
     return outputs
 
@@ -148,14 +145,13 @@ def _rows(what: str, outputs: Outputs) -> list[tuple[str, ...]]:
     share = first.get("mfu", 0) / first["images_per_sec"]
     rows = []
     for title, runs in outputs.items():
-        comparison = compare.compare(what, "images_per_sec", ours, title, outputs)
-        speed = comparison.medians()[1]
+        speed = compare.median(runs, "images_per_sec")
         rows.append(
             (
                 what,
                 f"{title} ({runs[0]['kernels']})" if "kernels" in runs[0] else title,
                 f"{speed:.4g}",
-                *compare.ratio_cells(comparison.ratios()),
+                *compare.ratio_cells(compare.ratios(outputs, "images_per_sec", ours, title)),
                 f"{1000 * compare.median(runs, 'cpu_secs'):.0f}",
                 f"{share * speed:.1%}" if share else "",
             )
@@ -227,4 +223,4 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_run))
+    sys.exit(run_program(_run))

@@ -26,13 +26,13 @@ from resnet_tpu.options.fields import option
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.performance.bench import child, compare, record
-from resnet_tpu.performance.bench.compare import Contender, Outputs
+from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.input import our_task, run_alone
 from resnet_tpu.performance.bench.options import BenchOptions
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.state import TrainState
 from resnet_tpu.training.step import TrainStep
@@ -84,11 +84,10 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
         device_ms = options.device_ms
         if device_ms is None and device["platform"] == "cpu":
             device_ms = _calibrate(config, options)
-        contenders = [
-            Contender(name, lambda _, changes=changes: _command(config.replace(**changes), device_ms, options))
-            for name, changes in PIPELINES.items()
-        ]
-        outputs = compare.alternate(contenders, rounds=options.rounds)
+        commands = {
+            name: _command(config.replace(**changes), device_ms, options) for name, changes in PIPELINES.items()
+        }
+        outputs = compare.alternate(commands, rounds=options.rounds)
     note = f"Device: {device['kind']}, ResNet-{config.model.resnet_depth}."
     if device_ms is not None:
         note = f"Device: a stand-in that takes {device_ms:.1f} ms for a batch, and no time of the CPU."
@@ -195,4 +194,4 @@ def _describe_device(use_tpu: bool) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_run))
+    sys.exit(run_program(_run))

@@ -21,7 +21,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, write_job
 from resnet_tpu.performance.dawnbench.results import RESULTS, START, follow, started_at, verdict
-from resnet_tpu.system.program import exit_code
+from resnet_tpu.system.program import run_program
 from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.run import check_training
@@ -173,7 +173,7 @@ def _evaluate_beside(config: Config, last_step: int) -> None:
         distributed.start(use_tpu=config.run.use_tpu)
         _evaluate(config, last_step)
 
-    sys.exit(exit_code(work, []))
+    sys.exit(run_program(work, []))
 
 
 def _evaluate(config: Config, last_step: int) -> None:

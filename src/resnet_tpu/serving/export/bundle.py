@@ -31,7 +31,8 @@ Form = Literal["stablehlo", "onnx", "int8", "savedmodel"]
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
-_DO = "Export it again, or restore a copy."
+Maker = Callable[[], Mapping[str, bytes]]
+"""Makes the files of a form, by path in the bundle."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def write_bundle(
     export_dir: str,
     description: Mapping[str, Any],
     config: Config,
-    forms: Iterable[tuple[Form, Callable[[], Mapping[str, bytes]]]],
+    forms: Iterable[tuple[Form, Maker]],
     check: Callable[[Bundle], object] | None = None,
 ) -> str:
     """Writes a bundle under `export_dir` and returns its path. It appears whole or not at all.
@@ -206,7 +207,7 @@ def _write_files(
     folder: str,
     description: Mapping[str, Any],
     config: Config,
-    forms: Iterable[tuple[Form, Callable[[], Mapping[str, bytes]]]],
+    forms: Iterable[tuple[Form, Maker]],
     check: Callable[[Bundle], object] | None,
 ) -> None:
     files: dict[str, dict[str, Any]] = {}
@@ -253,4 +254,4 @@ def _publish(folder: str, export_dir: str) -> str:
 
 
 def _damaged(path: str, got: str, expected: str) -> UserError:
-    return UserError(f"Bundle, {path}", got, expected, _DO)
+    return UserError(f"Bundle, {path}", got, expected, "Export it again, or restore a copy.")

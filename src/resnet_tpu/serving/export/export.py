@@ -1,5 +1,6 @@
 """From a checkpoint to a bundle."""
 
+import functools
 import importlib.util
 import logging
 import re
@@ -11,22 +12,20 @@ from resnet_tpu.options.config import PREPROCESSING, Config, EvalConfig, require
 from resnet_tpu.options.fields import numbers_in
 from resnet_tpu.parallel import hosts
 from resnet_tpu.reports.progress import track
-from resnet_tpu.serving.export.bundle import FORMS, Bundle, Form, write_bundle
+from resnet_tpu.serving.export.bundle import FORMS, Bundle, Form, Maker, write_bundle
 from resnet_tpu.serving.export.card import make_card
 from resnet_tpu.serving.export.fold import Folded, fold
 from resnet_tpu.training.trained import Trained, data_for_network, trained_of
 
 log = logging.getLogger(__name__)
 
-Maker = Callable[[], Mapping[str, bytes]]
-"""Makes the files of a form, by path in the bundle."""
+_PACKAGES: dict[Form, tuple[str, ...]] = {
+    "stablehlo": (), "onnx": ("onnx",), "int8": ("onnx", "onnxruntime"), "savedmodel": ("tensorflow",),
+}  # fmt: skip
+"""The packages that writing a form needs."""
 
-_PACKAGES: dict[Form, tuple[tuple[str, ...], str]] = {
-    "onnx": (("onnx",), "onnx"),
-    "int8": (("onnx", "onnxruntime"), "onnx"),
-    "savedmodel": (("tensorflow",), "tf"),
-}
-"""What writing a form needs, and the extra that brings it."""
+_EXTRAS: dict[Form, str] = {"onnx": "onnx", "int8": "onnx", "savedmodel": "tf"}
+"""The extra that brings them."""
 
 _DEFAULT_FORMS: tuple[Form, ...] = ("stablehlo", "onnx", "savedmodel")
 
@@ -64,8 +63,9 @@ def export_model(trained: Trained, config: Config, check: Callable[[Bundle], obj
     )
     if not asked.export_forms:
         _tell_left_out()
-    makers = _makers(trained, folded, config)
-    forms: list[tuple[Form, Maker]] = [(form, makers[form]) for form in chosen_forms(asked)]
+    forms: list[tuple[Form, Maker]] = [
+        (form, functools.partial(_write_form, form, trained, folded, config)) for form in chosen_forms(asked)
+    ]
     if asked.add_warmup_requests and "savedmodel" not in dict(forms):
         log.info("add_warmup_requests: nothing to do without a SavedModel; `resnet-tpu serve` warms up by itself")
     return write_bundle(asked.export_dir, card, trained.config, track(forms, "export", total=len(forms)), check)
@@ -74,10 +74,8 @@ def export_model(trained: Trained, config: Config, check: Callable[[Bundle], obj
 def check_export(asked: EvalConfig) -> None:
     """Raises UserError for options that do not fit, missing packages, and a folder that cannot be written to."""
     for form in chosen_forms(asked):
-        packages, extra = _PACKAGES.get(form, ((), ""))
-        for package in packages:
-            if importlib.util.find_spec(package) is None:
-                raise missing_extra(f"Form {form}", package, extra)
+        if package := _missing_package(form):
+            raise missing_extra(f"Form {form}", package, _EXTRAS[form])
     batch_sizes(asked)
     if not re.fullmatch(r"[\w.-]+", asked.model_name, re.ASCII):
         do = "Clients ask for it by this name: /v1/models/NAME."
@@ -88,7 +86,7 @@ def check_export(asked: EvalConfig) -> None:
 def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
     """The forms that the options ask for, each once. Raises UserError for an unknown form."""
     if not asked.export_forms:
-        return tuple(form for form in _DEFAULT_FORMS if _is_installed(form))
+        return tuple(form for form in _DEFAULT_FORMS if not _missing_package(form))
     names = [name.strip() for name in asked.export_forms.split(",")]
     for name in names:
         if name not in FORMS:
@@ -107,38 +105,31 @@ def batch_sizes(asked: EvalConfig) -> tuple[int, ...]:
     return tuple(sorted({*sizes}))
 
 
-def _is_installed(form: Form) -> bool:
-    packages, _ = _PACKAGES.get(form, ((), ""))
-    return all(importlib.util.find_spec(package) for package in packages)
+def _missing_package(form: Form) -> str | None:
+    """The first package that writing a form needs and that is not installed."""
+    return next((name for name in _PACKAGES[form] if importlib.util.find_spec(name) is None), None)
 
 
 def _tell_left_out() -> None:
     for form in _DEFAULT_FORMS:
-        if not _is_installed(form):
-            log.info("Not exported as %s, which needs pip install 'resnet-tpu[%s]'", form, _PACKAGES[form][1])
+        if _missing_package(form):
+            log.info("Not exported as %s, which needs pip install 'resnet-tpu[%s]'", form, _EXTRAS[form])
 
 
-def _makers(trained: Trained, folded: Folded, config: Config) -> Mapping[Form, Maker]:
-    """What makes the files of each form; heavy packages are imported by those that need them."""
-
-    def stablehlo() -> Mapping[str, bytes]:
+def _write_form(form: Form, trained: Trained, folded: Folded, config: Config) -> Mapping[str, bytes]:
+    """The files of a form, by path in the bundle. Heavy packages are imported by the forms that need them."""
+    if form == "stablehlo":
         from resnet_tpu.serving.export.stablehlo import write_stablehlo
 
         return write_stablehlo(folded)
-
-    def onnx() -> Mapping[str, bytes]:
+    if form == "onnx":
         from resnet_tpu.serving.export.onnx import write_onnx
 
         return write_onnx(folded)
-
-    def int8() -> Mapping[str, bytes]:
+    if form == "int8":
         from resnet_tpu.serving.export.quantize import write_int8
 
         return write_int8(folded, data_for_network(config.data, trained.config.data, also=PREPROCESSING))
+    from resnet_tpu.serving.export.savedmodel import write_savedmodel
 
-    def savedmodel() -> Mapping[str, bytes]:
-        from resnet_tpu.serving.export.savedmodel import write_savedmodel
-
-        return write_savedmodel(folded, trained.config.data, config.eval, batch_sizes(config.eval))
-
-    return {"stablehlo": stablehlo, "onnx": onnx, "int8": int8, "savedmodel": savedmodel}
+    return write_savedmodel(folded, trained.config.data, config.eval, batch_sizes(config.eval))

@@ -27,17 +27,17 @@ _DO = "Choose another form of it (--form), or export an earlier checkpoint."
 def predict_with_bundle(
     bundle: Bundle,
     config: Config,
-    images: Sequence[str] = (),
+    images: Sequence[str],
     *,
-    form: Form | None = None,
-    split: Split = "test",
-    output_format: Format = "table",
-    top_k: int = 5,
-    output_dir: str = "",
+    form: Form | None,
+    split: Split,
+    output_format: Format,
+    top_k: int,
+    output_dir: str,
 ) -> Predictions:
     """Predicts image files and folders, or a split of the data, as `training.predict.predict`, in one process.
 
-    form: by default that of `load_classifier`. Raises UserError.
+    form: None for that of `load_classifier`. Raises UserError.
     """
     if output_dir:
         storage.check_writable(output_dir)

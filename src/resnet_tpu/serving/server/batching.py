@@ -68,12 +68,12 @@ class Batcher:
             held = [decode]
             job = loop.run_in_executor(self._decoders, _decode, held)
             self._num_decoding += 1
-            job.add_done_callback(functools.partial(self._take, answer, start))
-            answer.add_done_callback(functools.partial(self._forget, job, held))
+            job.add_done_callback(functools.partial(self._enqueue, answer, start))
+            answer.add_done_callback(functools.partial(self._drop_cancelled, job, held))
             answers.append(answer)
         return answers
 
-    def _take(self, answer: Answer, start: float, job: asyncio.Future[np.ndarray]) -> None:
+    def _enqueue(self, answer: Answer, start: float, job: asyncio.Future[np.ndarray]) -> None:
         """Puts a decoded image into the queue."""
         now = time.perf_counter()
         self._num_decoding -= 1
@@ -83,16 +83,16 @@ class Batcher:
             else:
                 self._metrics.decode.observe(now - start)
                 self._waiting[answer] = job.result(), now
-        self._consider()
+        self._run_if_due()
 
-    def _forget(self, job: asyncio.Future[np.ndarray], held: list[Decode], answer: Answer) -> None:
+    def _drop_cancelled(self, job: asyncio.Future[np.ndarray], held: list[Decode], answer: Answer) -> None:
         """Drops the work for an answer that nobody waits for."""
         if answer.cancelled():
             job.cancel()
             held.clear()  # the executor keeps what was cancelled until a thread is free to drop it
             self._waiting.pop(answer, None)
 
-    def _consider(self) -> None:
+    def _run_if_due(self) -> None:
         """Runs the next batch if it is time."""
         if self._is_running or not self._waiting:
             return
@@ -101,7 +101,7 @@ class Batcher:
             wait = since + self._max_wait - time.perf_counter()
             if wait > 0:
                 if self._timer is None:
-                    self._timer = asyncio.get_running_loop().call_later(wait, self._time_is_up)
+                    self._timer = asyncio.get_running_loop().call_later(wait, self._on_timer)
                 return
         answers = list(itertools.islice(self._waiting, self._max_batch_size))
         taken = [self._waiting.pop(answer) for answer in answers]
@@ -113,13 +113,13 @@ class Batcher:
         running = loop.run_in_executor(self._runner, self._run, [image for image, _ in taken])
         running.add_done_callback(functools.partial(self._finish, answers))
 
-    def _time_is_up(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._consider()
+        self._run_if_due()
 
     def _finish(self, answers: Sequence[Answer], done: asyncio.Future[np.ndarray]) -> None:
         self._is_running = False
-        self._consider()  # first, so that the network does not wait while answers are delivered
+        self._run_if_due()  # first, so that the network does not wait while answers are delivered
         error = done.exception()
         for index, answer in enumerate(answers):
             if answer.done():  # its caller is gone

@@ -12,7 +12,7 @@ from resnet_tpu.serving.server.json_answer import to_json
 from resnet_tpu.serving.server.options import ServeOptions
 
 MAX_HEAD = 64 * 1024
-"""Bytes of the first line and the headers of a request. Also of one read: h11 bounds only what is incomplete."""
+"""Most bytes of a request's first line and headers, and of one read: h11 itself limits only an incomplete head."""
 
 _LINGER_SECONDS = 1.0
 """How long a client has to read why its connection is refused."""

@@ -57,7 +57,7 @@ class Gate:
             nonlocal status, is_answered
             if message["type"] == "http.response.start":
                 status, is_answered = message["status"], True
-                # a client that was not asked for its body may leave it out: what follows would be taken for it
+                # a client that waits for 100 Continue may never send its body: its next request would be read as that
                 if is_body_held or not self.state.is_ready:
                     headers = dict(message["headers"]) | {b"connection": b"close"}
                     message["headers"] = list(headers.items())

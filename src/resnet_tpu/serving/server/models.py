@@ -35,7 +35,7 @@ _NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Version:
+class LoadedBundle:
     """A bundle that is loaded and warm."""
 
     bundle: Bundle
@@ -62,7 +62,7 @@ class Version:
 class Model:
     """What is served under one name: the newest version of it that could be loaded."""
 
-    def __init__(self, name: str, location: str, current: Version) -> None:
+    def __init__(self, name: str, location: str, current: LoadedBundle) -> None:
         """location: a bundle, or the folder that newer ones are exported to."""
         self.name, self.location, self.current = name, location, current
         self._refused: tuple[str, object] | None = None  # the path of what did not work, and the state of its files
@@ -71,8 +71,8 @@ class Model:
     def reload(self, loader: "Loader") -> None:
         """Switches to the newest bundle, unless it is the one being served: an older one where the newest was deleted.
 
-        A bundle that fails to load is logged once and changes nothing; it is tried again by and by, or as soon as its
-        files change. Requests in progress are answered by the version that took them.
+        A bundle that fails to load is logged once and changes nothing; it is tried again after a while, or as soon as
+        its files change. Requests in progress are answered by the version that took them.
         """
         found: tuple[str, object] = self.location, None
         try:
@@ -106,7 +106,7 @@ class Loader:
     def __init__(self, options: ServeOptions, decoders: Executor, metrics: Metrics) -> None:
         self.options, self.decoders, self.metrics = options, decoders, metrics
 
-    def load(self, name: str, bundle: Bundle) -> Version:
+    def load(self, name: str, bundle: Bundle) -> LoadedBundle:
         """Loads the network and runs it once for every batch size that is compiled. Raises UserError."""
         options = self.options
         form: Form = default_form(bundle) if options.form == "auto" else options.form
@@ -131,7 +131,7 @@ class Loader:
             max_queue=options.max_queue,
             batch_sizes=sizes,
         )
-        return Version(bundle, form, batcher, options.max_pixels)
+        return LoadedBundle(bundle, form, batcher, options.max_pixels)
 
 
 def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
@@ -181,10 +181,10 @@ def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
         yield
     finally:
         is_over.set()
-        atexit.register(_end_despite, thread)
+        atexit.register(_exit_if_running, thread)
 
 
-def _end_despite(thread: threading.Thread) -> None:
-    """Ends the program where the thread still runs: if XLA compiles in it, Python itself cannot."""
+def _exit_if_running(thread: threading.Thread) -> None:
+    """Ends the process if the thread still runs: Python cannot exit while XLA compiles in it."""
     if thread.is_alive():
         os._exit(0)

@@ -121,7 +121,7 @@ class _Server(uvicorn.Server):
             )
         )
         self._options, self._state, self._model = options, state, model
-        self._is_hurried = False
+        self._skips_waiting = False
         host, port = listener.getsockname()[:2]
         host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 (that is any address)
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -145,7 +145,7 @@ class _Server(uvicorn.Server):
         """Handles a signal; a second Ctrl-C, or one after another signal, makes the end quick."""
         if number == signal.SIGHUP:
             signals.drop_lost_terminal()
-        self._is_hurried |= self.should_exit and number == signal.SIGINT
+        self._skips_waiting |= self.should_exit and number == signal.SIGINT
         self.should_exit = True
 
     async def main_loop(self) -> None:
@@ -166,14 +166,14 @@ class _Server(uvicorn.Server):
             server.close()
         for connection in late:
             await loop.connect_accepted_socket(self._make_protocol, connection)
-        await self._wait(min(_LATE_SECONDS, self._options.stop_seconds), self._is_left)
+        await self._wait(min(_LATE_SECONDS, self._options.stop_seconds), self._has_no_clients)
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        await self._wait(self._options.stop_seconds, self._is_left)
-        await self._leave_clients()
+        await self._wait(self._options.stop_seconds, self._has_no_clients)
+        await self._drop_clients()
         await super().shutdown(sockets)
 
-    async def _leave_clients(self) -> None:
+    async def _drop_clients(self) -> None:
         """Answers 503 to requests that are still in progress, and closes all connections."""
         if tasks := list(self.server_state.tasks):
             log.info("Stopping: requests in progress that are answered 503: %d", len(tasks))
@@ -187,10 +187,10 @@ class _Server(uvicorn.Server):
         """Waits until it is over, but no longer than `seconds`, nor beyond a second Ctrl-C."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while not is_over() and loop.time() < end and not self._is_hurried:
+        while not is_over() and loop.time() < end and not self._skips_waiting:
             await asyncio.sleep(0.02)
 
-    def _is_left(self) -> bool:
+    def _has_no_clients(self) -> bool:
         """Whether all clients have gone."""
         return not (self.server_state.connections or self.server_state.tasks)
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from resnet_tpu.serving.export.classifier import softmax
 from resnet_tpu.serving.server.body import Pending, read_body, read_files
 from resnet_tpu.serving.server.json_answer import to_json
-from resnet_tpu.serving.server.models import Model, Version
+from resnet_tpu.serving.server.models import LoadedBundle, Model
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.predict_api import parse_request, predict_answer
 from resnet_tpu.serving.server.refusal import CLIENT_GONE, Refusal
@@ -33,7 +33,7 @@ class Service:
         self.models, self.options = models, options
         self._pending = Pending(options.max_pending)
 
-    def find(self, name: str, version: int | None) -> Version:
+    def find(self, name: str, version: int | None) -> LoadedBundle:
         """The version served under `name`; if `version` is given, it must be that one. Raises Refusal (404)."""
         model = self.models.get(name)
         current = model.current if model else None  # once: a newer one may take over at any time
@@ -91,7 +91,7 @@ class Service:
             work.cancel()
             gone.cancel()
 
-    async def _predict(self, request: Request, served: Version, body: bytes) -> Response:
+    async def _predict(self, request: Request, served: LoadedBundle, body: bytes) -> Response:
         most, image_size = self.options.max_images_per_request, served.bundle.image_size
         parsed = await _off_loop_if_large(len(body), lambda: parse_request(body, most, image_size))
         results = await _logits_of(request, served, parsed.images)
@@ -104,7 +104,7 @@ class Service:
 
 
 async def _classify(
-    request: Request, model: str, served: Version, files: Sequence[tuple[str, bytes]], top_k: int, start: float
+    request: Request, model: str, served: LoadedBundle, files: Sequence[tuple[str, bytes]], top_k: int, start: float
 ) -> Response:
     results = await _logits_of(request, served, [content for _, content in files])
     num_bytes = _CLASS_BYTES * len(results) * min(top_k, len(served.bundle.class_names))
@@ -113,7 +113,12 @@ async def _classify(
 
 
 def _classify_answer(
-    model: str, served: Version, names: Sequence[str], results: Sequence[np.ndarray | Refusal], top_k: int, start: float
+    model: str,
+    served: LoadedBundle,
+    names: Sequence[str],
+    results: Sequence[np.ndarray | Refusal],
+    top_k: int,
+    start: float,
 ) -> Response:
     """The answer to a `:classify` request, an error if all images are refused. start: by `time.perf_counter`."""
     refused = [result for result in results if isinstance(result, Refusal)]
@@ -131,22 +136,22 @@ def _classify_answer(
 
 
 async def _logits_of(
-    request: Request, version: Version, images: Sequence[bytes] | Sequence[np.ndarray]
+    request: Request, served: LoadedBundle, images: Sequence[bytes] | Sequence[np.ndarray]
 ) -> list[np.ndarray | Refusal]:
     """The logits [classes] of each image, or why there are none. Raises Refusal (503)."""
     request.state.num_images = len(images)
-    results = await asyncio.gather(*version.submit(images), return_exceptions=True)
+    results = await asyncio.gather(*served.submit(images), return_exceptions=True)
     for result in results:
         if not isinstance(result, np.ndarray | Refusal):
             raise result
-    return [_refused_unless_finite(result, version) for result in results if isinstance(result, np.ndarray | Refusal)]
+    return [_refused_unless_finite(result, served) for result in results if isinstance(result, np.ndarray | Refusal)]
 
 
-def _refused_unless_finite(result: np.ndarray | Refusal, version: Version) -> np.ndarray | Refusal:
+def _refused_unless_finite(result: np.ndarray | Refusal, served: LoadedBundle) -> np.ndarray | Refusal:
     """The result, or a refusal in place of logits that are not finite."""
     if isinstance(result, Refusal) or np.isfinite(result).all():
         return result
-    bundle = version.bundle
+    bundle = served.bundle
     got = f"{bundle.name} version {bundle.version}, step {bundle.description.get('step')}, gives logits"
     return Refusal(500, f"Image: {got} that are not finite. Serve a bundle of another checkpoint.")
 
