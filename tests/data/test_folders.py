@@ -9,7 +9,8 @@ import pytest
 
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.findings import Finding, Kind
-from resnet_tpu.data.folders import PhotoListing, find_photos
+from resnet_tpu.data.folders import find_photos
+from resnet_tpu.data.photos import PhotoListing
 from resnet_tpu.errors import UserError
 
 
@@ -116,7 +117,7 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"one class \(a\), expected at least two"):
         find_photos(str(tmp_path))
     touch(tmp_path, "b/1.HEIC")
-    with pytest.raises(UserError, match=r"one class \(a\), and b with no images \(b/1.HEIC: file that is no image by"):
+    with pytest.raises(UserError, match=r"one class \(a\), and b with no images \(b/1.HEIC: not an image file, by"):
         find_photos(str(tmp_path))
 
 

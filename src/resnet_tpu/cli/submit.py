@@ -121,7 +121,7 @@ def _to_json(values: dict[str, Any]) -> str:
 
 SUBMIT = Menu(
     "resnet-tpu submit",
-    "Send a training off to a TPU in Google Cloud: a TPU VM, Vertex AI or GKE.",
+    "Train on a TPU in Google Cloud: a TPU VM, Vertex AI or GKE.",
     {
         "tpu_vm": _tpu_vm,
         "vertex": _vertex,

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _OnlyOptions:
-    """What `train` does in place of a training."""
+    """What `train` does instead of training."""
 
     print_config: bool = option(
         False, "Print the options that this comes to, for --config_file, and do not train. Defaults are left out."
@@ -52,7 +52,7 @@ PHOTOS = Argument(
         "resnet-tpu train --data_dir=synthetic --model_dir=runs/speed --train_steps=100    # measure speed",
     ),
     arguments=(PHOTOS,),
-    groups=[Group("in place of a training", _OnlyOptions), *groups_for_trainings()],
+    groups=[Group("instead of training", _OnlyOptions), *groups_for_trainings()],
 )
 def train(given: Given) -> None:
     """Train on images, evaluate along the way, save checkpoints; resume the run in model_dir, if there is one."""
@@ -180,7 +180,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
     changed = "".join(f" with {name}={value}" for name, value in choice.changes.items())
     log.info("No --recipe: as for %s images on a %s, %s%s", f"{num_images:,}", device.upper(), choice.recipe, changed)
     if choice.recipe.startswith("flowers"):
-        log.info("--recipe=finetune would start from a trained network, which is as a rule better.")
+        log.info("--recipe=finetune would start from a trained network, which is usually better.")
     return Layer(f"recipe {choice.recipe}", choice.values)
 
 

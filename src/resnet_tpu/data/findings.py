@@ -28,7 +28,7 @@ class Kind(Enum):
     MISSING_IN_SPLIT = "class missing in a split", "kept"
     NESTED = "folder inside a class folder", "ignored"
     STRAY = "image outside the class folders", "ignored"
-    OTHER_FILE = "file that is no image by its name", "ignored"
+    OTHER_FILE = "not an image file, by its name", "ignored"
 
     @property
     def what(self) -> str:

@@ -247,12 +247,9 @@ def _scan_class(
 
 
 def _entries(path: str) -> "Sequence[storage.Entry | os.DirEntry[str]]":
+    is_remote = storage.is_remote(path)
     try:
-        with (
-            contextlib.nullcontext(storage.bucket_entries(path))
-            if storage.is_remote(path)
-            else os.scandir(path) as found
-        ):
+        with contextlib.nullcontext(storage.bucket_entries(path)) if is_remote else os.scandir(path) as found:
             return sorted((entry for entry in found if entry.name[0] != "."), key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
         raise UserError(f"Folder {path}", error.strerror, "a readable folder", "Check its permissions.") from None

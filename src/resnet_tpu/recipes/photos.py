@@ -7,7 +7,7 @@ def flowers() -> Config:
     """`resnet-tpu train --recipe=flowers --data_dir=flower_photos --model_dir=runs/flowers`.
 
     ResNet-50 on 224 px photos, from scratch, 90 epochs: for one GPU or TPU. Starting from a network trained on
-    ImageNet (recipe `finetune`) is quicker, and as a rule better.
+    ImageNet (recipe `finetune`) is quicker, and usually better.
     """
     return Config().replace(
         resnet_depth=50,

@@ -203,7 +203,7 @@ def test_repairs_are_counted_with_their_paths(class_folders: Path, tmp_path: Pat
         "EXIF rotation": (1, ["cat/turned.jpg (orientation 6)"]),
         "several frames": (1, ["emu/moves.gif (2 frames)"]),
         "other format than JPEG": (2, []),
-        "file that is no image by its name": (1, ["readme.md"]),
+        "not an image file, by its name": (1, ["readme.md"]),
     }
     assert sum(entry.num_images for entry in manifest.splits.values()) == 45
     everything = [record for split in manifest.splits for record in features(out, split)]
@@ -421,7 +421,7 @@ def test_a_file_whose_name_is_not_text_is_noticed_like_others(
 ) -> None:
     Path(os.fsdecode(os.fsencode(class_folders / "cat") + b"/caf\xe9.txt")).write_bytes(b"")
     manifest = run(class_folders, tmp_path / "out")
-    assert noticed(manifest)["file that is no image by its name"] == (1, ["cat/caf\udce9.txt"])
+    assert noticed(manifest)["not an image file, by its name"] == (1, ["cat/caf\udce9.txt"])
     assert "cat/caf\\udce9.txt" in (tmp_path / "out" / "report.txt").read_text("utf-8")
     assert read_manifest(str(tmp_path / "out")) == manifest
 

@@ -310,7 +310,7 @@ def test_photos_that_a_folder_of_classes_leaves_out_are_named_once(
         f"{class_folders}: class too small for every split, kept: 1 (one (0/0/1 of 1 images, none to train on))",
         f"{class_folders}: folder inside a class folder, ignored: 1 (cat/small)",
         f"{class_folders}: image outside the class folders, ignored: 1 (stray.jpg)",
-        f"{class_folders}: file that is no image by its name, ignored: 1 (cat/phone.HEIC)",
+        f"{class_folders}: not an image file, by its name, ignored: 1 (cat/phone.HEIC)",
     ]
 
 
