@@ -31,7 +31,7 @@ from resnet_tpu.training.reference import Reference
 def check(case: Case) -> dict[str, Any]:
     """The figures for every precision and kernel."""
     jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
-    distributed.start(use_tpu=True)
+    distributed.start_jax(use_tpu=True)
     here, cpu = (distributed.mesh_of(devices[:1]) for devices in (jax.devices(), jax.devices("cpu")))
     reference = Reference(case.config("float32"), cpu)
     forms = []

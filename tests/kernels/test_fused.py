@@ -175,7 +175,7 @@ def test_a_whole_network_gives_the_same(options: dict[str, Any], monkeypatch: py
 @pytest.mark.parametrize("kind", ["expanding", pytest.param("stem", marks=pytest.mark.long)])
 def test_on_three_devices_they_are_those_on_one(kind: str) -> None:
     part, x = make(kind, groups=3), images(kind)
-    everywhere = jax.device_put(x, distributed.split_batch(distributed.mesh_of(jax.devices()[:3])))
+    everywhere = jax.device_put(x, distributed.batch_sharding(distributed.mesh_of(jax.devices()[:3])))
     one, three = run(part, [x, everywhere], FUSED)
     assert len(three[0].sharding.device_set) == 3
     for expected, actual in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):

@@ -74,7 +74,7 @@ def test_the_pool_and_its_gradient_are_the_plain_ones_where_values_are_equal_too
 
 def test_on_three_devices_they_are_those_on_one() -> None:
     part, x = make("expanding", groups=3), images("expanding")
-    everywhere = jax.device_put(x, distributed.split_batch(distributed.mesh_of(jax.devices()[:3])))
+    everywhere = jax.device_put(x, distributed.batch_sharding(distributed.mesh_of(jax.devices()[:3])))
     one, three = run(part, [x, everywhere], GPU)
     for expected, actual in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
         assert distance(actual, expected) < 3e-6

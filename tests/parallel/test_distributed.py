@@ -19,15 +19,15 @@ def test_compiled_steps_are_kept_in_the_cache_unless_told_elsewhere(
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = [getattr(jax.config, name) for name in names]
     try:
-        distributed.start(use_tpu=False)
+        distributed.start_jax(use_tpu=False)
         assert [getattr(jax.config, name) for name in names] == before
         jax.config.update(names[0], None)
         (tmp_path / "file").touch()
         with monkeypatch.context() as patch:  # a folder that JAX would warn about
             patch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-            distributed.start(use_tpu=False)
+            distributed.start_jax(use_tpu=False)
         assert getattr(jax.config, names[0]) is None
-        distributed.start(use_tpu=False)
+        distributed.start_jax(use_tpu=False)
         assert [getattr(jax.config, name) for name in names] == [f"{storage.cache_dir()}/xla", 0.5]
         assert storage.cache_dir().startswith(str(tmp_path))
     finally:
@@ -60,4 +60,4 @@ def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size: 
     with pytest.raises(
         UserError, match=rf"train_batch_size: got {batch_size}, .* multiple of the 8 devices\. {choice}"
     ):
-        distributed.check_divides(Config().replace(train_batch_size=batch_size), 8)
+        distributed.check_batch_divides(Config().replace(train_batch_size=batch_size), 8)

@@ -46,7 +46,7 @@ def steps_in(model_dir: Path) -> list[int]:
 
 def test_a_signal_after_the_last_question_is_not_lost() -> None:
     with pytest.raises(KeyboardInterrupt), Interruption() as stop:
-        stop.leave()
+        stop.end_if_signalled()
         signal.raise_signal(signal.SIGINT)
 
 
@@ -79,15 +79,15 @@ def test_a_signal_after_the_last_step_ends_all_processes(
     with pytest.raises(SystemExit) as left, Interruption() as stop:
         assert not stop.is_due(3)
         signal.raise_signal(number)
-        stop.leave()
+        stop.end_if_signalled()
     assert left.value.code == code
-    together.part.assert_called_once_with()
+    together.stop_watching.assert_called_once_with()
     together.exchange = lambda text: [text, str(number.value)]  # this one has received none
     with pytest.raises(SystemExit), Interruption() as stop:
-        stop.leave()
+        stop.end_if_signalled()
     together.exchange = lambda text: [text, ""]
     with Interruption() as stop:
-        stop.leave()
+        stop.end_if_signalled()
 
 
 @pytest.mark.long

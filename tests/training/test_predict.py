@@ -15,7 +15,8 @@ import pytest
 
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import orbax
-from resnet_tpu.data.folders import find_photos, share_out
+from resnet_tpu.data.folders import find_photos
+from resnet_tpu.data.photos import split_at_random
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -50,7 +51,7 @@ def test_other_data_are_counted_anew(
     raw = shutil.copytree(coloured_photos, tmp_path / "more")
     for photo in sorted(raw.glob("*/*")):
         shutil.copy(photo, photo.with_stem(f"{photo.stem}_again"))
-    images = sum(len(names) for names in share_out(find_photos(str(raw)).photos).values())
+    images = sum(len(names) for names in split_at_random(find_photos(str(raw)).photos).values())
     assert cli.main(["predict", str(trained_dir), f"--data_dir={raw}", "--split=train", "--num_cores=1"]) == 0
     assert f"{round(0.8 * images)} labelled images: top-1" in capsys.readouterr().out
 
@@ -204,7 +205,7 @@ def test_a_report_that_cannot_be_written_is_told_before_the_work(
     trained = Mock(
         path=f"{tmp_path}/checkpoints/7", class_names=["a", "b"], config=Config(), **{"belongs_to.return_value": True}
     )
-    monkeypatch.setattr("resnet_tpu.training.predict.trained_of", lambda _: trained)
+    monkeypatch.setattr("resnet_tpu.training.predict.load_newest", lambda _: trained)
     monkeypatch.setattr("resnet_tpu.training.predict.predict_source", lambda *_, **__: pytest.fail("it has predicted"))
     monkeypatch.setattr("os.access", lambda *_, **__: False)  # whatever the permissions, root may write
     with pytest.raises(

@@ -121,7 +121,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
     path = expand_home(source)
     if bundle := find_bundle(path):
         return _load_bundle(bundle)
-    distributed.start(use_tpu=True)
+    distributed.start_jax(use_tpu=True)
     if (found := locate(path)).kind == "ours":
         return _load_checkpoint(path, found.path, precision)
     config, arrays, class_names = open_network(path)

@@ -136,7 +136,8 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
 def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
     """The checkpoint at `path` with all arrays of the named collections (default: of all), as NumPy arrays."""
     stored = stored_shapes(path)
-    checkpoint = load(path, distributed.placed({name: stored[name] for name in collections or stored}, sparse.here()))
+    wanted = {name: stored[name] for name in collections or stored}
+    checkpoint = load(path, distributed.with_sharding(wanted, sparse.here()))
     return dataclasses.replace(checkpoint, arrays=jax.tree.map(np.asarray, checkpoint.arrays))
 
 

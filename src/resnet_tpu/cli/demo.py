@@ -23,7 +23,7 @@ class DemoOptions:
 
 @Command(
     "resnet-tpu demo",
-    "Needs no internet connection. The digits come with the extra `demo`. The digits take about a minute on 2 CPU cores.",
+    "Needs no internet connection. The digits come with the extra `demo`, and take about a minute on 2 CPU cores.",
     examples=("resnet-tpu demo", "resnet-tpu demo --data_dir=my_photos --output_dir=my_demo"),
     groups=[Group("what to work on", DemoOptions)],
 )

@@ -70,7 +70,7 @@ def _devices(*, use_tpu: bool) -> Iterator[Check]:
     import jax
 
     try:
-        distributed.start(use_tpu=use_tpu)
+        distributed.start_jax(use_tpu=use_tpu)
         devices = jax.local_devices()
     except UserError as error:  # the place of the compilation cache
         yield Check("devices", "JAX", "broken", f"{error.what}: got {error.got}", error.do)

@@ -173,7 +173,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
             )
         return None
     check_options(config)  # reports mistakes before looking for the data
-    distributed.start(use_tpu=run.use_tpu)
+    distributed.start_jax(use_tpu=run.use_tpu)
     num_images = data.num_train_images or len(open_source(data, "train"))
     device = jax.default_backend()
     choice = choose(num_images, device=device, has_weights=bool(config.train.resnet_checkpoint))

@@ -1,84 +1,22 @@
-"""Finds photos: in class folders, in split folders of class folders, or through a CSV file."""
+"""Finds photos: in class folders, in split folders of class folders, or by a CSV file."""
 
 import contextlib
-import csv
 import dataclasses
-import io
 import os
-import posixpath
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.data.boxes import Box, Boxes
+from resnet_tpu.data.boxes import Boxes
 from resnet_tpu.data.findings import Finding, Kind
+from resnet_tpu.data.photo_csv import read_photo_csv
+from resnet_tpu.data.photos import SPLIT_FOLDERS, Photo, PhotoListing, class_names_of
 from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
-from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, SPLITS, Split, split_files
+from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError, nearest
 
-SPLIT_FOLDERS: dict[str, Split] = {
-    "train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"
-}  # fmt: skip
-"""Folder names, and values of the CSV's split column, that mean a split."""
-
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
-
-
-@dataclass(frozen=True, slots=True)
-class Photo:
-    """An image file and its class."""
-
-    path: str
-    name: str  # path below the input folder, or as the CSV has it
-    class_name: str
-    split: Split | None  # None: to be decided
-    boxes: tuple[Box, ...] = ()  # around the objects of this class
-    state: tuple[int, int] | None = None  # of the file, where listing it gave one: see `storage.file_state`
-
-
-@dataclass(frozen=True)
-class PhotoListing:
-    """The photos, sorted by the bytes of their names, and the oddities noticed."""
-
-    photos: list[Photo]
-    findings: list[Finding]
-    has_splits: bool  # the input says which photo is in which split
-
-
-def share_out(
-    photos: Sequence[Photo], ratios: Sequence[float] = SPLIT_RATIOS, seed: int = SPLIT_SEED
-) -> dict[Split, list[Photo]]:
-    """The photos of each split, each class shared out on its own by `split_files`, in the order given."""
-    classes: dict[str, dict[str, None]] = {}
-    for photo in photos:
-        classes.setdefault(photo.class_name, {})[photo.name] = None
-    parts = (zip(SPLITS, split_files(list(names), ratios, seed), strict=True) for names in classes.values())
-    chosen = {name: split for of_class in parts for split, part in of_class for name in part}
-    return {split: [photo for photo in photos if chosen[photo.name] == split] for split in SPLITS}
-
-
-def too_small(
-    splits: Mapping[Split, Sequence[Photo]], class_names: Sequence[str], wanted: Sequence[Split]
-) -> list[Finding]:
-    """A finding for each class that lacks photos in one of the wanted splits."""
-    counts = {split: Counter(photo.class_name for photo in splits[split]) for split in wanted}
-    findings = []
-    for name in class_names:
-        sizes = [counts[split][name] for split in wanted]
-        if 0 in sizes:
-            lack = ", none to train on" if "train" in wanted and not counts["train"][name] else ""
-            shared = f"{'/'.join(map(str, sizes))} of {sum(sizes)} images{lack}"
-            findings.append(Finding(Kind.TOO_SMALL, name, shared))
-    return findings
-
-
-def class_names_of(photos: Iterable[Photo]) -> list[str]:
-    """The class names in byte order, which is the order of their labels."""
-    return sorted({photo.class_name for photo in photos}, key=os.fsencode)
 
 
 def find_photos(raw: str, boxes: Boxes | None = None) -> PhotoListing:
@@ -91,7 +29,7 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> PhotoListing:
     if storage.is_dir(raw):
         found = _scan(raw)
     elif storage.exists(raw) and suffix not in (*IMAGE_SUFFIXES, *_ARCHIVE_SUFFIXES):
-        found = _read_csv(raw)
+        found = read_photo_csv(raw)
     else:
         do = "Unpack it, and give its folder." if suffix in _ARCHIVE_SUFFIXES else "Check the path."
         raise UserError("Photos", raw, "a folder of class folders or a CSV file", do)
@@ -103,6 +41,13 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> PhotoListing:
     if len(classes) == 1:
         others = "".join(f", and {folder} with {got}" for folder, got in empty_classes(found)[:1])
         raise UserError(f"Photos in {raw}", f"one class ({min(classes)}){others}", "at least two classes", _LAYOUT)
+    _check_class_names(raw, classes)
+    found.photos.sort(key=lambda photo: os.fsencode(photo.name))
+    return _with_boxes(found, boxes) if boxes else found
+
+
+def _check_class_names(raw: str, classes: Collection[str]) -> None:
+    """Raises UserError for a class name that cannot be shown, and for two that look the same."""
     if bad := [name for name in classes if not name.isprintable() or name != name.strip()]:
         expected = "printable characters, without a space at either end"
         raise UserError("Class name", repr(bad[0]), expected, "Rename the class.")
@@ -111,8 +56,6 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> PhotoListing:
         if (other := same.setdefault(unicodedata.normalize("NFC", name), name)) != name:
             got = f"{other} and {name}, one name in two forms of Unicode ({other!a}, {name!a})"
             raise UserError(f"Classes of {raw}", got, "one form", "Rename one; a Mac decomposes letters with accents.")
-    found.photos.sort(key=lambda photo: os.fsencode(photo.name))
-    return _with_boxes(found, boxes) if boxes else found
 
 
 def empty_classes(found: PhotoListing) -> list[tuple[str, str]]:
@@ -264,55 +207,3 @@ def _is_folder(entry: "storage.Entry | os.DirEntry[str]") -> bool:
 
 def _is_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES)
-
-
-def _read_csv(path: str) -> PhotoListing:
-    """The rows `path,label[,split]` of a CSV file with these column names in its first line."""
-    photos: dict[str, Photo] = {}
-    findings: list[Finding] = []
-    try:
-        with io.StringIO(storage.read_bytes(path).decode("utf-8-sig"), newline="") as file:
-            reader = csv.DictReader(file, strict=True, skipinitialspace=True)
-            columns = [column.strip() for column in reader.fieldnames or ()]
-            reader.fieldnames = columns
-            if [columns.count(name) for name in ("path", "label")] != [1, 1] or columns.count("split") > 1:
-                got = f"columns {', '.join(columns) or 'missing'}"
-                raise UserError(f"CSV {path}", got, "a first line path,label or path,label,split", "Correct that line.")
-            for row in reader:
-                photo = _csv_photo(path, reader.line_num, row, has_split="split" in columns)
-                other = photos.setdefault(photo.path, photo)
-                if other is not photo:
-                    if (other.class_name, other.split) != (photo.class_name, photo.split):
-                        got = f"{photo.name} again, as {photo.class_name} and {other.class_name}"
-                        raise UserError(f"CSV {path} line {reader.line_num}", got, "one row per image", "Drop one row.")
-                    findings.append(Finding(Kind.LISTED_TWICE, photo.name, f"line {reader.line_num}"))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"CSV {path}", error, "a readable CSV file in UTF-8", "Correct the file.") from None
-    return PhotoListing(list(photos.values()), findings, has_splits="split" in columns)
-
-
-def _csv_path(path: str, name: str) -> str:
-    """The path that the CSV file at `path` means by `name`; a URL is taken as it is written."""
-    if storage.is_remote(name):
-        return name
-    full = storage.join(os.path.dirname(path), os.path.expanduser(name))  # noqa: PTH111, PTH120 - as pathlib raises
-    if not storage.is_remote(full):
-        return os.path.normpath(full)
-    protocol, mark, rest = full.rpartition("://")
-    is_walk = not {".", ".."}.isdisjoint(name.split("/"))  # as `find` writes it; else a key may have any slashes
-    return f"{protocol}{mark}{posixpath.normpath(rest)}" if is_walk else full
-
-
-def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: bool) -> Photo:
-    if any(more := row.pop(None, ())):  # else a name with a comma would be cut off at the comma
-        got = f"{len(row) + len(more)} values, the last {more[-1]!r}"
-        do = 'Put a value with a comma in quotation marks: "a, b".'
-        raise UserError(f"CSV {path} line {line}", got, f"{len(row)}, one per column", do)
-    name, label, split = ((row.get(column) or "").strip() for column in ("path", "label", "split"))
-    if not name or not label:
-        raise UserError(f"CSV {path} line {line}", f"path {name!r}, label {label!r}", "both filled in", "Fill them in.")
-    if "\0" in name:
-        raise UserError(f"CSV {path} line {line}", f"path {name!r}", "a path without a zero byte", "Correct it.")
-    if has_split and split.lower() not in SPLIT_FOLDERS:
-        raise UserError(f"CSV {path} line {line}", f"split {split!r}", "train, validation or test", "Correct it.")
-    return Photo(_csv_path(path, name), name, label, SPLIT_FOLDERS[split.lower()] if has_split else None)

@@ -8,6 +8,8 @@ import jax
 from resnet_tpu.models.layers import average_pool, global_average, max_pool
 from resnet_tpu.models.named_layers import NamedLayers
 
+_SITES_OF_BOTTLENECK = 5  # DropBlock on the shortcut and behind each of three convolutions, and drop connect
+
 
 def resnet(net: NamedLayers, images: jax.Array, num_classes: int) -> jax.Array:
     """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]."""
@@ -54,7 +56,7 @@ def residual_block(net: NamedLayers, x: jax.Array, group: int, block: int) -> ja
     stride = 2 if group > 1 and block == 1 else 1
     if (y := net.block(x, stride)) is not None:
         if settings.bottleneck:
-            net.skip_dropout_sites(5)  # those below, at which nothing is dropped
+            net.skip_dropout_sites(_SITES_OF_BOTTLENECK)  # those below, at which nothing is dropped
         return y
 
     shortcut = x
@@ -93,7 +95,7 @@ def bottleneck_branch(net: NamedLayers, x: jax.Array, group: int, block: int, st
     x = net.dropblock(net.conv_act("conv2", x, after, 3, stride), group)
     x = net.conv_linear("conv3", x, settings.features(group), 1, zero_scale=settings.zero_scale)
     if settings.pre_activation:  # here the original's branch ends
-        net.skip_dropout_sites(2)
+        net.skip_dropout_sites(2)  # DropBlock behind conv3, and drop connect
         return x
     x = net.dropblock(x, group)
     if settings.se_ratio:

@@ -24,7 +24,7 @@ DeviceBatch = dict[str, jax.Array]
 """image uint8 [n, s, s, 3], label int32 [n], weight float32 [n] (0 for padding), split over the devices."""
 
 
-def start(*, use_tpu: bool) -> None:
+def start_jax(*, use_tpu: bool) -> None:
     """Chooses the platform and turns the compilation cache on; call before anything touches a device.
 
     Where the platform can only be the CPU, freed memory is kept from now on (see `keep_memory`): XLA's threads, which
@@ -92,7 +92,7 @@ def batch_norm_groups(model: ModelConfig, devices: int) -> int:
     return devices // size
 
 
-def check_divides(config: Config, devices: int) -> None:
+def check_batch_divides(config: Config, devices: int) -> None:
     """Raises UserError unless every device gets the same number of images in each part of a training batch."""
     batch_size, parts = config.train.train_batch_size, config.optimizer.gradient_accumulation_steps
     units = devices * parts
@@ -114,19 +114,19 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def split_batch(mesh: Mesh) -> NamedSharding:
+def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Every device holds its slice of the first axis."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
 
 
-def placed(tree: Any, sharding: Sharding) -> Any:
-    """Shape and dtype of each array of a pytree, or of its descriptions, to lie as `sharding` says."""
+def with_sharding(tree: Any, sharding: Sharding) -> Any:
+    """The arrays of a pytree, or their descriptions, as `jax.ShapeDtypeStruct`s with this sharding."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> DeviceBatch:
     """Puts this host's slice of a batch on its devices; the result is the global batch."""
-    sharding = split_batch(mesh)
+    sharding = batch_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
 
 

@@ -53,7 +53,7 @@ class ProcessGroup:
         self._stop_at: int | None = None
         self._stop_signal: int | None = None
         self._signal: Callable[[], int | None] = lambda: None
-        atexit.register(self.part)  # before JAX shuts down, after which the store is gone
+        atexit.register(self.stop_watching)  # before JAX shuts down, after which the store is gone
         threading.Thread(target=self._watch, daemon=True, name="resnet_tpu hosts").start()
 
     @property
@@ -91,8 +91,8 @@ class ProcessGroup:
         hurry.daemon = True
         hurry.start()
 
-    def part(self) -> None:
-        """From here on all processes end in the same way: none needs to tell the others."""
+    def stop_watching(self) -> None:
+        """From now on all processes end alike: this one neither tells the others nor follows them."""
         self._ending.set()
 
     def _gather(self, name: str, text: str, timeout_secs: float) -> list[str]:
@@ -173,13 +173,13 @@ def process_group() -> ProcessGroup | None:
 
 @contextlib.contextmanager
 def connected(run: RunConfig) -> Iterator[None]:
-    """Work on the devices that the options ask for (see `distributed.start`), in as many processes as there are.
+    """Work on the devices that the options ask for (see `distributed.start_jax`), in as many processes as there are.
 
     Call it before anything touches a device; they stay connected until the program ends. An error in the work ends
     all processes, and one that comes from losing another becomes LostProcessError. Raises UserError for options that do
     not fit, and when the others do not come within `coordinator_timeout`.
     """
-    distributed.start(use_tpu=run.use_tpu)
+    distributed.start_jax(use_tpu=run.use_tpu)
     if not _group:
         _connect(run)
     group = process_group()
@@ -208,7 +208,7 @@ def agree(values: Mapping[str, Any], do: str) -> None:
         name: by_value for name in names if len(by_value := _by_value([one.get(name, "nothing") for one in told])) > 1
     }
     if differing:
-        group.part()
+        group.stop_watching()
         got = "; ".join(
             f"{name} " + ", ".join(f"{value} in {_processes(where)}" for value, where in by_value.items())
             for name, by_value in differing.items()

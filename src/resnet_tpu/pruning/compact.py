@@ -53,7 +53,7 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
     """Writes the network of a checkpoint, or of the newest one of a model_dir, as a new model_dir; see `compact`."""
     check_target(target, "model_dir")
     path = orbax.find(source)
-    distributed.start(use_tpu=config_of(orbax.read_meta(path)).run.use_tpu)
+    distributed.start_jax(use_tpu=config_of(orbax.read_meta(path)).run.use_tpu)
     checkpoint = orbax.load_all(path)
     require_finite(checkpoint.arrays, f"step {checkpoint.step} in {source}", "Take an earlier checkpoint.")
     config, arrays = compact(checkpoint, multiple_of=multiple_of)

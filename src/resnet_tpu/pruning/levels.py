@@ -15,8 +15,8 @@ _BY_SHARE = ("prune_global", "zprune_global")
 _TABLES = re.compile(r"prune_\w+_[AB]")
 DEFAULT_LEVELS = 1
 DEFAULT_RATE = 0.2
-ITERATIVE = "level_"
-"""Prefix of the names of levels that follow each other or belong to a table of filters."""
+NUMBERED = "level_"
+"""Prefix of the names of levels that have a number: they follow each other, or belong to a table of filters."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
         if (levels or 0) > MOST_ROUNDS:
             raise UserError("levels", levels, f"at most {MOST_ROUNDS} with {method}", "Lower it.")
         numbers = range(1, (levels or DEFAULT_LEVELS) + 1)
-        return [_level(f"{ITERATIVE}{number:02d}", f"{method}_{number}", None) for number in numbers]
+        return [_level(f"{NUMBERED}{number:02d}", f"{method}_{number}", None) for number in numbers]
     if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
         if density or levels or rate is not None:
             find_method(method)  # an unknown method gets the error that says so
@@ -75,7 +75,7 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
     found = []
     for number in range(1, (levels or DEFAULT_LEVELS) + 1):
         follows = found[-1] if found else None
-        found.append(_level(f"{ITERATIVE}{number:02d}", _complete(method, (1 - rate) ** number, rate), follows))
+        found.append(_level(f"{NUMBERED}{number:02d}", _complete(method, (1 - rate) ** number, rate), follows))
     return found
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, listed
-from resnet_tpu.pruning.levels import ITERATIVE
+from resnet_tpu.pruning.levels import NUMBERED
 from resnet_tpu.pruning.methods import family_of
 from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, earlier_phases
 from resnet_tpu.pruning.paper import paper_network
@@ -60,7 +60,7 @@ def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
         # levels that each remove a share of what is left may have one method; elsewhere, the folder may have any name
-        level = outcome.level if outcome.level.startswith(ITERATIVE) else ""
+        level = outcome.level if outcome.level.startswith(NUMBERED) else ""
         group = groups.setdefault((outcome.retrain, outcome.method, level), [])
         is_again = _is_unpruned(outcome) and any(other.seed == outcome.seed for other in group)
         if not is_again:  # each part of an experiment trains it
@@ -202,7 +202,7 @@ def _check_rewinding(pruned: Sequence[Outcome]) -> None:
 def _kind_of(outcome: Outcome) -> str:
     if found := re.fullmatch(r"prune_\w+_([AB])_\d", outcome.method):
         return f"structured_{found[1].lower()}"
-    return "iterative" if outcome.level.startswith(ITERATIVE) else "one_shot"
+    return "iterative" if outcome.level.startswith(NUMBERED) else "one_shot"
 
 
 def _accuracies(rows: Sequence[Row]) -> Table:

@@ -49,7 +49,7 @@ def evaluate(
     mean nothing then, because no logit compares as larger than NaN.
     """
     source = evenly_spaced(source, config.data.num_eval_images or len(source))
-    batches = batches_of(source, config.data, mesh, batch_size=config.eval.eval_batch_size, title="evaluate")
+    batches = device_batches(source, config.data, mesh, batch_size=config.eval.eval_batch_size, title="evaluate")
     steps = (eval_step(params, batch_stats, batch) for batch in batches)
     sums = list(paced(steps, distributed.steps_ahead(mesh)))
     squares = float(l2_on(mesh.devices.flat[0])(params, norms=config.optimizer.decay_batch_norm))
@@ -61,7 +61,9 @@ def evaluate(
     return mean_metrics(sums, l2_loss=config.optimizer.weight_decay_in_loss * squares)
 
 
-def batches_of(source: Source, data: DataConfig, mesh: Mesh, *, batch_size: int, title: str) -> Iterator[DeviceBatch]:
+def device_batches(
+    source: Source, data: DataConfig, mesh: Mesh, *, batch_size: int, title: str
+) -> Iterator[DeviceBatch]:
     """The images of `source` in order, in batches on the devices, with a progress bar called `title`.
 
     batch_size: over all devices; capped at the number of images, then rounded up so that all devices get equally many.

@@ -28,7 +28,7 @@ class Interruption:
     def __exit__(self, kind: object, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if kind is None and self._signal is not None:  # it came after `leave`
+        if kind is None and self._signal is not None:  # it came after `end_if_signalled`
             signal.raise_signal(self._signal)
 
     def _note(self, number: int, _: FrameType | None) -> None:
@@ -44,13 +44,13 @@ class Interruption:
         self._due = self._signal if group is None else group.stop_signal(step, lambda: self._signal)
         return self._due is not None
 
-    def leave(self) -> None:
+    def end_if_signalled(self) -> None:
         """Ends the program the way the signal would have, when one came to any process; every process must call it."""
         # asked once more, as a signal may have come after the last step
         told = hosts.exchange(str(self._due or self._signal or ""))
         number = next((int(text) for text in told if text), None)
         if number is not None and (group := hosts.process_group()):
-            group.part()
+            group.stop_watching()
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if number is not None:

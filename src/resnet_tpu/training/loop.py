@@ -186,7 +186,7 @@ class Trainer:
                 log.info("%s", describe_end(model_dir, self.step, self.lengths.total))
                 if self.validation is not None:
                     self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, self.step)) or None
-            stop.leave()  # a signal may have come in an evaluation
+            stop.end_if_signalled()  # a signal may have come in an evaluation
         return Summary(self.step, self.evaluation)
 
     def _train(self, stack: contextlib.ExitStack, stop: Interruption, writer: MetricsWriter | None) -> None:

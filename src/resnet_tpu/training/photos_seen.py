@@ -19,8 +19,8 @@ _FILE = "training_photos.json"
 
 
 def remember_photos(model_dir: str, source: Source) -> None:
-    """Adds the training photos to those that the run in `model_dir` has seen, if they were shared out by chance."""
-    if isinstance(source, FolderSource) and source.is_shared_out and hosts.is_first():
+    """Adds the training photos to those that the run in `model_dir` has seen, if they were split at random."""
+    if isinstance(source, FolderSource) and source.is_split_at_random and hosts.is_first():
         seen, folder = _photos_seen(model_dir), _place(source)
         names = {*seen.get(folder, ()), *source.names}
         if len(names) > len(seen.get(folder, ())):
@@ -48,7 +48,7 @@ def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
     """
     if split == "train" or not model_dir or not hosts.is_first():
         return
-    if not (isinstance(source, FolderSource) and source.is_shared_out):
+    if not (isinstance(source, FolderSource) and source.is_split_at_random):
         return
     known = _photos_seen(model_dir)
     seen = {*known.get(_place(source), ()), *known.get(storage.absolute(source.location), ())}  # as named once

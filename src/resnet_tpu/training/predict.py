@@ -26,11 +26,11 @@ from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.training.agreement import agree_on
-from resnet_tpu.training.evaluate import batches_of
+from resnet_tpu.training.evaluate import device_batches
 from resnet_tpu.training.flight import paced
 from resnet_tpu.training.photos_seen import warn_of_seen
 from resnet_tpu.training.step import make_output_step
-from resnet_tpu.training.trained import Trained, data_for_network, trained_of
+from resnet_tpu.training.trained import Trained, data_for_network, load_newest
 
 MOST_ROWS = 40
 """A split with more images is not listed on the terminal, only in the files of the report."""
@@ -76,7 +76,7 @@ def predict(
 def _predict(
     config: Config, images: Sequence[str], split: Split, output_format: Format, top_k: int, output_dir: str
 ) -> Predictions:
-    trained = trained_of(config)
+    trained = load_newest(config)
     data = data_for_network(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names)
     warn_of_seen(folders.run_of(trained.path), source, split)
@@ -118,7 +118,7 @@ def predict_source(
     UserError when all are damaged.
     """
     predict_step = make_output_step(trained.network, "probabilities", device=trained.mesh.devices.flat[0])
-    batches = batches_of(source, data, trained.mesh, batch_size=batch_size, title="predict")
+    batches = device_batches(source, data, trained.mesh, batch_size=batch_size, title="predict")
     steps = (
         {
             "probabilities": predict_step(trained.params, trained.batch_stats, batch["image"]),

@@ -51,7 +51,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     if validation is not None:
         check_classes(config.data.location, validation.class_names, source.class_names)
     mesh = distributed.make_mesh(config.run.num_cores)
-    distributed.check_divides(config, mesh.devices.size)
+    distributed.check_batch_divides(config, mesh.devices.size)
     return fill_in_counts(config, source), source, validation, mesh
 
 

@@ -112,7 +112,7 @@ def find_start(
     Raises UserError when a checkpoint is of another network or other classes.
     """
     shapes = _shapes(config, network, checkpoints)
-    checkpoint = checkpoints.restore(distributed.placed(shapes.to_arrays(), distributed.replicated(mesh)))
+    checkpoint = checkpoints.restore(distributed.with_sharding(shapes.to_arrays(), distributed.replicated(mesh)))
     if checkpoint is not None:
         names = checkpoint.meta["class_names"]
         check_classes(config.data.location, class_names, names)

@@ -48,7 +48,7 @@ def data_for_network(asked: DataConfig, own: DataConfig, *, also: Collection[str
     return dataclasses.replace(asked, data_dir=asked.data_dir or own.data_dir, **kept)
 
 
-def trained_of(config: Config) -> Trained:
+def load_newest(config: Config) -> Trained:
     """The newest network of `model_dir`, as `predict` and `export` take it; see `load_trained`."""
     mesh = distributed.make_mesh(config.run.num_cores)
     return load_trained(config.run.model_dir, mesh, moving_average=config.eval.export_moving_average)
@@ -78,7 +78,7 @@ def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
     meta = orbax.read_meta(path)
     config = config_of(meta)
     network = network_of(config)
-    shapes = distributed.placed(network.shape_trees(), distributed.replicated(mesh))
+    shapes = distributed.with_sharding(network.shape_trees(), distributed.replicated(mesh))
     if moving_average and config.optimizer.keeps_average:
         checkpoint = orbax.load(path, {"ema": shapes})
         arrays = checkpoint.arrays["ema"]

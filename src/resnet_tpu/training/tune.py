@@ -72,7 +72,7 @@ def tune_run(config: Config) -> tuple[KernelSetting, list[Trial]]:
     check_options(config)
     with hosts.connected(config.run):
         mesh = distributed.make_mesh(config.run.num_cores)
-        distributed.check_divides(config, mesh.devices.size)
+        distributed.check_batch_divides(config, mesh.devices.size)
         config = fill_in_counts(config, open_source(config.data, "train"))
         if weights := initial_weights(config):
             config = with_options_of_weights(config, weights)  # the step that `train` looks up

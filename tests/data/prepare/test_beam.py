@@ -15,7 +15,8 @@ from rich.console import Console
 from resnet_tpu.cli.prepare import prepare as prepare_verb
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.cleaning import Limits
-from resnet_tpu.data.folders import Photo, find_photos
+from resnet_tpu.data.folders import find_photos
+from resnet_tpu.data.photos import Photo
 from resnet_tpu.data.prepare.assignment import assign
 from resnet_tpu.data.prepare.beam import Span, describe_shards, described_shard, make_pipeline, parse_options
 from resnet_tpu.data.prepare.options import PrepareOptions

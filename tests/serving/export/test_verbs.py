@@ -69,7 +69,7 @@ def test_export_compares_on_a_split(
     def find_newer(_: Config) -> None:
         pytest.fail("A training may have saved a newer checkpoint than that which the bundle is compared with.")
 
-    monkeypatch.setattr("resnet_tpu.serving.export.export.trained_of", find_newer)
+    monkeypatch.setattr("resnet_tpu.serving.export.export.load_newest", find_newer)
     arguments = ["export", str(model_dir), str(tmp_path), "--forms=int8,onnx", "--verify_images=40", "--num_cores=1"]
     assert cli.main(arguments) == 0  # int8 is always compared
     lines = capsys.readouterr().out.splitlines()

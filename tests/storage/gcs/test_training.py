@@ -191,7 +191,7 @@ from resnet_tpu.parallel import distributed
 from resnet_tpu.system.program import run_program
 
 def work(_):
-    distributed.start(use_tpu=False)
+    distributed.start_jax(use_tpu=False)
     print(jax.jit(lambda x: 3 * x)(2))
 
 raise SystemExit(run_program(work))

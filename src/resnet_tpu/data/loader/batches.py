@@ -18,7 +18,7 @@ import numpy as np
 
 from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_segments
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
-from resnet_tpu.data.loader.filling import Chunk, Fill, Filling, FillingProcesses
+from resnet_tpu.data.loader.filling import Chunk, FillChunk, FillerProcesses, RowFiller
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
 from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots
@@ -81,13 +81,13 @@ class _Chunking:
         return batch, low, range(first + low, first + high)
 
 
-class _Maker:
+class _ChunkMaker:
     """Makes chunks in the memory of the batches they belong to; callable from any number of threads."""
 
     def __init__(
-        self, chunking: _Chunking, filling: Filling, slots: Slots, fill: Fill, ahead: ReadAhead | None
+        self, chunking: _Chunking, filler: RowFiller, slots: Slots, fill: FillChunk, ahead: ReadAhead | None
     ) -> None:
-        self._chunking, self._filling, self._slots, self._fill, self._ahead = chunking, filling, slots, fill, ahead
+        self._chunking, self._filling, self._slots, self._fill, self._ahead = chunking, filler, slots, fill, ahead
         self._begun: dict[int, Slot] = {}  # by batch
         self._lock = threading.Lock()
 
@@ -105,16 +105,16 @@ class _Maker:
             return self._begun.pop(batch)
 
 
-def _read_ahead(filling: Filling, chunking: _Chunking) -> ReadAhead | None:
+def _read_ahead(filler: RowFiller, chunking: _Chunking) -> ReadAhead | None:
     """Begins to fetch the examples of a remote source before they are needed; None where the source is local."""
-    source = as_remote(filling.source)
-    if source is None or filling.data.input_pipeline == "basic":
+    source = as_remote(filler.source)
+    if source is None or filler.data.input_pipeline == "basic":
         return None
-    if filling.order:
-        requests = by_segments(chunking.num_chunks, chunking.positions, filling.order)
+    if filler.order:
+        requests = by_segments(chunking.num_chunks, chunking.positions, filler.order)
     else:
-        requests = by_chunks(chunking.num_chunks, lambda chunk: filling.records_at(chunking.positions(chunk)))
-    return ReadAhead(source, filling.cache, requests)
+        requests = by_chunks(chunking.num_chunks, lambda chunk: filler.records_at(chunking.positions(chunk)))
+    return ReadAhead(source, filler.cache, requests)
 
 
 class Batches(Iterator[Batch]):
@@ -125,7 +125,7 @@ class Batches(Iterator[Batch]):
     chunk; its processes end at once. The memory of a batch is reused when no array refers to it any more.
     """
 
-    def __init__(self, filling: Filling, chunking: _Chunking, kind: Literal["threads", "processes"]) -> None:
+    def __init__(self, filler: RowFiller, chunking: _Chunking, kind: Literal["threads", "processes"]) -> None:
         """kind: whether the workers are threads or processes."""
         self.skipped: Counter[str] = Counter()
         """Damaged examples in the batches returned so far: how often each message occurred. `.total()` sums them."""
@@ -133,22 +133,22 @@ class Batches(Iterator[Batch]):
         self._turn = threading.Lock()
         self._numbers = iter(range(chunking.num_batches))
         self._parts = chunking.parts
-        self._cache_report = CacheReport(filling.cache)
+        self._cache_report = CacheReport(filler.cache)
         cv2.setNumThreads(1)  # each worker has an image of its own; more OpenCV threads would wait for each other
-        slots, workers = Slots(Layout(chunking.per_host, filling.data.image_size)), num_workers(filling.data)
+        slots, workers = Slots(Layout(chunking.per_host, filler.data.image_size)), num_workers(filler.data)
         self._closing = contextlib.ExitStack()
-        processes = FillingProcesses(filling, slots, workers) if kind == "processes" else None
+        processes = FillerProcesses(filler, slots, workers) if kind == "processes" else None
         if processes:
             self._closing.callback(processes.close)
-        fill: Fill = processes or filling.fill
-        ahead = _read_ahead(filling, chunking)
-        self._maker = _Maker(chunking, filling, slots, fill, ahead)
-        if filling.data.input_pipeline == "basic":
-            self._chunks = map(self._maker.make, range(chunking.num_chunks))
+        fill: FillChunk = processes or filler.fill
+        ahead = _read_ahead(filler, chunking)
+        self._maker = _ChunkMaker(chunking, filler, slots, fill, ahead)
+        if filler.data.input_pipeline == "basic":
+            self._skipped_by_chunk = map(self._maker.make, range(chunking.num_chunks))
         else:
             num_ahead = chunking.parts + 2 * workers
-            self._chunks = Prefetch(self._maker.make, chunking.num_chunks, threads=workers, ahead=num_ahead)
-            self._closing.callback(self._chunks.close)
+            self._skipped_by_chunk = Prefetch(self._maker.make, chunking.num_chunks, threads=workers, ahead=num_ahead)
+            self._closing.callback(self._skipped_by_chunk.close)
         if ahead:
             self._closing.callback(ahead.close)  # runs first, as the threads that fill wait for it
         weakref.finalize(self, self._closing.close)
@@ -161,7 +161,7 @@ class Batches(Iterator[Batch]):
         if self._is_closed:
             raise StopIteration
         try:
-            skipped = [next(self._chunks) for _ in range(self._parts)]
+            skipped = [next(self._skipped_by_chunk) for _ in range(self._parts)]
         except BaseException as error:
             if isinstance(error, StopIteration) and self.skipped:
                 log.warning("Damaged images left out: %d", self.skipped.total())
@@ -219,8 +219,8 @@ def train_batches(
     if choose_order(source, data, rows=chunking.per_host) == "pieces":
         order = piece_order(source, data, batch_size=batch_size, seed=seed)
     cache = open_cache(data, len(source))
-    filling = Filling(source, data, seed=seed, order=order, cache=cache, train_image=train_image)
-    return Batches(filling, chunking, workers)
+    filler = RowFiller(source, data, seed=seed, order=order, cache=cache, train_image=train_image)
+    return Batches(filler, chunking, workers)
 
 
 def eval_batches(
@@ -240,7 +240,7 @@ def eval_batches(
     _check_hosts("eval_batch_size", batch_size, num_hosts)
     workers = kind_of_workers(data, source, trains=False)
     chunking = _Chunking(batch_size, 0, -(-len(source) // batch_size), host_index, num_hosts, MOST_IN_CHUNK[workers])
-    return Batches(Filling(source, data), chunking, workers)
+    return Batches(RowFiller(source, data), chunking, workers)
 
 
 def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:

@@ -36,7 +36,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Filling:
+class RowFiller:
     """Fills rows: for training, in the order and with the random numbers of `seed`; without a seed, for evaluation."""
 
     source: Source
@@ -67,7 +67,7 @@ class Filling:
         for anything else that is wrong.
         """
         rows, fetched = slot.rows, chunk.fetched or {}
-        fill_row = self._try if self.seed is None else self._try_until_good
+        fill_row = self._fill_or_skip if self.seed is None else self._fill_with_next_good
         skipped: list[str] = []
         for row, position in enumerate(chunk.positions, chunk.first_row):
             record = self.record_at(position)
@@ -77,19 +77,23 @@ class Filling:
             rows.label[row], rows.weight[row] = label or 0, label is not None
         return skipped
 
-    def _try_until_good(self, record: int, position: int, out: np.ndarray, fetched: Fetched, skipped: list[str]) -> int:
+    def _fill_with_next_good(
+        self, record: int, position: int, out: np.ndarray, fetched: Fetched, skipped: list[str]
+    ) -> int:
         tries = min(len(self.source), _MOST_BAD_IN_A_ROW)
         for offset in range(tries):
-            label = self._try((record + offset) % len(self.source), position, out, fetched, skipped)
+            label = self._fill_or_skip((record + offset) % len(self.source), position, out, fetched, skipped)
             if label is not None:
                 return label
         got = f"{tries} damaged records in a row"
         raise UserError("Training data", got, "records that can be read", "Check the data set.")
 
-    def _try(self, record: int, position: int, out: np.ndarray, fetched: Fetched, skipped: list[str]) -> int | None:
+    def _fill_or_skip(
+        self, record: int, position: int, out: np.ndarray, fetched: Fetched, skipped: list[str]
+    ) -> int | None:
         """Fills `out` with an example. Returns its label; None if it is damaged and skipped."""
         try:
-            return self._write(record, position, out, fetched)
+            return self._fill_row(record, position, out, fetched)
         except (RecordError, DecodeError) as error:
             error = error.at(self.source.where(record)) if isinstance(error, DecodeError) else error
             if not self.data.skip_bad_records:
@@ -97,7 +101,7 @@ class Filling:
             skipped.append(str(error).removesuffix(f" {error.do}"))  # advice that is already followed
             return None
 
-    def _write(self, record: int, position: int, out: np.ndarray, fetched: Fetched) -> int:
+    def _fill_row(self, record: int, position: int, out: np.ndarray, fetched: Fetched) -> int:
         data, honour_exif = self.data, self.source.honour_exif
         image, label, is_finished = self._read(record, fetched)
         if is_finished:
@@ -136,15 +140,15 @@ class Filling:
         return decode(encoded, honour_exif=self.source.honour_exif, preprocessing=preprocessing)
 
 
-Fill = Callable[[Chunk, Slot], list[str]]
-"""Fills the rows of a chunk in a slot; as `Filling.fill`."""
+FillChunk = Callable[[Chunk, Slot], list[str]]
+"""Fills the rows of a chunk in a slot; as `RowFiller.fill`."""
 
 
-class FillingProcesses:
-    """A `Fill` that hands chunks to worker processes; as many threads can call it at a time as there are processes."""
+class FillerProcesses:
+    """A `FillChunk` that hands chunks to worker processes; as many threads can call it at once as there are of them."""
 
-    def __init__(self, filling: Filling, slots: Slots, count: int) -> None:
-        self._crew = Crew(count, _serve, (filling, slots.shared, slots.layout))
+    def __init__(self, filler: RowFiller, slots: Slots, count: int) -> None:
+        self._crew = Crew(count, _serve, (filler, slots.shared, slots.layout))
         self._idle: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         for connection in self._crew.connections:
             self._idle.put(connection)
@@ -169,11 +173,11 @@ class FillingProcesses:
         self._crew.close()
 
 
-def _serve(connection: Connection, filling: Filling, shared: SharedMemory, layout: Layout) -> None:
+def _serve(connection: Connection, filler: RowFiller, shared: SharedMemory, layout: Layout) -> None:
     cv2.setNumThreads(1)
     slots: dict[int, Slot] = {}
     while True:
         chunk, number = connection.recv()
         if number not in slots:
             slots[number] = Slot(number, layout.view(np.frombuffer(map_slot(shared, layout, number), np.uint8)))
-        connection.send(outcome_of(lambda chunk=chunk, number=number: filling.fill(chunk, slots[number])))
+        connection.send(outcome_of(lambda chunk=chunk, number=number: filler.fill(chunk, slots[number])))

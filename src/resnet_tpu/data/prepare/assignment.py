@@ -10,7 +10,7 @@ from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding
-from resnet_tpu.data.folders import Photo, PhotoListing, class_names_of, share_out
+from resnet_tpu.data.photos import Photo, PhotoListing, class_names_of, split_at_random
 from resnet_tpu.data.prepare.shards import Shard
 from resnet_tpu.data.split import SPLITS, Split
 
@@ -41,7 +41,7 @@ def assign(
     class_names = class_names_of(photos)
     labels = {name: label for label, name in enumerate(class_names, start=1)}
     states = {photo.path: photo.state or _state(photo.path) for photo in photos}
-    splits = _given_splits(photos) if listing.has_splits else share_out(photos, ratios, seed)
+    splits = _given_splits(photos) if listing.has_splits else split_at_random(photos, ratios, seed)
     random.Random(seed).shuffle(splits["train"])
     shards: list[Shard] = []
     for split in SPLITS:

@@ -17,8 +17,8 @@ from rich.console import Console
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.cleaning import Limits
-from resnet_tpu.data.folders import Photo
 from resnet_tpu.data.manifest import STATE_FOLDER
+from resnet_tpu.data.photos import Photo
 from resnet_tpu.data.prepare.shards import Shard, ShardResult, finished_shard, write_shard
 from resnet_tpu.errors import UserError, missing_extra, nearest
 from resnet_tpu.system.terminal import live_line

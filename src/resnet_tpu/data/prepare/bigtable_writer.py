@@ -17,7 +17,7 @@ from resnet_tpu.data.records.tfrecord import RecordFile, read_records
 from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings, shown
 from resnet_tpu.data.sources.classes import find_classes
 from resnet_tpu.data.sources.data_dir import check_shards, shards_in
-from resnet_tpu.data.sources.tfrecords import cut_between_records
+from resnet_tpu.data.sources.tfrecords import wrong_size_errors
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
@@ -77,7 +77,7 @@ def _parts(records_dir: str, data: DataConfig) -> list[_Part]:
     for split, found in shards.items():
         paths = [storage.join(records_dir, name) for name in found]
         files = [RecordFile(path) for path in paths]
-        if short := cut_between_records(records_dir, split, files):
+        if short := wrong_size_errors(records_dir, split, files):
             raise short[0]
         if number := sum(len(file) for file in files):
             origin = _digest(paths, split, manifest)

@@ -14,8 +14,9 @@ from resnet_tpu import storage
 from resnet_tpu.data.boxes import digest_of, read_boxes
 from resnet_tpu.data.cleaning import Limits
 from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
-from resnet_tpu.data.folders import Photo, check_outside, find_photos, too_small
+from resnet_tpu.data.folders import check_outside, find_photos
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
+from resnet_tpu.data.photos import Photo, too_small
 from resnet_tpu.data.prepare import beam as on_beam
 from resnet_tpu.data.prepare.assignment import Assignment, assign
 from resnet_tpu.data.prepare.flowers import FLOWER_PHOTOS, fetch_flower_photos

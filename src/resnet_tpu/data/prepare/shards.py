@@ -12,8 +12,8 @@ from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.cleaning import BadImageError, CleanImage, Limits, clean_image
 from resnet_tpu.data.findings import Finding, Kind
-from resnet_tpu.data.folders import Photo
 from resnet_tpu.data.manifest import STATE_FOLDER
+from resnet_tpu.data.photos import Photo
 from resnet_tpu.data.records.example import Feature, encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.data.split import Split

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding, Kind, group_findings
-from resnet_tpu.data.folders import class_names_of, empty_classes, find_photos, share_out, too_small
+from resnet_tpu.data.folders import empty_classes, find_photos
+from resnet_tpu.data.photos import class_names_of, split_at_random, too_small
 from resnet_tpu.data.pixels.decode import DecodeError
 from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
@@ -33,8 +34,8 @@ class FolderSource:
     def __init__(self, data: DataConfig, split: Split) -> None:
         found = find_photos(data.data_dir)
         self.location = data.data_dir
-        self.is_shared_out = not found.has_splits
-        """Whether `share_out` decides which photo is in which split."""
+        self.is_split_at_random = not found.has_splits
+        """Whether `split_at_random` decides which photo is in which split."""
         names = class_names_of(found.photos)
         if empty := empty_classes(found):
             (folder, got), expected = empty[0], f"at least one ({', '.join(IMAGE_SUFFIXES)})"
@@ -47,7 +48,7 @@ class FolderSource:
         if found.has_splits:
             photos = [photo for photo in found.photos if photo.split == split]
         else:
-            shares = share_out(found.photos)
+            shares = split_at_random(found.photos)
             photos = shares[split]
             told += too_small(shares, names, SPLITS)
         _warn(data.data_dir, tuple(told))

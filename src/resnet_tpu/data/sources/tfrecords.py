@@ -43,7 +43,7 @@ class RecordSource:
             opened = pool.map(lambda path: RecordFile(path, skip_bad=data.skip_bad_records, state=paths[path]), paths)
             self._files = list(opened)
         self._ends = list(itertools.accumulate(len(file) for file in self._files))
-        short = cut_between_records(data.data_dir, split, self._files)
+        short = wrong_size_errors(data.data_dir, split, self._files)
         if short and not data.skip_bad_records:
             raise short[0]
         for error in (*itertools.chain.from_iterable(file.damage for file in self._files), *short):
@@ -91,7 +91,7 @@ class RecordSource:
         return self._files[number], i - (self._ends[number - 1] if number else 0)
 
 
-def cut_between_records(data_dir: str, split: Split, files: Sequence[RecordFile]) -> list[RecordError]:
+def wrong_size_errors(data_dir: str, split: Split, files: Sequence[RecordFile]) -> list[RecordError]:
     """An error for each file that is whole as far as its format can tell, but differs in size from the manifest."""
     manifest = read_manifest(data_dir)
     listed = manifest.splits[split].files if manifest and split in manifest.splits else {}

@@ -21,7 +21,7 @@ def make_bundle(config: Config, folder: Path, class_names: Sequence[str]) -> str
     config: options of the network, the images and the export; the data are needed only for int8. Weights are drawn as
     at the start of a training. Raises UserError when a form cannot be written.
     """
-    distributed.start(use_tpu=False)
+    distributed.start_jax(use_tpu=False)
     config = config.replace(
         num_label_classes=len(class_names), precision="float32", mode="train", num_cores=1,
         model_dir=str(folder / "model"), export_dir=str(folder / "exported"),

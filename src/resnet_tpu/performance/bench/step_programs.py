@@ -96,7 +96,7 @@ def choose_ours(case: Case, precision: str) -> "tuple[Config, Mesh, KernelSettin
     from resnet_tpu.parallel import distributed
     from resnet_tpu.training.kernels_of_run import resolve_kernels
 
-    distributed.start(use_tpu=True)
+    distributed.start_jax(use_tpu=True)
     config, mesh = case.config(precision), distributed.mesh_of(jax.devices()[:1])
     return config, mesh, resolve_kernels(config, mesh, None)
 

@@ -189,7 +189,7 @@ def _train(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _describe_device(use_tpu: bool) -> dict[str, str]:
-    distributed.start(use_tpu=use_tpu)
+    distributed.start_jax(use_tpu=use_tpu)
     return {"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind}
 
 

@@ -170,7 +170,7 @@ def _evaluate_beside(config: Config, last_step: int) -> None:
     os.environ["TTY_COMPATIBLE"] = "0"  # its bars would be drawn over the training's
 
     def work(_: object) -> None:
-        distributed.start(use_tpu=config.run.use_tpu)
+        distributed.start_jax(use_tpu=config.run.use_tpu)
         _evaluate(config, last_step)
 
     sys.exit(run_program(work, []))

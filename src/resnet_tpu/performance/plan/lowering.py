@@ -26,7 +26,7 @@ def lower_train_step(
     network = network_of(config, mesh)
     step: Any = train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=tuned_compiler)
     state = jax.eval_shape(functools.partial(start_state, config.optimizer), *network.shapes())
-    state = distributed.placed(state, distributed.replicated(mesh))
+    state = distributed.with_sharding(state, distributed.replicated(mesh))
     return step.lower(state, _batch(config, config.train.train_batch_size, mesh))
 
 
@@ -34,7 +34,7 @@ def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One step of evaluation."""
     network = network_of(config, mesh)
     step: Any = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
-    params, batch_stats = distributed.placed(network.shapes(), distributed.replicated(mesh))
+    params, batch_stats = distributed.with_sharding(network.shapes(), distributed.replicated(mesh))
     return step.lower(params, batch_stats, _batch(config, eval_batch_size(config, mesh.devices.size), mesh))
 
 
@@ -51,4 +51,4 @@ def _batch(config: Config, batch_size: int, mesh: Mesh) -> DeviceBatch:
         "label": jax.ShapeDtypeStruct((batch_size,), jnp.int32),
         "weight": jax.ShapeDtypeStruct((batch_size,), jnp.float32),
     }
-    return distributed.placed(shapes, distributed.split_batch(mesh))
+    return distributed.with_sharding(shapes, distributed.batch_sharding(mesh))

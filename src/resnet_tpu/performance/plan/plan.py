@@ -166,7 +166,7 @@ def check_plan(config: Config, topology: Topology) -> None:
         distributed.check_num_cores(devices, topology.hosts)
     distributed.batch_norm_groups(config.model, devices)
     if config.run.mode != "eval":
-        distributed.check_divides(config, devices)
+        distributed.check_batch_divides(config, devices)
 
 
 def devices_used(config: Config, topology: Topology) -> int:

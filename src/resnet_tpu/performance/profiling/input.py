@@ -42,11 +42,11 @@ def profile_input(
     seconds: about how long each speed is measured. Raises as `train` for options and data that do not fit.
     """
     check_options(config)
-    distributed.start(use_tpu=config.run.use_tpu)
+    distributed.start_jax(use_tpu=config.run.use_tpu)
     source = open_source(config.data, "train")
     config = fill_in_counts(config, source)
     mesh = distributed.make_mesh(config.run.num_cores)
-    distributed.check_divides(config, mesh.devices.size)
+    distributed.check_batch_divides(config, mesh.devices.size)
     log.info("The stages of the input, on %d images ...", num_images)  # first, while files are not yet in memory
     batch_size, seed = config.train.train_batch_size, config.train.seed
     sampled = sample_stages(source, config.data, batch_size=batch_size, seed=seed, num_images=num_images)

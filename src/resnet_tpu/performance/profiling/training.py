@@ -59,7 +59,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     Nothing else in `model_dir` is read or changed: the training is thrown away. The first steps are not in the trace.
     Raises as `train`.
     """
-    distributed.start(use_tpu=config.run.use_tpu)
+    distributed.start_jax(use_tpu=config.run.use_tpu)
     if not can_trace():
         raise UserError("Profiler", "libtpu without a TPU", "a TPU, or no libtpu", "Pass --use_tpu=False.")
     total = _WARM_UP + steps

@@ -15,7 +15,7 @@ from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import FORMS, Bundle, Form, Maker, write_bundle
 from resnet_tpu.serving.export.card import make_card
 from resnet_tpu.serving.export.fold import Folded, fold
-from resnet_tpu.training.trained import Trained, data_for_network, trained_of
+from resnet_tpu.training.trained import Trained, data_for_network, load_newest
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def export_run(
         raise UserError("export_dir", "nothing", "a folder for bundles", "Give --export_dir=FOLDER.")
     check_export(config.eval)
     with hosts.connected(config.run):
-        found = trained or trained_of(config)
+        found = trained or load_newest(config)
         path = hosts.from_first(lambda: export_model(found, config, check))
     log.info("Exported to %s", path)
     return path

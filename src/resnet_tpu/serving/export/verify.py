@@ -22,7 +22,7 @@ from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
 from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.predict import open_images
 from resnet_tpu.training.step import normalize
-from resnet_tpu.training.trained import Trained, data_for_network, trained_of
+from resnet_tpu.training.trained import Trained, data_for_network, load_newest
 
 TOLERANCE = 1e-5
 """How much the logits of a float32 form may differ, relative to the largest |logit|, or to 1 if that is larger."""
@@ -62,7 +62,7 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
     The split is test, or validation if there is no test, unless one is named. Raises UserError if there are no images,
     or they are of other classes.
     """
-    trained = trained_of(config)
+    trained = load_newest(config)
     data = data_for_network(config.data, trained.config.data, also=PREPROCESSING)
     try:
         source, there = open_images(data, images, split or "test", trained.class_names)
