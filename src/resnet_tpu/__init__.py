@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Config", "Dataset", "Example", "Experiment", "History", "Model", "Predictions", "PrepareOptions",
-    "UserError", "evaluate", "export", "fetch_flower_photos", "find_recipe", "find_topology", "follow_weights",
-    "history", "load_classifier", "load_model", "open_bundle", "open_dataset", "plan", "predict", "prepare", "prune",
-    "train", "write_digits",
+    "Config", "Dataset", "DecodeError", "Example", "Experiment", "History", "Model", "NonFiniteError", "Predictions",
+    "PrepareOptions", "UserError", "evaluate", "export", "fetch_flower_photos", "find_recipe", "find_topology",
+    "follow_weights", "history", "load_classifier", "load_model", "open_bundle", "open_dataset", "plan", "predict",
+    "prepare", "prune", "train", "write_digits",
 ]  # fmt: skip
 
 

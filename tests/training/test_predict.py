@@ -192,6 +192,7 @@ def test_an_image_that_cannot_be_decoded_is_named_or_left_out(
     [
         (["nowhere.jpg"], r"Image: got nowhere\.jpg, expected an existing file or folder\."),
         (["{empty}"], r"Folder: got .*, expected images in it"),
+        ([], r"Images: got none, expected at least one\. To predict a split of the data, leave them out\."),
     ],
 )
 def test_what_is_not_there_is_named(asked: Config, tmp_path: Path, images: list[str], message: str) -> None:

@@ -2,11 +2,12 @@
 
 from resnet_tpu.api.dataset import Dataset, Example, open_dataset
 from resnet_tpu.api.model import Model, load_model
+from resnet_tpu.data.pixels.decode import DecodeError
 from resnet_tpu.data.prepare.digits import write_digits
 from resnet_tpu.data.prepare.flowers import fetch_flower_photos
 from resnet_tpu.data.prepare.options import PrepareOptions
 from resnet_tpu.data.prepare.prepare import prepare
-from resnet_tpu.errors import UserError
+from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.plan.plan import plan
 from resnet_tpu.performance.plan.topology import find_topology
@@ -27,10 +28,12 @@ from resnet_tpu.training.predict import predict
 __all__ = [
     "Config",
     "Dataset",
+    "DecodeError",
     "Example",
     "Experiment",
     "History",
     "Model",
+    "NonFiniteError",
     "Predictions",
     "PrepareOptions",
     "UserError",

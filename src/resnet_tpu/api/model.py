@@ -16,6 +16,7 @@ from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.weights import locate
 from resnet_tpu.data.class_names import numbered
 from resnet_tpu.data.loader.batches import eval_batches
+from resnet_tpu.data.pixels.decode import DecodeError
 from resnet_tpu.errors import UserError, listed, nearest
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
@@ -106,7 +107,10 @@ class Model:
         data = self.config.replace(skip_bad_records=False).data
         size = min(_MOST_AT_ONCE, 1 << (len(source) - 1).bit_length())
         with eval_batches(source, data, batch_size=size) as batches:
-            yield from batches
+            try:
+                yield from batches
+            except DecodeError as error:  # its advice is an option of commands
+                raise type(error)(error.what, error.got, error.expected, "Replace it, or leave it out.") from None
 
 
 def load_model(source: str | os.PathLike[str], *, precision: Precision | None = None) -> Model:

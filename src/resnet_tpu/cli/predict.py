@@ -70,7 +70,7 @@ def predict(given: Given) -> None:
 
     from resnet_tpu.training.predict import predict as predict_images
 
-    predict_images(config, images, **_how(options))
+    predict_images(config, images or None, **_how(options))
 
 
 def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptions, given: Mapping[str, Any]) -> None:

@@ -77,8 +77,14 @@ def prepare(given: Given) -> None:
         check_access(table)  # now, not after hours of preparing
     if out_dir:
         console = make_console()
-        console.print(render_report(prepare_images(raw_dir, out_dir, options, beam=given.rest if how.beam else None)))
-        console.print(f"Train on them: resnet-tpu train {shlex.quote(out_dir)}", markup=False, soft_wrap=True)
+        manifest = prepare_images(raw_dir, out_dir, options, beam=given.rest if how.beam else None)
+        console.print(render_report(manifest))
+        hint, options_of_train = "Train on them:", ""
+        if "validation" not in manifest.splits:
+            hint = "No photos to validate with; more photos, or --split=0.8,0.2 --overwrite, give some. Without any:"
+            options_of_train = " --mode=train"
+        command = f"resnet-tpu train {shlex.quote(out_dir)}{options_of_train}"
+        console.print(f"{hint} {command}", markup=False, soft_wrap=True)
     if table.bigtable_instance:
         from resnet_tpu.data.prepare.bigtable_writer import write_table
 

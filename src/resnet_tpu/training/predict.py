@@ -1,9 +1,8 @@
 """Prediction: names and probabilities for images, folders or a split, printed and reported."""
 
 import logging
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -58,19 +57,30 @@ def predict(
     config: the options of the training, as in `load_model(model_dir).config`; they decide how images are cropped.
     The network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
     and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`,
-    unless `model_dir` is a checkpoint. top_k: how many classes to print for each image. Raises UserError.
+    unless `model_dir` is a checkpoint. top_k: how many classes to print for each image. Raises UserError, also for an
+    empty list of images.
     """
     require_config(config)
     if output_format not in (known := get_args(Format)):
         raise UserError("output_format", repr(output_format), f"one of {', '.join(known)}", "Change the value.")
     top_k = _TOP_K.convert(top_k)
     config = config.replace(model_dir=model_dir_of(config.run.model_dir))
-    named = [images] if isinstance(images, str | os.PathLike) else () if images is None else images
-    images, output_dir = [expand_home(path) for path in named], expand_home(output_dir)
+    paths = _paths_in(images)
+    if images is not None and not paths:
+        raise UserError("Images", "none", "at least one", "To predict a split of the data, leave them out.")
+    output_dir = expand_home(output_dir)
     for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
         storage.check_writable(folder)
     with hosts.connected(config.run):
-        return _predict(config, images, split, output_format, top_k, output_dir)
+        return _predict(config, paths, split, output_format, top_k, output_dir)
+
+
+def _paths_in(images: GivenPath | Sequence[GivenPath] | None) -> list[str]:
+    """The paths of one image or several; none for a split. Raises UserError for anything but paths."""
+    if images is None:
+        return []
+    several = isinstance(images, Iterable) and not isinstance(images, str)
+    return [expand_home(path) for path in (images if several else [images])]
 
 
 def _predict(
@@ -152,7 +162,9 @@ def check_any(kept: np.ndarray) -> None:
 
 
 def _names_of(source: Source, numbers: list[int]) -> list[str]:
-    """The names of these images; of remote ones, many are asked for at a time."""
+    """The names of these images; of remote ones, many are asked for at a time, and files need not be read again."""
+    if isinstance(source, FileSource):
+        return [source.where(i) for i in numbers]
     if (far := as_remote(source)) is None:
         return [source[i].name for i in numbers]
     parts = (far.fetch(numbers[i : i + _NAMES_AT_ONCE]) for i in range(0, len(numbers), _NAMES_AT_ONCE))

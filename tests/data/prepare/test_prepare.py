@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from resnet_tpu import storage
+from resnet_tpu import cli, storage
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.prepare.options import PrepareOptions
@@ -134,6 +134,18 @@ def test_manifest_and_indexes(class_folders: Path, tmp_path: Path, run) -> None:
     (out / "manifest.json").write_text("{}")
     with pytest.raises(UserError, match=r"manifest.json: got manifest without 'class_names'"):
         read_manifest(str(out))
+
+
+def test_without_validation_photos_the_command_that_trains_is_told(
+    tmp_path: Path, draw, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png")):
+        draw(tmp_path / "raw" / name, number)
+    raw, out = str(tmp_path / "raw"), str(tmp_path / "out")
+    assert cli.main(["prepare", raw, out, "--workers=1"]) == 0
+    assert f"give some. Without any: resnet-tpu train {out} --mode=train\n" in capsys.readouterr().out
+    assert cli.main(["prepare", raw, out, "--workers=1", "--split=0.8,0.2", "--overwrite"]) == 0
+    assert capsys.readouterr().out.endswith(f"Train on them: resnet-tpu train {out}\n")
 
 
 def test_two_ratios_leave_no_test_split(class_folders: Path, tmp_path: Path, run) -> None:

@@ -27,7 +27,8 @@ from resnet_tpu.errors import UserError
 
 RUN = (
     "import sys\n"
-    "from resnet_tpu.data.prepare.prepare import PrepareOptions, prepare\n"
+    "from resnet_tpu.data.prepare.options import PrepareOptions\n"
+    "from resnet_tpu.data.prepare.prepare import prepare\n"
     "from resnet_tpu.errors import UserError\n"
     "if __name__ == '__main__':\n"
     "    {before}\n"
@@ -182,6 +183,26 @@ def test_without_a_home_folder_indexes_stand_beside_the_records(
 
 
 # Unwanted ends.
+
+
+def test_a_photo_that_can_be_read_now_is_another_one(
+    class_folders: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, access, read_bytes = str(class_folders / "cat" / "003.jpg"), os.access, storage.read_bytes
+
+    def refuse(path: str) -> bytes:
+        if path == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return read_bytes(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "read_bytes", refuse)
+        patched.setattr(os, "access", lambda path, *args, **options: path != closed and access(path, *args, **options))
+        assert run(class_folders, tmp_path / "out").splits["train"].num_images == 31
+        assert run(class_folders, tmp_path / "out").splits["train"].num_images == 31  # nothing has changed
+    with pytest.raises(UserError, match="cat has other or newer files.*--overwrite"):
+        run(class_folders, tmp_path / "out")
+    assert run(class_folders, tmp_path / "out", overwrite=True).splits["train"].num_images == 32
 
 
 @pytest.fixture

@@ -265,6 +265,7 @@ def test_a_classifier_takes_any_number_of_images(form: Form | None, exported: Bu
     assert (probabilities.shape, probabilities.dtype) == ((5, 4), np.float32)
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
     np.testing.assert_allclose(classify(images[:1]), probabilities[:1], rtol=0, atol=1e-6)
+    assert (classify(images[:0]).shape, classify(images[:0]).dtype) == ((0, 4), np.float32)
     for wrong in (images[0], images.astype(np.float32), images[:, :8], images.transpose(0, 3, 1, 2)):
         with pytest.raises(UserError, match=r"expected uint8 \[n, 16, 16, 3\]"):
             classify(wrong)

@@ -73,9 +73,12 @@ def _cut(photos: list[Photo], count: int) -> list[list[Photo]]:
 
 
 def _state(path: str) -> tuple[int, int]:
-    """(size, time of last change in ns); zeros when there is no such file, which reading it will report."""
+    """(size, time of last change in ns); zeros for a file that cannot be read, which reading it will report.
+
+    A file that can be read later is another one then, and is not taken for one that was prepared.
+    """
     try:
-        return storage.file_state(path)
+        return storage.file_state(path) if os.access(path, os.R_OK) else (0, 0)
     except OSError:
         return 0, 0
 

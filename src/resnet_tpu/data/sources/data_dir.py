@@ -123,7 +123,8 @@ def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
         raise UserError(what, got, f"the {len(listed)} files that it lists", do)
     if not shards[split]:
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
-        do = f"Make the {split} split with `resnet-tpu prepare`, or {other_split_advice(split)}"
+        how = " --split=0.8,0.2 --overwrite" if split == "validation" else ""
+        do = f"Make the {split} split with `resnet-tpu prepare{how}`, or {other_split_advice(split)}"
         raise UserError(what, found, f"files named {split}-*", do)
     if not listed:
         _warn_of_missing(data_dir, tuple(shards[split]))

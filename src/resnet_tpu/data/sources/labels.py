@@ -55,6 +55,7 @@ def make_labels(
     every = None if names is None else ["background", *names] if has_background else list(names)
     if every and asked and asked < len(every):
         expected = f"at least the {len(every)} classes of {data.location}"
-        raise UserError("num_label_classes", asked, expected, "Leave it out, or give data with no more classes.")
+        do = "Leave it out, or give data with no more classes. A run keeps its own: start another with --init_from=RUN."
+        raise UserError("num_label_classes", asked, expected, do)
     number = asked or len(every or ()) or counted or DEFAULT_CLASSES
     return Labels(every, number, 0 if has_background else 1, allow_unknown, data.lth_use_random_label)

@@ -44,16 +44,16 @@ def load_classifier(
     if form == "stablehlo":
         from resnet_tpu.serving.export.stablehlo import load_stablehlo
 
-        return _checking_pixels(load_stablehlo(bundle, output), bundle.image_size)
+        return _checking_pixels(load_stablehlo(bundle, output), bundle.image_size, len(bundle.class_names))
     if form == "savedmodel":
         do = "Serve it with TensorFlow Serving, or choose another form."
         raise UserError("Form", form, "one that takes pixels: stablehlo, onnx or int8", do)
     from resnet_tpu.serving.export.runtime import load_onnx
 
-    return _checking_pixels(load_onnx(bundle, form, num_threads, output), bundle.image_size)
+    return _checking_pixels(load_onnx(bundle, form, num_threads, output), bundle.image_size, len(bundle.class_names))
 
 
-def _checking_pixels(classify: Classifier, image_size: int) -> Classifier:
+def _checking_pixels(classify: Classifier, image_size: int, num_classes: int) -> Classifier:
     """`classify`; for anything but the pixels that it takes, it raises UserError and not its runtime's own errors."""
 
     def checked(images: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ def _checking_pixels(classify: Classifier, image_size: int) -> Classifier:
             expected = f"uint8 [n, {image_size}, {image_size}, 3]"
             do = "Crop and convert them. load_model(PATH).predict takes photos of any size."
             raise UserError("Images", f"{images.dtype} {list(images.shape)}", expected, do)
-        return classify(images)
+        return classify(images) if len(images) else np.zeros((0, num_classes), np.float32)
 
     return checked
 
