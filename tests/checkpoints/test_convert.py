@@ -255,6 +255,7 @@ def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: p
         (["run", "new"], "Source: got run, a checkpoint of resnet_tpu, expected weights of another kind, or --to=tf1"),
         (["tf1", "run"], "Target: got run, which already exists, expected a new path."),
         (["tf1", "labels.txt"], "Target: got labels.txt, which already exists"),
+        (["tf1", "new.pth"], "Target: got new.pth, expected a folder, or a file called *.safetensors. PyTorch reads *"),
         (["tf1", "new", "--to=safetensors"], "Target: got new, expected a file called *.safetensors. Write new.saf"),
         (["tf1", "new", "--labels=labels.txt"], "Labels: got 2 names in labels.txt, expected 3, one for each class."),
         (["tf1", "new", "--labels=nowhere"], "Labels: got nowhere, expected a text file"),

@@ -20,6 +20,7 @@ from resnet_tpu.pruning.outcome import read_outcomes
 from resnet_tpu.pruning.phase import Phase, Unpruned, config_at
 from resnet_tpu.pruning.report import report_experiment
 from resnet_tpu.pruning.retrain import RETRAININGS
+from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.training.loop import train
 
@@ -436,6 +437,30 @@ def test_a_pruned_network_has_no_others_of_further_seeds(dense: Path, tmp_path: 
     with pytest.raises(UserError, match=r"Seed: got 1, expected 0 alone: .*level_01 is pruned already"):
         prune_run(pruned.model_dir, tmp_path / "again", experiment(levels=1, seeds="0,1", retrain="lr_rewinding"))
     assert not (tmp_path / "again").exists()
+
+
+def test_a_network_that_is_pruned_as_far_already_is_refused(dense: Path, tmp_path: Path) -> None:
+    _, pruned = prune_run(dense, tmp_path / "out", experiment(levels=None, density="50"))
+    again = experiment(levels=None, density="60", retrain="lr_rewinding")
+    with pytest.raises(UserError, match=r"method: got prune_all_to_global_60, which removes nothing, .* the 50 % that"):
+        prune_run(pruned.model_dir, tmp_path / "again", again)
+
+
+@pytest.mark.long
+def test_a_training_whose_batch_size_changed_goes_back_to_the_images_that_it_had_seen(
+    config: Callable[..., Config], tmp_path: Path
+) -> None:
+    train(config(tmp_path / "run", train_steps=4, lottery_checkpoint_iters="5"))
+    train(config(tmp_path / "run", train_batch_size=8, lottery_checkpoint_iters="5"))
+    epochs = [row["current_epoch"] for row in read_metrics(str(tmp_path / "run"), "train")]
+    assert epochs == pytest.approx([0, 0.4, 0.8, 1.2, 1.6, 1.8])
+    whole = experiment(levels=None, density="100", rewind_to=5)
+    unpruned, again = prune_run(tmp_path / "run", tmp_path / "out", whole)
+    seen = [orbax.read_meta(orbax.find(outcome.model_dir))["position"] for outcome in (unpruned, again)]
+    assert seen == [80, 80]
+    found = arrays(Path(again.model_dir), LAST)
+    for name, array in arrays(tmp_path / "run", LAST).items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-7, err_msg=name)  # masks change the rounding
 
 
 def test_what_is_combined_is_what_was_pruned(dense: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.run_file import read_run
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.events import read_events
-from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate
 from resnet_tpu.training.evaluate_run import evaluate_run
@@ -124,6 +124,9 @@ def test_other_images_do_not_replace_the_result_of_the_training(
     (run / "metrics.jsonl").unlink()  # as of a training in mode train
     evaluate_run(config)
     assert [row["step"] for row in read_metrics(str(run))] == [before[-1]["step"]]
+    assert evaluation_at(str(run), before[-1]["step"]) == {}  # not what the run is compared by
+    evaluate_run(Config().replace(**{**own.values, "model_dir": str(run)}))
+    assert evaluation_at(str(run), before[-1]["step"]).keys() == {"loss", "top_1_accuracy", "top_5_accuracy"}
 
 
 def test_a_run_given_by_its_folder_of_checkpoints_is_treated_as_the_run(trained_dir: Path, tmp_path: Path) -> None:

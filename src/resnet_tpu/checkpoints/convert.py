@@ -39,6 +39,7 @@ AVERAGE_DECAY = 0.9999
 """The decay of the moving averages in all configurations of the original that keep them; checkpoints do not hold it."""
 
 _SUFFIX = ".safetensors"
+_OTHER_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".onnx", ".pb", ".h5", ".keras", ".tflite")
 
 
 def convert(
@@ -61,6 +62,9 @@ def convert(
     overrides: values of options that the source does not record.
     Raises UserError when the source is not weights or damaged, options contradict it, or `target` already exists.
     """
+    if to is None and target.endswith(_OTHER_SUFFIXES):
+        do = "PyTorch reads *.safetensors; `resnet-tpu export` writes ONNX, and a SavedModel for TensorFlow."
+        raise UserError("Target", target, f"a folder, or a file called *{_SUFFIX}", do)
     to = to or ("safetensors" if target.endswith(_SUFFIX) else "model_dir")
     check_target(target, to)
     for name, value in (("labels", labels), ("image_size", image_size)):

@@ -59,7 +59,7 @@ def prune(given: Given) -> None:
 
     from resnet_tpu.parallel import hosts
     from resnet_tpu.pruning.experiment import prune_run
-    from resnet_tpu.pruning.outcome import read_outcomes
+    from resnet_tpu.pruning.outcome import UNPRUNED, read_outcomes
     from resnet_tpu.pruning.report import report_experiment
 
     if shown.combine:
@@ -70,7 +70,8 @@ def prune(given: Given) -> None:
     outcomes = prune_run(folders[0], output_dir, asked, computing=computing)
     if hosts.is_first():
         report_experiment(outcomes, output_dir, shown.paper_network)
-        sparsest = shlex.quote(min(outcomes, key=lambda outcome: outcome.density).model_dir)
+        pruned = [outcome for outcome in outcomes if outcome.method != UNPRUNED]
+        sparsest = shlex.quote(min(pruned, key=lambda outcome: outcome.density).model_dir)
         print(f"Predict with the sparsest: resnet-tpu predict {sparsest} IMAGE")
         print(f"Export it: resnet-tpu export {sparsest} EXPORT_DIR")
 

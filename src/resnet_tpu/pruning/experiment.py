@@ -45,8 +45,9 @@ def prune_run(
     first, that in `model_dir` too. computing: overrides of the training's options that change where and how it is
     computed, not what: `data_dir` for images that have moved, `precision`, `kernels`, `num_cores`, and those for
     several processes, all of which must make the same call. Returns the outcomes, for each seed that of the unpruned
-    network before those of its phases. Raises UserError for options that do not fit, also to what is in `output_dir`
-    already, and when the rewind step has no checkpoint.
+    network before those of its phases. The command `resnet-tpu prune` writes their table and pictures as well; called
+    afterwards, it trains nothing again. Raises UserError for options that do not fit, also to what is in `output_dir`
+    already, for a network that is pruned as far already, and when the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     check_kind("asked", asked, Experiment, "Make one: Experiment(density='20').")

@@ -21,7 +21,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import Masks, all_kept
+from resnet_tpu.pruning.masks import Masks, all_kept, density
 from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.pruning.start import start_with
@@ -163,7 +163,9 @@ class Phase:
         network = network_of(unpruned.config)
         layers = maskable(network)
         prune = find_method(self.method, seed=unpruned.config.train.seed)
-        masks = prune(kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers))
+        before = masks_of(pruned.arrays, layers)
+        masks = prune(kernels_of(pruned.arrays["params"], layers), before)
+        self._check_removes(before, masks)
         if retraining.weights == "early":
             arrays = orbax.load_all(unpruned.at(unpruned.rewind_step)).arrays
         elif retraining.weights == "fresh":
@@ -172,8 +174,23 @@ class Phase:
             arrays = pruned.arrays
         step = {"last": pruned.step, "early": unpruned.rewind_step, "first": 0}[retraining.step]
         arrays = start_with(arrays, masks, layers, step=step, rewind_optimizer=self.rewind_optimizer)
-        position = step * unpruned.config.train.train_batch_size
-        return arrays, make_meta(self.config(), pruned.meta["class_names"], position)
+        return arrays, make_meta(self.config(), pruned.meta["class_names"], self._position(step, pruned))
+
+    def _position(self, step: int, pruned: orbax.Checkpoint) -> int:
+        """The images consumed before `step`: of a checkpoint what it says, as the batch size may have changed since."""
+        if step == pruned.step:
+            return pruned.meta["position"]
+        if step in folders.steps_of_run(self.unpruned.model_dir):
+            return orbax.read_meta(self.unpruned.at(step))["position"]
+        return step * self.unpruned.config.train.train_batch_size
+
+    def _check_removes(self, before: Masks, after: Masks) -> None:
+        """Raises UserError where nothing is removed from a network that was pruned before."""
+        kept = density(before.values())
+        if kept < 1 and not self.method.endswith("_100") and all((before[name] == after[name]).all() for name in after):
+            expected = f"fewer weights than the {100 * kept:.3g} % that {self.previous} keeps already"
+            do = "Give a lower density: it counts from all weights, and so do levels and rate."
+            raise UserError("method", f"{self.method}, which removes nothing", expected, do)
 
 
 def config_at(model_dir: str) -> Config:

@@ -14,6 +14,9 @@ from resnet_tpu.storage import checked_json
 MetricsSplit = Literal["train", "eval"]
 """Whose numbers: of the training steps, or of the evaluations."""
 
+OTHER_IMAGES = "other_images"
+"""In a row of an evaluation: it measured other images, or other crops of them, than those of the run."""
+
 _OTHER: dict[MetricsSplit, str] = {"train": '"split": "eval"', "eval": '"split": "train"'}
 """What a line of the other split holds."""
 
@@ -56,16 +59,20 @@ class MetricsWriter:
         if "eval" in _mend(self._path, self._purge_steps):
             self._repeat_last_evaluation()
 
-    def write(self, split: MetricsSplit, rows: Mapping[int, Mapping[str, Any]]) -> None:
+    def write(
+        self, split: MetricsSplit, rows: Mapping[int, Mapping[str, Any]], *, of_other_images: bool = False
+    ) -> None:
         """Adds the numbers of each step, by their names, which are also the tags in TensorBoard.
 
-        Numbers may be Python's, NumPy's or JAX's. In `metrics.jsonl` one that is not finite becomes null. Raises
-        UserError when the folder is gone.
+        Numbers may be Python's, NumPy's or JAX's. In `metrics.jsonl` one that is not finite becomes null.
+        of_other_images: marks rows that `own_evaluations` leaves out. Raises UserError when the folder is gone.
         """
         now = time.time()
         numbers = {step: {name: _number(value) for name, value in row.items()} for step, row in rows.items()}
+        mark = {OTHER_IMAGES: 1} if of_other_images else {}
+        lines = "".join(_line(step, split, row | mark, now) for step, row in numbers.items())
         try:
-            storage.append_text(self._path, "".join(_line(step, split, row, now) for step, row in numbers.items()))
+            storage.append_text(self._path, lines)
         except FileNotFoundError:
             got, do = "a folder that no longer exists", "Restore it, then run the same command again."
             raise UserError(f"model_dir {self.model_dir}", got, "the folder that was there at the start", do) from None
@@ -91,9 +98,8 @@ class MetricsWriter:
         """
         rows = read_metrics(self.model_dir, "eval")
         if not rows:
-            self._event_file("eval").write(
-                {}, now=time.time()
-            )  # opening it writes the step from which older events no longer count
+            # opening the file writes the step from which older events no longer count
+            self._event_file("eval").write({}, now=time.time())
             return
         last = max(rows, key=lambda row: row["step"])
         self._purge_steps["eval"] = last["step"]
@@ -130,16 +136,21 @@ def read_metrics(model_dir: str, split: MetricsSplit | None = None) -> list[dict
     return list(rows.values())
 
 
+def own_evaluations(model_dir: str) -> list[dict[str, Any]]:
+    """The rows of evaluations of the run's own images: those of others say nothing of how it compares with others."""
+    return [row for row in read_metrics(model_dir, "eval") if not row.get(OTHER_IMAGES)]
+
+
 def evaluation_at(model_dir: str, step: int) -> dict[str, float]:
-    """The finite numbers by name that an evaluation at a step measured; none where there was no such evaluation."""
-    rows = [row for row in read_metrics(model_dir, "eval") if row["step"] == step]
+    """The finite numbers by name that the run's own evaluation at a step measured; none where there was none."""
+    rows = [row for row in own_evaluations(model_dir) if row["step"] == step]
     values = _numbers(rows[-1]) if rows else {}
     return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     """What a row measured, by name."""
-    return {name: value for name, value in row.items() if name not in ("step", "split", "time")}
+    return {name: value for name, value in row.items() if name not in ("step", "split", "time", OTHER_IMAGES)}
 
 
 def _read(path: str) -> str:

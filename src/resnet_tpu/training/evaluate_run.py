@@ -120,7 +120,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does.
 
     If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded. Nor is that of other
-    images or crops than the training's where the step has one already.
+    images or crops than the training's where the step has one already; where it has none, the row is marked.
     """
     start = time.monotonic()
     data = data_for_network(config.data, trained.config.data)
@@ -134,16 +134,18 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     if not trained.belongs_to(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
     elif hosts.is_first():
-        if _measures_other(data, trained.config.data) and evaluation_at(config.run.model_dir, trained.step):
+        is_other = _measures_other(data, trained.config.data)
+        if is_other and evaluation_at(config.run.model_dir, trained.step):
             log.info("The result is not recorded: step %d has one, and these are other images or crops.", trained.step)
         else:
             with MetricsWriter(config.run.model_dir) as writer:
-                writer.write("eval", {trained.step: metrics})
+                writer.write("eval", {trained.step: metrics}, of_other_images=is_other)
     log_metrics(trained.step, metrics, time.monotonic() - start)
     return metrics
 
 
 def _measures_other(data: DataConfig, own: DataConfig) -> bool:
     """Whether an evaluation measures something else than those of the training: other images, or other crops."""
-    names = ("location", "num_eval_images", "eval_crop", "lth_use_random_label")
-    return any(getattr(data, name) != getattr(own, name) for name in names)
+    names = ("num_eval_images", "eval_crop", "lth_use_random_label")
+    is_elsewhere = storage.absolute(data.location) != storage.absolute(own.location)
+    return is_elsewhere or any(getattr(data, name) != getattr(own, name) for name in names)

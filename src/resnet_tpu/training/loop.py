@@ -31,7 +31,7 @@ from resnet_tpu.options.run_file import write_description
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.finite import check_finite
-from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at, read_metrics
+from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at, own_evaluations, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.reports.run_curves import draw_curves
 from resnet_tpu.training.agreement import agree_on
@@ -125,9 +125,12 @@ def train(
     return summary
 
 
-def _read_scores(model_dir: str) -> dict[int, float]:
-    """The accuracies of the evaluations of a run by step, as process 0 reads them."""
-    rows = hosts.from_first(lambda: read_metrics(model_dir, "eval"))
+def _read_scores(model_dir: str, *, evaluates: bool) -> dict[int, float]:
+    """The accuracies of the evaluations of a run by step, as process 0 reads them.
+
+    evaluates: whether the training evaluates by itself, and those of other images do not count.
+    """
+    rows = hosts.from_first(lambda: own_evaluations(model_dir) if evaluates else read_metrics(model_dir, "eval"))
     return {row["step"]: row[BEST_METRIC] for row in rows}
 
 
@@ -177,7 +180,7 @@ class Trainer:
             writer = None
             if hosts.is_first():
                 writer = stack.enter_context(MetricsWriter(model_dir, resume_step=self.step))
-            self.checkpoints.scores.update(_read_scores(model_dir))
+            self.checkpoints.scores.update(_read_scores(model_dir, evaluates=self.validation is not None))
             if self._is_eval_due():  # the run was stopped between saving and evaluating
                 self._evaluate(writer)
             if self.step < self.lengths.total:
@@ -220,7 +223,13 @@ class Trainer:
         )
         batches = distributed.prefetch(loader, self.mesh, ahead=0 if self._is_basic else 2)
         reports = LoopReports(
-            self.config, total, writer=writer, loader=loader, progress=progress, input_wait=self._input_wait
+            self.config,
+            total,
+            start=(self.step, self.position),
+            writer=writer,
+            loader=loader,
+            progress=progress,
+            input_wait=self._input_wait,
         )
         is_stopping = stop.is_due(self.step)
         while self.step < total and not is_stopping:
@@ -233,7 +242,7 @@ class Trainer:
                 profiler.stop()
             self._check_weights()
             if self.validation is None:  # others may evaluate: `eval --watch`
-                self.checkpoints.scores.update(_read_scores(model_dir))
+                self.checkpoints.scores.update(_read_scores(model_dir, evaluates=False))
             self.checkpoints.save(self.step, self.state.to_arrays(), self._meta())
             if eval_is_due and not is_stopping:
                 self._evaluate(writer)
@@ -241,7 +250,7 @@ class Trainer:
 
     def _log_start(self) -> None:
         """Logs a line on the run, and warns of options that have no effect."""
-        log.info("%s", describe_run(self.config, self.mesh, self.step, self.lengths.total))
+        log.info("%s", describe_run(self.config, self.mesh, self.step, self.lengths.total, self.position))
         for line in options_without_effect(self.config):
             log.warning("%s", line)
         if (counted := self.config.data.num_train_images) != len(self.source):

@@ -22,14 +22,19 @@ class LoopReports:
         config: Config,
         total: int,
         *,
+        start: tuple[int, int],
         writer: MetricsWriter | None,
         loader: Batches,
         progress: TrainingProgress,
         input_wait: InputWait,
     ) -> None:
-        """`total`: steps of the run. `writer`: None for a process that does not write."""
+        """`total`: steps of the run. `start`: the step that it begins with now, and the images consumed before it.
+
+        `writer`: None for a process that does not write.
+        """
         self._config, self._total, self._writer, self._loader = config, total, writer, loader
         self._progress, self._input_wait = progress, input_wait
+        self._start, self._position = start
         self._rows: dict[int, dict[str, Any]] = {}
         self._loop_ends: deque[int] = deque()
         self._timed_from = (0.0, 0)  # time and step up to which the speed is reported
@@ -75,7 +80,8 @@ class LoopReports:
         return {"images_per_sec": num_images / seconds, "input_wait_share": waited / seconds}
 
     def _epoch(self, step: int) -> float:
-        return step * self._config.train.train_batch_size / self._config.data.images_per_epoch
+        images = self._position + (step - self._start) * self._config.train.train_batch_size
+        return images / self._config.data.images_per_epoch
 
     def _log(self, end: int, rows: dict[int, dict[str, Any]], speed: dict[str, float]) -> None:
         """Logs a line on the loop before step `end`, and shows it beside the progress."""

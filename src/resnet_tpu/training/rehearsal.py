@@ -1,6 +1,9 @@
 """A training without its steps: checks everything that can be checked before the first, and writes nothing."""
 
-from resnet_tpu.checkpoints import folders, tf1
+import contextlib
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import folders, orbax, tf1
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle
 from resnet_tpu.checkpoints.tf1_describe import STEP
@@ -32,7 +35,11 @@ def rehearse(config: Config) -> str:
         step = done[-1] if done else 0
         if step >= lengths.total:
             return describe_end(config.run.model_dir, step, lengths.total)
-        lines = [describe_run(config, mesh, step, lengths.total)]
+        position = step * config.train.train_batch_size
+        if checkpoints.steps():
+            with contextlib.suppress(orbax.DamagedCheckpointError):  # which a training skips
+                position = orbax.read_meta(storage.join(checkpoints.directory, str(step)))["position"]
+        lines = [describe_run(config, mesh, step, lengths.total, position)]
         if validation is not None:
             count = min(config.data.num_eval_images or len(validation), len(validation))
             lines.append(f"An evaluation on {count} images every {lengths.per_eval} steps")

@@ -88,10 +88,13 @@ def with_steps_kept_before(config: Config) -> Config:
     return config.replace(lottery_checkpoint_iters=",".join(map(str, both))) if len(both) > len(asked) else config
 
 
-def describe_run(config: Config, mesh: Mesh, step: int, total: int) -> str:
-    """A line on the network, images, batch and devices of a run from `step` to `total`, whose options are resolved."""
+def describe_run(config: Config, mesh: Mesh, step: int, total: int, position: int) -> str:
+    """A line on the network, images, batch and devices of a run from `step` to `total`, whose options are resolved.
+
+    position: the images consumed before `step`.
+    """
     images, batch, devices = config.data.images_per_epoch, config.train.train_batch_size, mesh.devices
-    epochs = f"{total * batch / images:.1f}"
+    epochs = f"{(position + (total - step) * batch) / images:.1f}"
     is_rounded = isinstance(config.train.train_steps, str) and not epochs.endswith(".0")
     return (
         f"ResNet-{config.model.resnet_depth}, {config.data.num_label_classes} classes, {config.data.image_size} px, "

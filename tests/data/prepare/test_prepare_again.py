@@ -200,7 +200,7 @@ def test_a_photo_that_can_be_read_now_is_another_one(
         patched.setattr(os, "access", lambda path, *args, **options: path != closed and access(path, *args, **options))
         assert run(class_folders, tmp_path / "out").splits["train"].num_images == 31
         assert run(class_folders, tmp_path / "out").splits["train"].num_images == 31  # nothing has changed
-    with pytest.raises(UserError, match="cat has other or newer files.*--overwrite"):
+    with pytest.raises(UserError, match=r"cat has other or newer files.*--overwrite"):
         run(class_folders, tmp_path / "out")
     assert run(class_folders, tmp_path / "out", overwrite=True).splits["train"].num_images == 32
 

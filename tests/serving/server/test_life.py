@@ -412,6 +412,19 @@ def test_each_time_that_a_folder_is_gone_is_told_once(
     assert [told in line.getMessage() for line in caplog.records] == [True, True]
 
 
+def test_a_bundle_that_may_be_read_now_is_tried_again(export_dir: Path) -> None:
+    newest = open_bundle(str(export_dir))
+    older = dataclasses.replace(newest, path="older", version=1)
+    model, loader = Model("m", str(export_dir), LoadedBundle(older, "onnx", Mock(), 1)), Mock()
+    loader.load.side_effect = PermissionError("no")
+    for _ in range(2):
+        model.reload(loader)
+    assert loader.load.call_count == 1
+    (Path(newest.path) / "bundle.json").chmod(0o644)
+    model.reload(loader)
+    assert loader.load.call_count == 2
+
+
 def test_a_bundle_that_failed_for_a_passing_reason_is_tried_again(
     export_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

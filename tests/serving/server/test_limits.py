@@ -139,6 +139,14 @@ def test_connections_are_bounded(server: "Server") -> None:
     wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 200)
 
 
+def test_what_is_refused_before_there_is_a_route_is_counted(server: "Server", client: httpx.Client) -> None:
+    malformed, too_many = (f'resnet_tpu_requests_total{{code="{code}",route="none"}}' for code in (400, 503))
+    before = count(client, malformed)
+    assert server.ask(b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")  # without Host
+    assert count(client, malformed) == before + 1
+    assert count(client, too_many) == 5  # of the test before
+
+
 def test_the_work_for_a_client_that_is_gone_is_dropped(client: httpx.Client, server: "Server") -> None:
     body = instances(png(2000, 1000), png(2000, 1000))
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()

@@ -183,21 +183,21 @@ SQUARE = [ROW] * 32
 @pytest.mark.parametrize(
     ("instances", "message"),
     [
-        (SQUARE, "Image 0: got something else, expected an array of [32, 32, 3]"),
-        ([SQUARE, [ROW] * 31], "Image 1: got something else"),
-        ([SQUARE, [ROW] * 31 + [[[0, 128, 256]] * 32]], "Image 1: got something else"),
-        ([SQUARE, [ROW] * 31 + [[[0, 128, -1]] * 32]], "Image 1: got something else"),
-        ([SQUARE, [ROW] * 31 + [[[0, 128, 1.5]] * 32]], "Image 1: got something else"),
-        ([SQUARE, [ROW] * 31 + [[[0, 128, 10**30]] * 32]], "Image 1: got something else"),
+        (SQUARE, "Image 0: got another shape, expected an array of [32, 32, 3]"),
+        ([SQUARE, [ROW] * 31], "Image 1: got another shape"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 256]] * 32]], "Image 1: got other values"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, -1]] * 32]], "Image 1: got other values"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 1.5]] * 32]], "Image 1: got other values"),
+        ([SQUARE, [ROW] * 31 + [[[0, 128, 10**30]] * 32]], "Image 1: got other values"),
         ([SQUARE, [ROW] * 31 + [[[0, 128, None]] * 32]], "that is not JSON"),
-        ([{"images": SQUARE}, {"images": [SQUARE]}], "Image 1: got something else"),
+        ([{"images": SQUARE}, {"images": [SQUARE]}], "Image 1: got another shape"),
         ([{"images": SQUARE}, {"input": SQUARE}], "expected arrays of pixels"),
         ([SQUARE] * 129, "got more than 128 images"),
         ([{"images": SQUARE}] * 129, "got 129 images"),
         ([{"images": "array 0"}, {"images": SQUARE}] * 65, "got 130 images"),
         ([{"b64": ""}], "expected arrays of pixels"),
         ([[0, 1], [2, 3]], "expected arrays of pixels"),
-        ([[[[]]]], "Image 0: got something else"),
+        ([[[[]]]], "Image 0: got another shape"),
         ("array 0", "expected arrays of pixels"),
     ],
 )
@@ -211,7 +211,7 @@ def test_pixels_that_do_not_fit_are_told_why(client: httpx.Client, instances: An
 @pytest.mark.parametrize("pixel", ["[0, 128, 007]", "[0,, 128]", "[0, 1 2, 3]", "[0, 128, ]", "[0, 128, 1e0]"])
 def test_pixels_that_are_no_json_are_refused(client: httpx.Client, pixel: str) -> None:
     body = json.dumps({"signature_name": "pixels", "instances": [SQUARE]}).replace("[0, 128, 255]", pixel)
-    assert "Image 0: got something else" in client.post("/v1/models/flowers:predict", content=body).json()["error"]
+    assert "Image 0: got" in client.post("/v1/models/flowers:predict", content=body).json()["error"]
 
 
 IMAGE = {"b64": "aW1hZ2UgYnl0ZXM="}
@@ -224,6 +224,11 @@ CASES: Sequence[tuple[Any, int, str]] = [
     ({}, 400, "neither"),
     ({"instances": [IMAGE], "inputs": [IMAGE]}, 400, "both"),
     ({"instances": []}, 400, "no list of images"),
+    (
+        {"instances": [SQUARE]},
+        400,
+        'got arrays of numbers, expected image files in base64; pixels need "signature_name"',
+    ),
     ({"instances": IMAGE}, 400, "no list of images"),
     ({"instances": [1.0, 2.0, 5.0]}, 400, "Image 0: got something else"),
     ({"instances": ["foo"]}, 400, "Image 0: got something else"),
@@ -273,6 +278,17 @@ def test_every_error_is_json(client: httpx.Client, method: str, path: str, statu
     assert answer.status_code == status
     if method != "HEAD":
         assert list(answer.json()) == ["error"]
+
+
+def test_a_refused_method_is_told_which_there_are(client: httpx.Client) -> None:
+    assert client.put("/v1/models").headers["allow"] == "GET, HEAD"
+    assert client.get("/v1/models/flowers:predict").headers["allow"] == "POST"
+
+
+def test_top_k_in_the_form_is_refused(client: httpx.Client) -> None:
+    answer = client.post("/v1/models/flowers:classify", files={"images": b"x"}, data={"top_k": "3"})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("top_k: got a field of the form, expected it in the address")
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         message = f"Malformed request: {request.method} {request.url.path}: {error.detail}."
-        return json_response({"error": message}, error.status_code, error.headers)
+        headers = {**(error.headers or {})}
+        if "GET" in headers.get("Allow", "").split(", "):
+            headers["Allow"] += ", HEAD"  # the gate answers it
+        return json_response({"error": message}, error.status_code, headers)
 
     @app.exception_handler(RequestValidationError)
     async def no_such_value(_: Request, error: RequestValidationError) -> Response:

@@ -74,6 +74,8 @@ async def read_files(request: Request, max_bytes: int, max_files: int, share: Sh
             raise Refusal(400, f"Request: got too much in one body. {reason}") from None
         raise Refusal(400, f"Request: got a malformed body ({reason}), expected multipart/form-data.") from None
     uploads = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    if "top_k" in form and not isinstance(form["top_k"], UploadFile):
+        raise Refusal(400, "top_k: got a field of the form, expected it in the address: ...:classify?top_k=3.")
     files = [(upload.filename or "", await upload.read()) for upload in uploads]
     await form.close()
     if not files:

@@ -18,17 +18,21 @@ _LINGER_SECONDS = 1.0
 """How long a client has to read why its connection is refused."""
 
 
-def bounded_protocol(options: ServeOptions) -> type[asyncio.Protocol]:
-    """uvicorn's protocol over h11 with bounds on the number of connections and on the time of a request."""
+def bounded_protocol(options: ServeOptions, refuse: Callable[[int], object]) -> type[asyncio.Protocol]:
+    """uvicorn's protocol over h11 with bounds on the number of connections and on the time of a request.
+
+    refuse: called with the status of each answer that is given here, without the application.
+    """
 
     class Bounded(_BoundedProtocol):
-        limits = options
+        limits, on_refusal = options, staticmethod(refuse)
 
     return Bounded
 
 
 class _BoundedProtocol(H11Protocol):
     limits: ServeOptions
+    on_refusal: Callable[[int], object]
     deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -38,6 +42,7 @@ class _BoundedProtocol(H11Protocol):
         if len(self.connections) > self.limits.max_connections:
             self.connections.discard(self)
             transport.write(_too_many(self.limits.max_connections))
+            self.on_refusal(503)
             self.lingering.linger()
             self.deadline = self.loop.call_later(_LINGER_SECONDS, transport.abort)
         else:
@@ -69,6 +74,7 @@ class _BoundedProtocol(H11Protocol):
             refused = sys.exception()
             is_large = isinstance(refused, h11.RemoteProtocolError) and refused.error_status_hint == 431
             self.transport.write(_too_large() if is_large else _last_answer(b"400 Bad Request", msg))
+            self.on_refusal(431 if is_large else 400)
         self.transport.close()
 
     def shutdown(self) -> None:

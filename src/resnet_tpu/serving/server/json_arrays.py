@@ -17,6 +17,7 @@ _RUN = re.compile(rb"\[[\d\s,\[\].eE+-]*+")
 _DEEP = re.compile(rb"\[\s*\[\s*\[")
 _BETWEEN_IMAGES = re.compile(rb"\]\s*\]\s*\](\s*,\s*)\[\s*\[\s*\[")
 _NOT_BRACKETS = b"0123456789 \t\r\n"
+_OF_OTHER_NUMBERS = b"+-.eE"
 
 
 def take_arrays(body: bytes, max_lists: int) -> tuple[bytes, dict[str, bytes]]:
@@ -34,6 +35,11 @@ def take_arrays(body: bytes, max_lists: int) -> tuple[bytes, dict[str, bytes]]:
             rest += [body[at : run.start()], f'"{name}"'.encode()]
             at = end
     return b"".join([*rest, body[at:]]), arrays
+
+
+def holds_arrays(body: bytes) -> bool:
+    """Whether there is an array of three or more dimensions in the body."""
+    return bool(_DEEP.search(body))
 
 
 def parse_images(array: bytes, image_size: int, max_images: int) -> list[np.ndarray]:
@@ -57,8 +63,10 @@ def parse_image(text: bytes, image_size: int, index: int) -> np.ndarray:
             image = np.array([])
         if image.dtype.kind in "iu" and image.min() >= 0 and image.max() <= 255:
             return image.astype(np.uint8)
+    is_shaped = text.translate(None, _NOT_BRACKETS + _OF_OTHER_NUMBERS) == _brackets(image_size)
+    got = "other values" if is_shaped else "another shape"
     expected = f"[{image_size}, {image_size}, 3] whole numbers from 0 to 255"
-    raise Refusal(400, f"Image {index}: got something else, expected an array of {expected}.")
+    raise Refusal(400, f"Image {index}: got {got}, expected an array of {expected}.")
 
 
 @functools.cache

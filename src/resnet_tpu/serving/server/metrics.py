@@ -47,6 +47,10 @@ class Metrics:
             "resnet_tpu_batch_images", "Images that ran together.", ["model"], buckets=_IMAGES, registry=self.registry
         )
 
+    def count_refusal(self, status: int) -> None:
+        """Counts a connection or a head of a request that is refused before there is a route."""
+        self.requests.labels("none", str(status)).inc()
+
     def of_model(self, model: str) -> "ModelMetrics":
         """The counters of one model."""
         return ModelMetrics(self._stage_seconds, self._batch_images, model)

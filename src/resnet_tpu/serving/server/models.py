@@ -83,7 +83,7 @@ class Model:
             if path == self.current.bundle.path:
                 self._refused = None
                 return
-            found = path, [(file, storage.file_state(file)) for file in storage.files_below(path)]
+            found = path, [(file, _state_of(file)) for file in storage.files_below(path)]
             if found == self._refused and time.monotonic() < self._retry_at:
                 return
             if not is_bundle(self.current.bundle.path):  # deleted, or out of reach for a while
@@ -182,6 +182,11 @@ def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
     finally:
         is_over.set()
         atexit.register(_exit_if_running, thread)
+
+
+def _state_of(file: str) -> object:
+    """What changes with a file's content and, on a disk, with its permissions."""
+    return storage.file_state(file), None if storage.is_remote(file) else os.stat(file).st_ctime_ns  # noqa: PTH116
 
 
 def _exit_if_running(thread: threading.Thread) -> None:

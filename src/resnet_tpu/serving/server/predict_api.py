@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from resnet_tpu.serving.export.classifier import softmax
 from resnet_tpu.serving.server.json_answer import json_response
-from resnet_tpu.serving.server.json_arrays import parse_image, parse_images, take_arrays
+from resnet_tpu.serving.server.json_arrays import holds_arrays, parse_image, parse_images, take_arrays
 from resnet_tpu.serving.server.refusal import Refusal
 
 FILES, PIXELS = ("serving_default", "classify"), "pixels"
@@ -48,6 +48,9 @@ def parse_request(body: bytes, max_images: int, image_size: int) -> PredictReque
     # Each image takes at most two of these, and base64 has none of them. A body of millions of empty lists would
     # become twenty times its size in memory.
     if sum(map(body.count, (b"[", b"{", b","))) > max_values:
+        if not arrays and holds_arrays(body):
+            expected = f'image files in base64; pixels need "signature_name": "{PIXELS}"'
+            raise Refusal(400, f"Request: got arrays of numbers, expected {expected}.")
         raise Refusal(400, f"Request: got too many values, expected at most {max_images} images.")
     found = _parse_object(body)
     by_rows, are_pixels = "instances" in found, found.get("signature_name") == PIXELS

@@ -108,7 +108,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=bounded_protocol(options),
+                http=bounded_protocol(options, metrics.count_refusal),
                 h11_max_incomplete_event_size=MAX_HEAD,
                 loop="asyncio",  # it closes the listener at once, see `shutdown`
                 ws="none",

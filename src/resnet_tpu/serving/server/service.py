@@ -53,12 +53,13 @@ class Service:
 
     async def classify(self, request: Request, name: str, version: int | None = None, *, top_k: int) -> Response:
         """Answers a `:classify` request. Raises Refusal."""
-        start, options = time.perf_counter(), self.options
+        options = self.options
         served = self.find(name, version)
         deadline = self._deadline()
         with self._pending.share() as share:
             reading = read_files(request, options.max_body, options.max_images_per_request, share)
             files = await self._received(reading, deadline)
+            start = time.perf_counter()  # how long a client takes to send its photos is not the server's time
             return await self._answered(request, _classify(request, name, served, files, top_k, start), deadline)
 
     def _deadline(self) -> float:
