@@ -36,7 +36,7 @@ def test_photos_of_another_split_that_were_trained_on_are_counted(
         warn_of_seen(model_dir, open_source(data, split), split)
     assert not caplog.records
     before = [f"{number:03}.jpg" for number in range(100)]
-    (photos / "b" / "0.jpg").touch()  # one more, and all of class b are shared out anew
+    (photos / "b" / "0.jpg").touch()  # one more, and all of class b are split anew
     moved = {*split_files([*before, "0.jpg"])[2]} & {*split_files(before)[0]}
     warn_of_seen(model_dir, open_source(data, "test"), "test")
     (record,) = caplog.records

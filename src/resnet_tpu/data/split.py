@@ -1,4 +1,4 @@
-"""How the photos of one class are shared out between training, validation and test."""
+"""How the photos of one class are split at random into training, validation and test."""
 
 import os
 import random

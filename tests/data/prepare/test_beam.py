@@ -127,7 +127,8 @@ def test_an_interrupted_pipeline_is_continued(odd_folders: Path, tmp_path: Path,
 def test_what_a_worker_cannot_write_is_named(class_folders: Path, tmp_path: Path, run, contents) -> None:
     out = tmp_path / "out"
     code = (
-        "import resource, sys\nfrom resnet_tpu.data.prepare.prepare import PrepareOptions, prepare\n"
+        "import resource, sys\nfrom resnet_tpu.data.prepare.options import PrepareOptions\n"
+        "from resnet_tpu.data.prepare.prepare import prepare\n"
         "from resnet_tpu.errors import UserError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))\n"
         "try: prepare(*sys.argv[1:], PrepareOptions(workers=1, train_shards=4), beam=[])\n"

@@ -392,9 +392,7 @@ def test_truncated_shard_is_refused_or_used_as_far_as_it_goes(tmp_path: Path, ca
 # ----------------------------------------------------------------------------------------------------------- folders
 
 
-def test_class_folders_are_shared_out_as_prepare_does(
-    class_folders: Path, tmp_path: Path, run: Callable[..., Any]
-) -> None:
+def test_class_folders_are_split_as_prepare_does(class_folders: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     run(class_folders, tmp_path / "out")
     everything = []
     for split in SPLITS:

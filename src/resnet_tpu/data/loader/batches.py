@@ -87,7 +87,7 @@ class _ChunkMaker:
     def __init__(
         self, chunking: _Chunking, filler: RowFiller, slots: Slots, fill: FillChunk, ahead: ReadAhead | None
     ) -> None:
-        self._chunking, self._filling, self._slots, self._fill, self._ahead = chunking, filler, slots, fill, ahead
+        self._chunking, self._filler, self._slots, self._fill, self._ahead = chunking, filler, slots, fill, ahead
         self._begun: dict[int, Slot] = {}  # by batch
         self._lock = threading.Lock()
 
@@ -96,7 +96,7 @@ class _ChunkMaker:
         batch, first_row, positions = self._chunking.locate(chunk)
         with self._lock:
             slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
-        fetched = self._ahead.take(chunk, self._filling.records_at(positions)) if self._ahead else None
+        fetched = self._ahead.take(chunk, self._filler.records_at(positions)) if self._ahead else None
         return self._fill(Chunk(first_row, positions, fetched), slot)
 
     def take(self, batch: int) -> Slot:

@@ -158,7 +158,7 @@ def _device_of_torch() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Program(Peer):
-    """A contender, and how to make its step."""
+    """A program that is compared, and how to make its step."""
 
     make: Callable[[Case, str], tuple[Any, Step]]
     keeps_memory: bool = False
