@@ -109,8 +109,9 @@ class Model:
         with eval_batches(source, data, batch_size=size) as batches:
             try:
                 yield from batches
-            except DecodeError as error:  # its advice is an option of commands
-                raise type(error)(error.what, error.got, error.expected, "Replace it, or leave it out.") from None
+            except DecodeError as error:
+                do = error.do.replace("pass --skip_bad_records to go on without it", "leave it out")  # no option here
+                raise type(error)(error.what, error.got, error.expected, do) from None
 
 
 def load_model(source: str | os.PathLike[str], *, precision: Precision | None = None) -> Model:

@@ -63,7 +63,7 @@ def convert(
     Raises UserError when the source is not weights or damaged, options contradict it, or `target` already exists.
     """
     if to is None and target.endswith(_OTHER_SUFFIXES):
-        do = "PyTorch reads *.safetensors; `resnet-tpu export` writes ONNX, and a SavedModel for TensorFlow."
+        do = "PyTorch reads *.safetensors; `resnet-tpu export` writes ONNX and SavedModels; --to=tf1, TF checkpoints."
         raise UserError("Target", target, f"a folder, or a file called *{_SUFFIX}", do)
     to = to or ("safetensors" if target.endswith(_SUFFIX) else "model_dir")
     check_target(target, to)

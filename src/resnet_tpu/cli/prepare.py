@@ -81,7 +81,10 @@ def prepare(given: Given) -> None:
         console.print(render_report(manifest))
         hint, options_of_train = "Train on them:", ""
         if "validation" not in manifest.splits:
-            hint = "No photos to validate with; more photos, or --split=0.8,0.2 --overwrite, give some. Without any:"
+            hint = (
+                "No photos to validate with: add some, or split anew with --split=0.8,0.2 --overwrite, if the split "
+                "was random. Without any:"
+            )
             options_of_train = " --mode=train"
         command = f"resnet-tpu train {shlex.quote(out_dir)}{options_of_train}"
         console.print(f"{hint} {command}", markup=False, soft_wrap=True)

@@ -21,8 +21,8 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import Masks, all_kept, density
-from resnet_tpu.pruning.methods import find_method
+from resnet_tpu.pruning.masks import LayerKernels, Masks, all_kept, density
+from resnet_tpu.pruning.methods import Method, find_method
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.pruning.start import start_with
 from resnet_tpu.reports.metrics import evaluation_at, read_metrics
@@ -163,9 +163,9 @@ class Phase:
         network = network_of(unpruned.config)
         layers = maskable(network)
         prune = find_method(self.method, seed=unpruned.config.train.seed)
-        before = masks_of(pruned.arrays, layers)
-        masks = prune(kernels_of(pruned.arrays["params"], layers), before)
-        self._check_removes(before, masks)
+        kernels, before = kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers)
+        masks = prune(kernels, before)
+        self._check_removes(prune, kernels, before, masks)
         if retraining.weights == "early":
             arrays = orbax.load_all(unpruned.at(unpruned.rewind_step)).arrays
         elif retraining.weights == "fresh":
@@ -184,13 +184,17 @@ class Phase:
             return orbax.read_meta(self.unpruned.at(step))["position"]
         return step * self.unpruned.config.train.train_batch_size
 
-    def _check_removes(self, before: Masks, after: Masks) -> None:
-        """Raises UserError where nothing is removed from a network that was pruned before."""
-        kept = density(before.values())
-        if kept < 1 and not self.method.endswith("_100") and all((before[name] == after[name]).all() for name in after):
-            expected = f"fewer weights than the {100 * kept:.3g} % that {self.previous} keeps already"
+    def _check_removes(self, prune: Method, kernels: LayerKernels, before: Masks, after: Masks) -> None:
+        """Raises UserError where a network that was pruned before loses no weight, and a whole one would."""
+        if self.previous != self.unpruned.model_dir or not _are_equal(before, after):
+            return
+        whole, rng = all_kept(kernels), np.random.default_rng(0)
+        # not its own weights: those that were pruned are 0, and a method may leave what equals its threshold
+        weights = {name: rng.standard_normal(kernel.shape) for name, kernel in kernels.items()}
+        if not _are_equal(before, whole) and not _are_equal(prune(weights, whole), whole):
+            kept = f"the {100 * density(before.values()):.3g} % that {self.previous} keeps already"
             do = "Give a lower density: it counts from all weights, and so do levels and rate."
-            raise UserError("method", f"{self.method}, which removes nothing", expected, do)
+            raise UserError("method", f"{self.method}, which removes nothing", f"fewer weights than {kept}", do)
 
 
 def config_at(model_dir: str) -> Config:
@@ -203,6 +207,10 @@ def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
     if "masks" not in arrays:
         return all_kept(kernels_of(arrays["params"], layers))
     return {name: np.asarray(node_at(arrays["masks"], path)) for name, path in layers.items()}
+
+
+def _are_equal(one: Masks, other: Masks) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def is_done(model_dir: str, last_step: int) -> bool:

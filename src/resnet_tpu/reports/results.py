@@ -14,7 +14,7 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.events import read_events
-from resnet_tpu.reports.metrics import MetricsSplit
+from resnet_tpu.reports.metrics import OTHER_IMAGES, MetricsSplit, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result
     if not storage.exists(model_dir):
         storage.check_reachable(model_dir)
         raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
-    path = model_dir
+    path, run = model_dir, ""
     if storage.is_dir(model_dir):
         run = _run_of(model_dir)
         path = run if split == "train" else storage.join(run, "eval")
@@ -104,7 +104,18 @@ def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result
     if not rows:
         do = f"Evaluate an earlier checkpoint: resnet-tpu eval {shlex.quote(model_dir)}/checkpoints/STEP"
         raise UserError(f"Results of {model_dir}", "no evaluation whose loss is finite", "at least one", do)
-    return rows
+    return _of_own_images(rows, run) if run and split == "eval" else rows
+
+
+def _of_own_images(rows: list[Result], run: str) -> list[Result]:
+    """The rows without evaluations of other images than those of the run, unless there are no others."""
+    marked = {row["step"] for row in read_metrics(run, "eval") if row.get(OTHER_IMAGES)}
+    own = [row for row in rows if row.step not in marked]
+    if not own or len(own) == len(rows):
+        return rows
+    steps = ", ".join(str(row.step) for row in rows if row.step in marked)
+    log.warning("Left out of %s, as other images or crops were measured there: step %s", run, steps)
+    return own
 
 
 def _run_of(folder: str) -> str:

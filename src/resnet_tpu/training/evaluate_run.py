@@ -34,9 +34,10 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
 
     `model_dir` may also be given by its folder of checkpoints. If it is itself a checkpoint, the result is not
-    recorded; nor is that of other images or crops than the training's where there is one already. With `watch`,
-    evaluates the newest checkpoint again and again, until that of the last step, or until no new one has appeared for
-    `eval_timeout` seconds. Returns the last result: `loss`, and `top_1_accuracy` and `top_5_accuracy` from 0 to 1.
+    recorded; nor is that of other images or crops than the training's where there is one already, and else it is
+    marked. With `watch`, evaluates the newest checkpoint again and again, until that of the last step, or until no new
+    one has appeared for `eval_timeout` seconds. Returns the last result: `loss`, and `top_1_accuracy` and
+    `top_5_accuracy` from 0 to 1.
     config: the options of the training, as in `load_model(model_dir).config`; they decide how images are cropped.
     train_steps: the last step to watch for, or a length in epochs; None: that of the training itself. Raises UserError
     when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.

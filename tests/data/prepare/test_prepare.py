@@ -143,7 +143,7 @@ def test_without_validation_photos_the_command_that_trains_is_told(
         draw(tmp_path / "raw" / name, number)
     raw, out = str(tmp_path / "raw"), str(tmp_path / "out")
     assert cli.main(["prepare", raw, out, "--workers=1"]) == 0
-    assert f"give some. Without any: resnet-tpu train {out} --mode=train\n" in capsys.readouterr().out
+    assert f"random. Without any: resnet-tpu train {out} --mode=train\n" in capsys.readouterr().out
     assert cli.main(["prepare", raw, out, "--workers=1", "--split=0.8,0.2", "--overwrite"]) == 0
     assert capsys.readouterr().out.endswith(f"Train on them: resnet-tpu train {out}\n")
 

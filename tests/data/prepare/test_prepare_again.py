@@ -205,6 +205,18 @@ def test_a_photo_that_can_be_read_now_is_another_one(
     assert run(class_folders, tmp_path / "out", overwrite=True).splits["train"].num_images == 32
 
 
+def test_changes_of_remote_photos_that_a_csv_lists_are_noticed(class_folders: Path, tmp_path: Path, run) -> None:
+    photos = [path for folder in ("cat", "dog") for path in sorted((class_folders / folder).iterdir())]
+    for path in photos:
+        storage.write_bytes(f"memory://listed/{path.parent.name}/{path.name}", path.read_bytes())
+    rows = (f"memory://listed/{path.parent.name}/{path.name},{path.parent.name}\n" for path in photos)
+    (tmp_path / "photos.csv").write_text("path,label\n" + "".join(rows))
+    run(tmp_path / "photos.csv", tmp_path / "out")
+    storage.write_bytes("memory://listed/dog/001.jpg", photos[0].read_bytes())
+    with pytest.raises(UserError, match="dog has other or newer files"):
+        run(tmp_path / "photos.csv", tmp_path / "out")
+
+
 @pytest.fixture
 def much_work(tmp_path: Path, draw) -> Path:
     """Two classes of large PNG files, which take a few seconds to prepare."""

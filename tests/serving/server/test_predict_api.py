@@ -283,6 +283,7 @@ def test_every_error_is_json(client: httpx.Client, method: str, path: str, statu
 def test_a_refused_method_is_told_which_there_are(client: httpx.Client) -> None:
     assert client.put("/v1/models").headers["allow"] == "GET, HEAD"
     assert client.get("/v1/models/flowers:predict").headers["allow"] == "POST"
+    assert sorted(client.put("/openapi.json").headers["allow"].split(", ")) == ["GET", "HEAD"]
 
 
 def test_top_k_in_the_form_is_refused(client: httpx.Client) -> None:

@@ -78,7 +78,8 @@ def _state(path: str) -> tuple[int, int]:
     A file that can be read later is another one then, and is not taken for one that was prepared.
     """
     try:
-        return storage.file_state(path) if os.access(path, os.R_OK) else (0, 0)
+        may_be_read = storage.is_remote(path) or os.access(path, os.R_OK)
+        return storage.file_state(path) if may_be_read else (0, 0)
     except OSError:
         return 0, 0
 

@@ -123,7 +123,7 @@ def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
         raise UserError(what, got, f"the {len(listed)} files that it lists", do)
     if not shards[split]:
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
-        how = " --split=0.8,0.2 --overwrite" if split == "validation" else ""
+        how = " --split=0.8,0.2 --overwrite" if manifest and split == "validation" else ""
         do = f"Make the {split} split with `resnet-tpu prepare{how}`, or {other_split_advice(split)}"
         raise UserError(what, found, f"files named {split}-*", do)
     if not listed:

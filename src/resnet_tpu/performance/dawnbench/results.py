@@ -12,7 +12,7 @@ from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.reports.metrics import read_metrics
+from resnet_tpu.reports.metrics import own_evaluations
 from resnet_tpu.training.evaluate_run import evaluate_checkpoint
 from resnet_tpu.training.patience import Patience
 from resnet_tpu.training.trained import load_trained
@@ -75,8 +75,8 @@ def _known_rows(config: Config, folder: str) -> dict[int, Row]:
     there = set(folders.steps_in(folder))
     return {
         metrics["step"]: _row(config, storage.join(folder, str(metrics["step"])), metrics)
-        for metrics in read_metrics(config.run.model_dir)
-        if metrics["split"] == "eval" and metrics["step"] in there
+        for metrics in own_evaluations(config.run.model_dir)
+        if metrics["step"] in there
     }
 
 

@@ -183,7 +183,8 @@ def _add_errors(app: FastAPI) -> None:
     async def no_route(request: Request, error: HTTPException) -> Response:
         message = f"Malformed request: {request.method} {request.url.path}: {error.detail}."
         headers = {**(error.headers or {})}
-        if "GET" in headers.get("Allow", "").split(", "):
+        allowed = headers.get("Allow", "").split(", ")
+        if "GET" in allowed and "HEAD" not in allowed:
             headers["Allow"] += ", HEAD"  # the gate answers it
         return json_response({"error": message}, error.status_code, headers)
 
