@@ -1,6 +1,7 @@
 """Prediction: names and probabilities for images, folders or a split, printed and reported."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
@@ -79,8 +80,9 @@ def _paths_in(images: GivenPath | Sequence[GivenPath] | None) -> list[str]:
     """The paths of one image or several; none for a split. Raises UserError for anything but paths."""
     if images is None:
         return []
-    several = isinstance(images, Iterable) and not isinstance(images, str)
-    return [expand_home(path) for path in (images if several else [images])]
+    if isinstance(images, str | os.PathLike):
+        return [expand_home(images)]
+    return [expand_home(path) for path in (images if isinstance(images, Iterable) else [images])]
 
 
 def _predict(
