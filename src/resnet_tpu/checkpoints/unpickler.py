@@ -6,11 +6,12 @@ with plain keys, and the few names that weights need are stand-ins, which only n
 name is an error. The work is in proportion to the file. Source: torch/_weights_only_unpickler.py of PyTorch 2.13.
 """
 
+import io
 import itertools
 import pickle
 import pickletools
 from collections.abc import Callable
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -113,6 +114,20 @@ _VALUES = frozenset((
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 
 
+class _Bounded:
+    """A file that is asked for no more bytes than it has, whatever number of them a pickle claims."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        at = file.tell()
+        self._num_bytes = file.seek(0, io.SEEK_END)
+        file.seek(at)
+        self._file, self.readline, self.tell = file, file.readline, file.tell
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes."""
+        return self._file.read(min(size, self._num_bytes))
+
+
 class Unpickler:
     """Follows the opcodes of a pickle without importing or calling anything that it names."""
 
@@ -126,7 +141,7 @@ class Unpickler:
 
     def load(self, file: IO[bytes]) -> Any:
         """The next object in the file; reading stops right after it."""
-        for opcode, argument, _ in pickletools.genops(file):
+        for opcode, argument, _ in pickletools.genops(cast("IO[bytes]", _Bounded(file))):
             self._spend(1)
             if opcode.name in _VALUES:
                 if type(argument) is int and argument.bit_length() > 8 * _MOST_NUMBER_BYTES:
