@@ -16,7 +16,7 @@ from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.weights import locate
 from resnet_tpu.data.class_names import numbered
 from resnet_tpu.data.loader.batches import eval_batches
-from resnet_tpu.data.pixels.decode import DecodeError
+from resnet_tpu.data.pixels.decode import OR_SKIP, DecodeError
 from resnet_tpu.errors import UserError, listed, nearest
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
@@ -110,7 +110,7 @@ class Model:
             try:
                 yield from batches
             except DecodeError as error:
-                do = error.do.replace("pass --skip_bad_records to go on without it", "leave it out")  # no option here
+                do = error.do.replace(OR_SKIP, "or leave it out")  # there is no such option here
                 raise type(error)(error.what, error.got, error.expected, do) from None
 
 

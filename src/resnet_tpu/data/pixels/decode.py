@@ -29,7 +29,10 @@ from resnet_tpu.data.pixels.resize import Method, resize_to_uint8
 from resnet_tpu.errors import UserError, first_line
 
 _FORMATS = "a whole JPEG, PNG, BMP, GIF, WebP or TIFF image"
-_DO = "Replace or remove it, or pass --skip_bad_records to go on without it."
+OR_SKIP = "or pass --skip_bad_records to go on without it"
+"""The end of the advice on an image that cannot be read: an option of commands."""
+
+_DO = f"Replace or remove it, {OR_SKIP}."
 
 MAX_PIXELS = 178_956_970
 """The most pixels of an image, unless another bound is given: 0.5 GB. It is Pillow's own limit."""

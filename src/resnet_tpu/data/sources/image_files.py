@@ -8,7 +8,7 @@ from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding, Kind, group_findings
 from resnet_tpu.data.folders import empty_classes, find_photos
 from resnet_tpu.data.photos import class_names_of, split_at_random, too_small
-from resnet_tpu.data.pixels.decode import DecodeError
+from resnet_tpu.data.pixels.decode import OR_SKIP, DecodeError
 from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample
@@ -120,7 +120,7 @@ def _read(path: str) -> bytes:
     try:
         return storage.read_bytes(path)
     except OSError as error:
-        do = "Check path and permissions, or pass --skip_bad_records to go on without it."
+        do = f"Check path and permissions, {OR_SKIP}."
         raise DecodeError(f"Image {path}", error.strerror or error, "a readable file", do) from None
 
 
