@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import dataclasses
 import functools
 import io
 import os
@@ -19,8 +18,8 @@ import numpy as np
 import pytest
 from jax._src import xla_bridge
 
-from resnet_tpu import api, cli, resnet_main
-from resnet_tpu.cli.arguments import Menu, Verb
+from resnet_tpu import cli, resnet_main
+from resnet_tpu.cli.arguments import Menu
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
 
@@ -101,62 +100,6 @@ def test_on_the_site_links_lead_to_the_copies_of_notebooks_and_benchmarks() -> N
     pages = ["[a](../benchmarks/faults.md#x), [b](../notebooks/photos.ipynb), [c](gpu.md); back: [d](../docs/plan.md)"]
     point(None, "", pages)
     assert pages == ["[a](benchmarks/faults.md#x), [b](notebooks/photos.ipynb), [c](gpu.md); back: [d](../plan.md)"]
-
-
-def sections(page: Path) -> dict[str, str]:
-    """The text below each heading, up to the next one of the same or a higher level."""
-    title = re.compile(r"^(#+) (.+)$", re.MULTILINE)
-    text = page.read_text()
-    return {
-        found[2]: re.split(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
-        for found in title.finditer(text)
-    }
-
-
-def test_every_command_is_on_its_page_with_all_its_options() -> None:
-    written = sections(ROOT / "docs" / "commands.md")
-    in_training = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "options.md").read_text(), re.MULTILINE))
-    for name, verb in cli.VERBS.items():
-        parts = verb.verbs if isinstance(verb, Menu) else {"": verb}
-        for what, part in parts.items():
-            assert isinstance(part, Verb)
-            section = written[f"{name} {what}".strip()]
-            named = set(re.findall(r"`(\w+)`", section)) | (
-                in_training if "every [option of a training]" in section else set()
-            )
-            assert {option.name for option in part.command.options.values()} <= named, f"{name} {what}"
-
-
-def test_the_reference_has_all_fields_and_properties() -> None:
-    written = sections(ROOT / "docs" / "reference.md")
-    for name in api.__all__:
-        found = getattr(api, name)
-        names = [field.name for field in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
-        names += [name for name, it in vars(found).items() if isinstance(it, property | functools.cached_property)]
-        assert [each for each in names if f"| `{each}` |" not in written[name]] == [], name
-
-
-@pytest.mark.parametrize(
-    ("figure", "pages"),
-    [
-        ("1.80", ["README.md", "benchmarks/README.md", "benchmarks/figures.md"]),
-        ("22 ms", ["README.md", "docs/serving.md"]),
-        ("91.95 %", ["README.md", "docs/pruning.md", "docs/rewinding.md", "docs/accuracy.md"]),
-        ("91.7 % after weight rewinding, 91.5 % after LR rewinding and 91.0 % after", ["docs/pruning.md"]),
-        ("91.2 %", ["README.md", "docs/pruning.md", "docs/rewinding.md"]),
-        ("88.4 %", ["docs/rewinding.md", "docs/accuracy.md"]),
-        ("66.0 %", ["docs/accuracy.md", "benchmarks/README.md", "benchmarks/figures.md"]),
-        ("67.0 %", ["docs/accuracy.md", "benchmarks/README.md", "benchmarks/figures.md"]),
-        ("59.9 %", ["docs/accuracy.md", "docs/regularisation.md", "benchmarks/figures.md"]),
-        ("69.4 %", ["docs/accuracy.md", "docs/regularisation.md", "benchmarks/figures.md"]),
-        ("2,382", ["docs/input.md", "docs/decisions.md", "benchmarks/README.md", "benchmarks/figures.md"]),
-        ("10,386", ["docs/input.md", "docs/decisions.md", "benchmarks/figures.md"]),
-        ("72.7 %", ["docs/accuracy.md", "docs/input.md", "benchmarks/figures.md"]),
-        ("5,271", ["docs/accuracy.md", "benchmarks/tpu_recipes.md"]),
-    ],
-)
-def test_a_figure_is_still_quoted_wherever_it_was(figure: str, pages: Sequence[str]) -> None:
-    assert [page for page in pages if figure in " ".join((ROOT / page).read_text().split())] == pages
 
 
 def test_the_page_for_trouble_has_messages_as_they_are() -> None:

@@ -33,8 +33,7 @@ def weights() -> dict[str, np.ndarray]:
     config = rt.Config().replace(resnet_depth=18, resnet_width=4, stem="imagenet")
     network = create_network(config.model, num_classes=3, image_size=64)
     rng = np.random.default_rng(0)
-    params, batch_stats = network.shapes()
-    shapes = {"params": params, "batch_stats": batch_stats}
+    shapes = network.shape_trees()
     arrays = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.01, 0.1, leaf.shape), jnp.float32), shapes)
     places = torch_names(network).items()
     return {name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(arrays, place)))) for name, place in places}
@@ -103,8 +102,8 @@ def test_the_averages_of_a_run_are_used_where_it_says_so(wanted: bool, tmp_path:
         resnet_depth=8, resnet_width=4, image_size=16, num_label_classes=2, moving_average_decay=0.9, bn_momentum=0.0,
         export_moving_average=wanted,
     )  # fmt: skip
-    params, batch_stats = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), network_of(config).shapes())
-    kept = {"params": params, "batch_stats": batch_stats}
+    kept = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), network_of(config).shape_trees())
+    params = kept["params"]
     averages = kept | {"params": params | {"dense": params["dense"] | {"bias": np.arange(2, dtype=np.float32)}}}
     run = str(tmp_path / "run")
     write_model_dir(run, config, {"step": 7, "momentum": params, **kept, "ema": averages}, ["a", "b"])

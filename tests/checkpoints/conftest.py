@@ -48,9 +48,8 @@ def three_kinds(tmp_path_factory: pytest.TempPathFactory) -> ThreeKinds:
     )
     network = create_network(config.model, num_classes=3, image_size=64)
     rng = np.random.default_rng(0)
-    params, batch_stats = network.shapes()
-    weights = {"params": params, "batch_stats": batch_stats}
-    shapes = {**weights, "momentum": params, "ema": weights}
+    weights = network.shape_trees()
+    shapes = {**weights, "momentum": weights["params"], "ema": weights}
     drawn = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
     arrays = {"step": jnp.int32(7), **drawn}
     names = ["daisy", "rose", "tulip"]

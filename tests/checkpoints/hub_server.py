@@ -63,8 +63,7 @@ def make_repository(folder: Path) -> dict[str, bytes]:
     config = Config().replace(**options)
     network = create_network(config.model, num_classes=3, image_size=64)
     rng = np.random.default_rng(0)
-    params, batch_stats = network.shapes()
-    shapes = {"params": params, "batch_stats": batch_stats}
+    shapes = network.shape_trees()
     arrays = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.01, 0.1, leaf.shape), jnp.float32), shapes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)

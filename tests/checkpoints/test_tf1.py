@@ -29,9 +29,8 @@ def make_network(depth: int, *, width: int | None = None, num_classes: int = 100
 
 def variables_of(network: Network, seed: int) -> dict[str, np.ndarray]:
     """Random values under the original's names."""
-    params, batch_stats = network.shapes()
     rng = np.random.default_rng(seed)
-    trees = {"params": params, "batch_stats": batch_stats}
+    trees = network.shape_trees()
     return {
         name: rng.normal(size=leaf_at(trees, place).shape).astype(np.float32)
         for name, place in tf1_names.tf_names(network).items()
@@ -41,8 +40,7 @@ def variables_of(network: Network, seed: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("depth", [18, 34, 50, 101, 152, 200])
 def test_names_shapes_and_order_are_the_originals(golden: Callable[[str], Path], depth: int) -> None:
     network = make_network(depth)
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats}
+    trees = network.shape_trees()
     ours = [
         [name, list(leaf_at(trees, place).shape), str(leaf_at(trees, place).dtype), place[0] == "params"]
         for name, place in tf1_names.tf_names(network).items()

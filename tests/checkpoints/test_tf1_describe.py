@@ -50,8 +50,7 @@ def make_network(options: dict[str, Any], num_classes: int = 7) -> Network:
 
 
 def variables_of(network: Network) -> dict[str, Shape]:
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats}
+    trees = network.shape_trees()
     names = tf1_names.tf_names(network)
     return {name: Shape(*leaf_at(trees, place).shape) for name, place in names.items()}
 

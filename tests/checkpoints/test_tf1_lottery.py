@@ -58,8 +58,7 @@ def as_fork(
 def draw(network: Network, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Random (variables with their Momentum slots, masks) under the original's names."""
     rng = np.random.default_rng(seed)
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats}
+    trees = network.shape_trees()
     variables: dict[str, np.ndarray] = {}
     for name, place in tf1_names.tf_names(network).items():
         shape = leaf_at(trees, place).shape

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.models.arrays import Arrays, Leaf
+from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
@@ -29,21 +29,13 @@ def make_network(**options: Any) -> Network:
     return create_network(Config().replace(**options).model, num_classes=1000, image_size=224)
 
 
-def find(trees: dict[str, Arrays], place: Leaf) -> Any:
-    collection, path = place
-    node: Any = trees[collection]
-    for key in path:
-        node = node[key]
-    return node
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_names_shapes_and_order_of_every_variant_are_the_originals(spec: Path, model: str) -> None:
     network = make_network(**MODELS[model])
-    params, batch_stats = network.shapes()
+    trees = network.shape_trees()
     ours = []
     for name, place in tf_names(network).items():
-        leaf = find({"params": params, "batch_stats": batch_stats}, place)
+        leaf = leaf_at(trees, place)
         ours.append((name, "x".join(map(str, leaf.shape)), str(leaf.dtype), str(int(place[0] == "params"))))
     with (spec / "tf_variables.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == model]
@@ -109,6 +101,7 @@ def test_norms_of_a_preactivated_network_are_before_the_convolutions_and_one_is_
 def test_every_array_of_a_network_has_one_name(options: dict[str, Any]) -> None:
     network = make_network(**options)
     named = [(collection, *path) for collection, path in tf_names(network).values()]
-    trees = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
     assert len(named) == len(set(named))
-    assert set(named) == {tuple(key.key for key in path) for path, _ in jax.tree.leaves_with_path(trees)}
+    assert set(named) == {
+        tuple(key.key for key in path) for path, _ in jax.tree.leaves_with_path(network.shape_trees())
+    }

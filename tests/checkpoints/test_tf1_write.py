@@ -39,9 +39,8 @@ def make_network(options: dict[str, Any], num_classes: int = 3) -> Network:
 def draw(network: Network, *, step: int = 1251, kept: tuple[str, ...] = ("momentum", "ema")) -> Arrays:
     """Checkpoint arrays with random bits, including NaN and subnormal numbers."""
     rng = np.random.default_rng(step)
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats, "momentum": params}
-    trees["ema"] = {"params": params, "batch_stats": batch_stats}
+    weights = network.shape_trees()
+    trees = {**weights, "momentum": weights["params"], "ema": weights}
     drawn = jax.tree.map(lambda leaf: np.frombuffer(rng.bytes(4 * leaf.size), np.float32).reshape(leaf.shape), trees)
     unwanted = {"momentum", "ema"} - set(kept)
     return {"step": np.array(step, np.int32)} | {name: tree for name, tree in drawn.items() if name not in unwanted}

@@ -28,8 +28,7 @@ def _network(depth: int = 18, num_classes: int = 3, **options: Any) -> Network:
 
 def _state_dict(network: Network) -> dict[str, np.ndarray]:
     """Arrays with PyTorch's names, shapes and layout: zeros that take no memory."""
-    params, batch_stats = network.shapes()
-    trees = {"params": params, "batch_stats": batch_stats}
+    trees = network.shape_trees()
     zeros = {
         name: np.broadcast_to(np.float32(0), leaf_at(trees, place).shape)
         for name, place in torch.torch_names(network).items()

@@ -82,7 +82,7 @@ def _load(path: str) -> tuple[Network, Arrays, Arrays]:
     num_classes = options.pop("num_label_classes")
     assert options.pop("eval_preprocessing") == "pil"
     network = create_network(ModelConfig(precision="float32", **options), num_classes=num_classes, image_size=64)
-    trees: Any = dict(zip(("params", "batch_stats"), network.shapes(), strict=True))
+    trees: Any = network.shape_trees()
     for name, (collection, place) in weights.torch_names(network).items():
         parent = trees[collection]
         for key in place[:-1]:

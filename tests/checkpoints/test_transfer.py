@@ -15,7 +15,7 @@ from resnet_tpu.checkpoints import tf1_names
 from resnet_tpu.checkpoints.transfer import check_structure, start_from, with_options_of_weights
 from resnet_tpu.checkpoints.weights import Kind, open_weights
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
@@ -44,13 +44,10 @@ def variables_of(network: Network, params: Arrays, batch_stats: Arrays) -> dict[
     """A network's arrays under the original's names, with momentum, averages and step, as a training saves them."""
     trees = {"params": params, "batch_stats": batch_stats}
     variables: dict[str, np.ndarray] = {"global_step": np.array(5, np.int64)}
-    for name, (collection, path) in tf1_names.tf_names(network).items():
-        node = trees[collection]
-        for key in path:
-            node = node[key]
-        variables[name] = np.asarray(node)
+    for name, place in tf1_names.tf_names(network).items():
+        variables[name] = np.asarray(leaf_at(trees, place))
         variables[f"{name}/ExponentialMovingAverage"] = variables[name] * 0
-        if collection == "params":
+        if place[0] == "params":
             variables[f"{name}/Momentum"] = variables[name] * 0
     return variables
 

@@ -278,7 +278,6 @@ def test_the_cluster_is_of_the_project(
     given: bool,
 ) -> None:
     programs(kubectl=f'[ "$*" = "config current-context" ] && echo "{"" if given else context}" || cat >/dev/null')
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     where = (f"--context={context}",) if given and context else ()
     assert cli.main(words("gke", "--image=i", *where)) == code
     if code:
@@ -292,9 +291,10 @@ def test_the_cluster_is_of_the_project(
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Callable[..., None]:
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes programs from shell scripts in `tmp_path / "bin"`; each logs its arguments to `NAME.log` there."""
     (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
 
     def programs(**scripts: str) -> None:
         for name, script in scripts.items():
@@ -320,7 +320,7 @@ def test_what_each_host_runs(tmp_path: Path, programs: Callable[..., None], host
     arguments = (*TRAINING, "--params_override=dropblock_groups='3,4',seed=1")
     job = make_job(arguments=arguments, package="resnet-tpu[tpu,gcp]==1", folder="gs://bucket/run/jobs/job-1")
     script = tpu_vm.startup_script(job, tpu_vm.TpuVmOptions(zone="z", keep=keep)).replace("PAUSE=15", "PAUSE=0.1")
-    subprocess.run(["bash", "-c", script], env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}, check=False)
+    subprocess.run(["bash", "-c", script], env={"PATH": os.environ["PATH"]}, check=False)
     said = {
         name: (tmp_path / "bin" / f"{name}.log").read_text() for name in ("gcloud", "docker", "python", "resnet-tpu")
     }
@@ -349,7 +349,6 @@ def test_a_wheel_is_taken_along(
     )
     assert lines[3][-1] == "./resnet_tpu-9-py3-none-any.whl[tpu,gcp]"
     programs(kubectl="cat >/dev/null; echo created")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     assert cli.main(words("gke", f"--package={wheel}", staging)) == 0
     assert fsspec.filesystem("memory").cat("/staging/jobs/job-1/resnet_tpu-9-py3-none-any.whl") == b"wheel"
 
@@ -638,7 +637,6 @@ def test_kubectl_gets_the_manifest_that_a_dry_run_prints(
     tmp_path: Path, programs: Callable[..., None], dry_run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(kubectl=f"cat >{tmp_path}/manifest; echo job.batch/job-1 created")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     assert cli.main(words("gke", "--context=cluster")) == 0
     assert (tmp_path / "manifest").read_text() == dry_run("gke", "--context=cluster")
     assert (tmp_path / "bin" / "kubectl.log").read_text() == "--context=cluster apply --filename=-\n"
@@ -648,7 +646,6 @@ def test_what_kubectl_says_is_shown_as_it_is(
     tmp_path: Path, programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs(kubectl="cat >/dev/null; echo 'error: no context exists' >&2; exit 1")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     assert cli.main(words("gke")) == 2
     assert (
         "kubectl apply: got error: no context exists, expected the cluster to accept the job" in capsys.readouterr().err
@@ -673,7 +670,6 @@ def test_a_job_that_the_cluster_has_does_not_start_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     programs(kubectl=f"cat >/dev/null; {script}")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     assert cli.main(words("gke")) == 2
     said = capsys.readouterr().err
     assert "--job_name: got job-1, which the cluster has already, expected the name of a new job." in said

@@ -7,7 +7,6 @@ import contextlib
 import io
 import random
 import re
-import signal
 import struct
 import zlib
 from collections import Counter
@@ -33,7 +32,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore:Image
 
 IMAGES, SHORT_IMAGES = 10_000, 200
 SIZE = 32
-HANGING_SECS = 60
 GROWTH_MB = 1500
 """Several times the memory that decoding one image of 50 million pixels takes, at 3 bytes per pixel."""
 
@@ -125,20 +123,10 @@ def memory_mb(what: str) -> float:
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Fails if the block takes a minute, or the process grows by more than GROWTH_MB during it."""
-
-    def fail(*_: object) -> None:
-        raise TimeoutError(f"nothing after {HANGING_SECS} s")
-
+    """Fails if the process grows by more than GROWTH_MB during the block."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak of what ran before is forgotten
     resident = memory_mb("VmHWM")
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(HANGING_SECS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    yield
     assert memory_mb("VmHWM") < resident + GROWTH_MB
 
 

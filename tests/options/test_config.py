@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import OPTIONS, Config, find_option
+from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import option, options_of, steps
 
 
@@ -41,7 +41,7 @@ from resnet_tpu.options.fields import option, options_of, steps
     ],
 )
 def test_convert_gives_the_type_of_the_option(name: str, given: Any, expected: Any) -> None:
-    converted = find_option(name).convert(given)
+    converted = OPTIONS[name].convert(given)
     assert converted == expected
     assert type(converted) is type(expected)
 
@@ -74,7 +74,7 @@ def test_convert_gives_the_type_of_the_option(name: str, given: Any, expected: A
 )
 def test_convert_refuses_what_does_not_fit(name: str, given: Any, message: str) -> None:
     with pytest.raises(UserError) as error:
-        find_option(name).convert(given)
+        OPTIONS[name].convert(given)
     assert message in str(error.value)
     assert str(error.value).startswith(f"{name}: got ")
 
@@ -134,11 +134,11 @@ def test_options_of_describes_any_dataclass() -> None:
 )
 def test_numbers_beyond_64_bits_are_refused(name: str, given: Any) -> None:
     with pytest.raises(UserError, match=f"^{name}: got ") as error:
-        find_option(name).convert(given)
+        OPTIONS[name].convert(given)
     assert len(str(error.value)) < 1_300
 
 
 @pytest.mark.parametrize("given", ["a\0b", "\ud800"])
 def test_text_that_cannot_be_a_path_is_refused(given: str) -> None:
     with pytest.raises(UserError, match=r"^model_dir: got .*, expected a path"):
-        find_option("model_dir").convert(given)
+        OPTIONS["model_dir"].convert(given)

@@ -191,6 +191,10 @@ def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+    picture = Path(curves_path(once[1].model_dir))
+    picture.unlink()  # as a kill may leave it
+    assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
+    assert picture.stat().st_size > 1000
     message = (
         r"Phase .*level_01: got one begun with method prune_all_to_global_80, expected method prune_all_to_global_50"
     )
@@ -262,15 +266,6 @@ def test_it_may_be_computed_in_another_way_than_the_training(dense: Path, tmp_pa
     assert_starts_from(arrays(Path(outcomes[2].model_dir), EARLY), arrays(dense, EARLY))
     for name, array in arrays(dense, LAST).items():
         np.testing.assert_array_equal(array, of_unpruned[name])
-
-
-@pytest.mark.long
-def test_a_picture_that_a_kill_prevented_is_drawn(dense: Path, tmp_path: Path) -> None:
-    once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
-    picture = Path(curves_path(once[1].model_dir))
-    picture.unlink()
-    assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
-    assert picture.stat().st_size > 1000
 
 
 @pytest.mark.long

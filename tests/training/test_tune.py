@@ -88,6 +88,14 @@ def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
     return only
 
 
+@pytest.fixture
+def fused_wins(kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning chooses `fused` without compiling or timing anything."""
+    monkeypatch.setattr(tune, "Reference", lambda *_: None)
+    monkeypatch.setattr(tune, "candidates", lambda *_: [])
+    monkeypatch.setattr(tune, "fastest", lambda _: KernelSetting("fused"))
+
+
 @pytest.mark.long
 def test_what_is_wrong_slow_or_does_not_compile_is_not_taken(kernels: Callable[..., None]) -> None:
     kernels(
@@ -128,9 +136,8 @@ def test_noise_that_only_some_draws_have_is_looked_for(monkeypatch: pytest.Monke
 
 
 def test_the_choice_is_remembered_for_the_same_step_alone(
-    kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kernels: Callable[..., None], fused_wins: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tune, "fastest", lambda trials: KernelSetting("fused"))
     tune.tune(CONFIG, CPU)
     monkeypatch.setattr(kernels_of_run, "tune", pytest.fail)
     with caplog.at_level(logging.INFO):
@@ -149,11 +156,10 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
 
 @pytest.mark.long
 def test_the_step_of_a_training_from_weights_is_timed_with_what_comes_with_them(
-    kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fused_wins: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dense = CONFIG.replace(model_dir=str(tmp_path / "dense"), train_steps=1, steps_per_eval=1, mean_rgb=(0.5, 0.5, 0.5))
     train(dense)
-    monkeypatch.setattr(tune, "fastest", lambda trials: KernelSetting("fused"))
     tuned = CONFIG.replace(resnet_checkpoint=dense.run.model_dir)
     tune.tune_run(tuned)
     with caplog.at_level(logging.INFO):

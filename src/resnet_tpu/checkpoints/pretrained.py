@@ -41,9 +41,7 @@ class Pretrained:
     @property
     def source(self) -> str:
         """The address at which they are published."""
-        return (
-            self.location.replace(HUB, "https://huggingface.co/", 1) if self.location.startswith(HUB) else self.location
-        )
+        return self.location.replace(HUB, "https://huggingface.co/", 1)
 
 
 def _torchvision(file: str, network: str, parameters: float, top_1: float, shorter_side: int = 256) -> Pretrained:

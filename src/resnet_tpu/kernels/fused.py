@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from resnet_tpu.kernels.norm import Norm, add_gradients, materialize, moments, moments_vjp
+from resnet_tpu.kernels.norm import Norm, add_gradients, materialize, moments_vjp
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import EPSILON, PoolPadding
 from resnet_tpu.models.kernel_table import Kernels
-from resnet_tpu.models.layers import POSITIONS, ConvNorm, Statistics, broadcast, group, max_pool, to_float32
+from resnet_tpu.models.layers import POSITIONS, ConvNorm, Statistics, broadcast, group, max_pool, moments, to_float32
 
 Normed = tuple[jax.Array, jax.Array, jax.Array]
 """(activations, mean, variance)."""

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 
 from resnet_tpu.kernels import fused
 from resnet_tpu.kernels.fused import Expansion, Normed, inner
-from resnet_tpu.kernels.norm import Norm, add_gradients, moments, moments_vjp
+from resnet_tpu.kernels.norm import Norm, add_gradients, moments_vjp
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import PoolPadding
 from resnet_tpu.models.kernel_table import Kernels
-from resnet_tpu.models.layers import POSITIONS, ConvNorm, Statistics, broadcast, group, to_float32
+from resnet_tpu.models.layers import POSITIONS, ConvNorm, Statistics, broadcast, group, moments, to_float32
 
 _SIZE, _STRIDE = 3, 2  # of the max-pool's windows
 

@@ -64,13 +64,6 @@ def _materialize_backward(residuals: tuple[jax.Array, Norm], dy: jax.Array) -> t
 materialize.defvjp(lambda x, norm: (materialize(x, norm), (x, norm)), _materialize_backward)
 
 
-def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance by channel, float32 [num_groups, c], in one pass."""
-    wide = to_float32(x, num_groups)
-    mean = wide.mean(POSITIONS)
-    return mean, jnp.maximum(jnp.square(wide).mean(POSITIONS) - jnp.square(mean), 0.0)
-
-
 def moments_vjp(mean: jax.Array, d_moments: Sequence[jax.Array], count: int) -> tuple[jax.Array, jax.Array]:
     """(slope, offset) of the gradient slope * x + offset that x has through its `moments` over `count` values."""
     d_mean, d_var = d_moments

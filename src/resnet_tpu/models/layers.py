@@ -85,14 +85,18 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
     return jax.lax.conv_general_dilated(x, kernel.astype(x.dtype), strides, padding, dimension_numbers=DIMENSIONS)
 
 
-def batch_statistics(x: jax.Array, num_groups: int) -> Statistics:
-    """The statistics of x [n, h, w, c] by channel."""
+def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance by channel, float32 [num_groups, c], in one pass."""
     wide = to_float32(x, num_groups)
     mean = wide.mean(POSITIONS)
-    if x.dtype == jnp.float32:
-        var = jnp.square(wide - broadcast(mean)).mean(POSITIONS)
-    else:  # one pass fewer over the activations; its rounding is below that of half-precision activations
-        var = jnp.maximum(jnp.square(wide).mean(POSITIONS) - jnp.square(mean), 0.0)
+    return mean, jnp.maximum(jnp.square(wide).mean(POSITIONS) - jnp.square(mean), 0.0)
+
+
+def batch_statistics(x: jax.Array, num_groups: int) -> Statistics:
+    """The statistics of x [n, h, w, c] by channel."""
+    mean, var = moments(x, num_groups)
+    if x.dtype == jnp.float32:  # the rounding of `moments` is below that of half-precision activations alone
+        var = jnp.square(to_float32(x, num_groups) - broadcast(mean)).mean(POSITIONS)
     return Statistics(mean, var, x.size // x.shape[-1] // num_groups)
 
 

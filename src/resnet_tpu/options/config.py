@@ -506,7 +506,9 @@ class Config:
         """
         groups: dict[str, Any] = {}
         for name, value in options.items():
-            found = find_option(name)
+            if name not in OPTIONS:
+                raise UserError("Option", name, "a known option", f"See --help.{nearest(name, OPTIONS)}")
+            found = OPTIONS[name]
             group = groups.get(found.group, getattr(self, found.group))
             groups[found.group] = dataclasses.replace(group, **{name: found.convert(value)})
         return dataclasses.replace(self, **groups)
@@ -534,13 +536,6 @@ VARIANT = ("pre_activation", "norm_act_layer", "use_resnetd_stem", "resnetd_shor
 
 PREPROCESSING = ("image_size", "crop_pct", "resize_method", "eval_preprocessing")
 """Options that, together with mean and deviation of the colours, define the preprocessing of photos for a network."""
-
-
-def find_option(name: str) -> Option:
-    """The option called `name`. Raises UserError with the nearest known names."""
-    if name not in OPTIONS:
-        raise UserError("Option", name, "a known option", f"See --help.{nearest(name, OPTIONS)}")
-    return OPTIONS[name]
 
 
 def epoch_boundaries(text: str) -> list[float]:

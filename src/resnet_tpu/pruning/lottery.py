@@ -34,7 +34,7 @@ from resnet_tpu.pruning.former import set_aside
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.masks import Masks, all_kept, density
 from resnet_tpu.pruning.methods import find_method
-from resnet_tpu.pruning.phase import fresh_arrays, masks_of
+from resnet_tpu.pruning.phase import are_equal, fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_with
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.lengths import kept_steps
@@ -148,7 +148,7 @@ def _begin(config: Config, named: str | None) -> None:
     network = network_of(config)
     masks = _prune(config, network) if flags.lottery_prune_at else None
     present = _open(named, network, config) if named else None
-    if masks and (flags.lottery_force_reprune or (present and not _equal(present.masks, masks))):
+    if masks and (flags.lottery_force_reprune or (present and not are_equal(masks, present.masks))):
         present = None
     if present:
         asked["begun_at"] = named
@@ -267,11 +267,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
 
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:
     found = orbax.load_all(orbax.find(model_dir))
-    return "masks" in found.arrays and _equal(masks_of(found.arrays, maskable(network)), masks)
-
-
-def _equal(found: Masks, masks: Masks) -> bool:
-    return all(np.array_equal(found[name], mask) for name, mask in masks.items())
+    return "masks" in found.arrays and are_equal(masks, masks_of(found.arrays, maskable(network)))
 
 
 def _forget_names(results_dir: str, model_dir: str) -> None:

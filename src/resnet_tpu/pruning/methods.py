@@ -3,7 +3,7 @@
 import csv
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from importlib import resources
 
 import numpy as np
@@ -65,9 +65,12 @@ def find_method(name: str, *, seed: int = 0) -> Method:
     if found := re.fullmatch(rf"prune_to_global_{_PERCENT}", name):
         percent = _percent(name, found)
         return lambda kernels, masks: remove_of_all(kernels, masks, percent, absolute, (_CONVOLUTIONS,))
-    if found := re.fullmatch(rf"prune_(?P<how>layerwise|uniform|random)_{_PERCENT}", name):
-        baseline, percent = _BASELINES[found["how"]], _percent(name, found)
-        return lambda kernels, masks: baseline(kernels, masks, percent, seed)
+    if found := re.fullmatch(rf"prune_layerwise_{_PERCENT}", name):
+        percent = _percent(name, found)
+        return lambda kernels, masks: keep_of_each(kernels, masks, dict.fromkeys(kernels, percent / 100))
+    if found := re.fullmatch(rf"prune_(?P<how>uniform|random)_{_PERCENT}", name):
+        draw, percent = _uniform if found["how"] == "uniform" else _random, _percent(name, found)
+        return lambda _, masks: draw(masks, percent, seed)
     if found := re.fullmatch(r"prune_amc_(?P<table>\w+)", name):
         if found["table"] in _AMC:
             return functools.partial(_amc, table=found["table"])
@@ -90,18 +93,11 @@ def _percent(name: str, found: re.Match[str]) -> float:
     return percent
 
 
-def _layerwise(kernels: LayerKernels, masks: Masks, percent: float, seed: int) -> Masks:
-    del seed
-    return keep_of_each(kernels, masks, dict.fromkeys(kernels, percent / 100))
-
-
-def _uniform(kernels: LayerKernels, masks: Masks, percent: float, seed: int) -> Masks:
-    del kernels
+def _uniform(masks: Masks, percent: float, seed: int) -> Masks:
     return {name: _keep_drawn(mask, percent, seed, layer) for layer, (name, mask) in enumerate(masks.items())}
 
 
-def _random(kernels: LayerKernels, masks: Masks, percent: float, seed: int) -> Masks:
-    del kernels
+def _random(masks: Masks, percent: float, seed: int) -> Masks:
     drawn = _keep_drawn(np.concatenate([mask.ravel() for mask in masks.values()]), percent, seed, 0)
     ends = np.cumsum([mask.size for mask in masks.values()])[:-1]
     parts = np.split(drawn, ends)
@@ -118,13 +114,6 @@ def _keep_drawn(mask: np.ndarray, percent: float, seed: int, layer: int) -> np.n
     kept = np.zeros(mask.size, bool)
     kept[live[: round(mask.size * percent / 100)]] = True
     return kept.reshape(mask.shape)
-
-
-_BASELINES: Mapping[str, Callable[[LayerKernels, Masks, float, int], Masks]] = {
-    "layerwise": _layerwise,
-    "uniform": _uniform,
-    "random": _random,
-}
 
 
 def _amc(kernels: LayerKernels, masks: Masks, table: str) -> Masks:

@@ -186,12 +186,12 @@ class Phase:
 
     def _check_removes(self, prune: Method, kernels: LayerKernels, before: Masks, after: Masks) -> None:
         """Raises UserError where a network that was pruned before loses no weight, and a whole one would."""
-        if self.previous != self.unpruned.model_dir or not _are_equal(before, after):
+        if self.previous != self.unpruned.model_dir or not are_equal(before, after):
             return
         whole, rng = all_kept(kernels), np.random.default_rng(0)
         # not its own weights: those that were pruned are 0, and a method may leave what equals its threshold
         weights = {name: rng.standard_normal(kernel.shape) for name, kernel in kernels.items()}
-        if not _are_equal(before, whole) and not _are_equal(prune(weights, whole), whole):
+        if not are_equal(before, whole) and not are_equal(prune(weights, whole), whole):
             kept = f"the {100 * density(before.values()):.3g} % that {self.previous} keeps already"
             do = "Give a lower density: it counts from all weights, and so do levels and rate."
             raise UserError("method", f"{self.method}, which removes nothing", f"fewer weights than {kept}", do)
@@ -209,7 +209,7 @@ def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
     return {name: np.asarray(node_at(arrays["masks"], path)) for name, path in layers.items()}
 
 
-def _are_equal(one: Masks, other: Masks) -> bool:
+def are_equal(one: Masks, other: Masks) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ class EventFile:
         # second file of the same second, process or thread from overwriting the first.
         storage.make_dir(folder)
         if storage.is_remote(folder):
-            register_writer_factory(folder.split("://")[0], _RemoteFiles())
+            register_writer_factory(folder.split("://")[0], SimpleNamespace(open=_RemoteFile))
         self._folder = folder
         self._file = EventsWriter(_prefix(folder), f".{os.getpid()}.{next(_FILE_NUMBER):06d}")
         if purge_step is not None:
@@ -85,14 +86,9 @@ def _prefix(folder: str) -> str:
     return storage.join(folder, "events" if newest <= time.time() else f"events.out.tfevents.{newest + 1}")
 
 
-class _RemoteFiles:
-    """Opens objects for EventsWriter; an object cannot grow, so each flush writes the whole of it."""
-
-    def open(self, path: str) -> "_RemoteFile":
-        return _RemoteFile(path)
-
-
 class _RemoteFile:
+    """For EventsWriter: an object cannot grow, so each flush writes the whole of it."""
+
     def __init__(self, path: str) -> None:
         self._path = path
         self._content = io.BytesIO()

@@ -147,14 +147,7 @@ def predict_source(
     kept = np.flatnonzero(whole["weight"][: len(source)])
     check_any(kept)
     found, labels = whole["probabilities"][kept], whole["label"][kept]
-    return predictions_of(source, kept, found, labels, trained.class_names), kept
-
-
-def predictions_of(
-    source: Source, kept: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, class_names: list[str]
-) -> Predictions:
-    """Predictions for the images of `source` that are `kept`."""
-    return Predictions(_names_of(source, kept.tolist()), probabilities, labels, class_names)
+    return Predictions(names_of(source, kept.tolist()), found, labels, trained.class_names), kept
 
 
 def check_any(kept: np.ndarray) -> None:
@@ -163,7 +156,7 @@ def check_any(kept: np.ndarray) -> None:
         raise UserError("Images", "only damaged ones", "at least one that can be read", "Replace them, or name others.")
 
 
-def _names_of(source: Source, numbers: list[int]) -> list[str]:
+def names_of(source: Source, numbers: list[int]) -> list[str]:
     """The names of these images; of remote ones, many are asked for at a time, and files need not be read again."""
     if isinstance(source, FileSource):
         return [source.where(i) for i in numbers]

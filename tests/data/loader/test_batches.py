@@ -23,7 +23,7 @@ from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train
 from resnet_tpu.data.records import pieces
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.data_dir import open_source
-from resnet_tpu.data.sources.source import Sample, Source
+from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
@@ -496,14 +496,9 @@ class SlowSource:
         return str(i)
 
 
-def check_source(source: Source) -> Source:
-    """Tells the type checker that a test's class is a Source."""
-    return source
-
-
 def test_errors_of_threads_reach_the_caller_in_turn() -> None:
     data = config("null", num_parallel_calls=4)
-    batches = eval_batches(check_source(SlowSource(failing=40)), data, batch_size=16)
+    batches = eval_batches(SlowSource(failing=40), data, batch_size=16)
     for _ in range(2):
         assert next(batches)["weight"].sum() == 16
     with pytest.raises(UserError, match=r"Image 40: got nothing, expected something\. Look again\."):

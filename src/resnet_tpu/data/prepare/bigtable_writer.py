@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 import resnet_tpu
 from resnet_tpu import storage
+from resnet_tpu.data.class_names import numbered
 from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.records.tfrecord import RecordFile, read_records
 from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings, shown
@@ -95,7 +96,7 @@ def _class_names(records_dir: str, shards: Mapping[Split, Sequence[str]]) -> lis
     """The names that a training on the records themselves gives the classes; None if they do not tell the number."""
     paths = [storage.join(records_dir, name) for found in shards.values() for name in found]
     classes = find_classes(DataConfig(data_dir=records_dir), dict.fromkeys(paths)) if paths else None
-    return (classes.names or [str(label) for label in range(classes.number)]) if classes else None
+    return (classes.names or numbered(classes.number)) if classes else None
 
 
 def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> str:

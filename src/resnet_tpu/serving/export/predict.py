@@ -15,7 +15,7 @@ from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import Bundle, Form
 from resnet_tpu.serving.export.classifier import Classifier, load_classifier
-from resnet_tpu.training.predict import Format, check_any, open_images, predictions_of, show_predictions, write_report
+from resnet_tpu.training.predict import Format, check_any, names_of, open_images, show_predictions, write_report
 from resnet_tpu.training.trained import data_for_network
 
 BATCH_SIZE = 32
@@ -48,7 +48,7 @@ def predict_with_bundle(
     batch_size = config.eval.predict_batch_size or min(config.eval.eval_batch_size, BATCH_SIZE)
     what = f"Probabilities of {bundle.path}, step {bundle.description.get('step')}"
     outputs, labels, kept = run_source(classify, source, data, batch_size=batch_size, what=what, advise=lambda: _DO)
-    predictions = predictions_of(source, kept, outputs, labels, bundle.class_names)
+    predictions = Predictions(names_of(source, kept.tolist()), outputs, labels, bundle.class_names)
     show_predictions(predictions, output_format, top_k, num_named=len(source) if images else 0)
     if output_dir:
         write_report(output_dir, predictions, source, kept, top_k)
