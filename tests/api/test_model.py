@@ -1,8 +1,10 @@
 """Trained models in a program: whatever they are loaded from and given, they predict what the command line predicts."""
 
+import io
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -10,7 +12,7 @@ from unittest.mock import Mock
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 import resnet_tpu as rt
 from resnet_tpu import api
@@ -124,6 +126,24 @@ def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tup
     Image.new("F", (3, 3)).save(tmp_path / "floats.tiff")
     with Image.open(tmp_path / "floats.tiff") as floats, pytest.raises(rt.UserError, match="pixels are floats"):
         model.predict(floats)
+
+
+def test_images_of_an_iterator_that_reuses_their_place_are_told_apart(run: tuple[rt.Config, list]) -> None:
+    model = rt.load_model(run[0].run.model_dir)
+    greys = [np.full((20, 30, 3), value, np.uint8) for value in (0, 128, 255)]
+    frames = [Image.fromarray(grey) for grey in greys]
+    file = io.BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
+    buffer = np.empty_like(greys[0])
+
+    def filled() -> Iterator[np.ndarray]:
+        for grey in greys:
+            buffer[:] = grey
+            yield buffer
+
+    expected = model.logits(greys)
+    np.testing.assert_array_equal(model.logits(filled()), expected)
+    np.testing.assert_array_equal(model.logits(ImageSequence.Iterator(Image.open(file))), expected)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,8 @@ def test_the_classifier_is_for_the_same_classes_in_the_same_order(
     expected = source if is_kept else initial
     np.testing.assert_array_equal(params["dense"]["kernel"], expected[0]["dense"]["kernel"])
     assert ("initial value kept: dense/kernel: of other classes there" in str(report)) == (not is_kept)
+    is_told = "classes by numbers alone; by the order of the data, 0 is a, 1 is b, 2 is c" in str(report)
+    assert is_told == (there == ["0", "1", "2"])
     np.testing.assert_array_equal(params["stem"]["conv"]["kernel"], source[0]["stem"]["conv"]["kernel"])
 
 

@@ -18,12 +18,17 @@ from resnet_tpu.errors import UserError
         (["cat"], ["cat", "1"], True),  # a class without photos
         (["dog"], ["cat", "1"], False),
         (["0", "1"], ["cat", "dog"], False),
+        (["mu\u0308sli", "oats"], ["m\u00fcsli", "oats"], True),  # one name in two forms of Unicode
     ],
 )
-def test_numbers_stand_for_names_that_are_not_known(found: list[str], expected: list[str], fits: bool) -> None:
+def test_numbers_stand_for_names_that_are_not_known(
+    found: list[str], expected: list[str], fits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     refusal = pytest.raises(UserError, match=f"Classes of data: got {', '.join(found)}, expected {', '.join(expected)}")
     with contextlib.nullcontext() if fits else refusal:
         check_classes("data", found, expected)
+    told = "The network knows its classes by numbers alone. By the order in data, 0 is cat, 1 is dog"
+    assert caplog.messages == ([told] if found == ["cat", "dog"] and expected == ["0", "1"] else [])
 
 
 def test_classes_that_differ_far_down_the_list_are_told() -> None:

@@ -27,6 +27,7 @@ def touch(folder: Path, *names: str) -> None:
 
 def test_class_folders(tmp_path: Path) -> None:
     touch(tmp_path, "b/2.JPG", "b/10.jpeg", "a/x.png", "a/.hidden.jpg", ".cache/z.jpg", "a/notes.txt", "LICENSE.txt")
+    touch(tmp_path, "a/._x.png", ".git/HEAD", ".DS_Store")  # nobody's photos
     touch(tmp_path, "stray.jpg", "a/deeper/y.jpg", "Z/1.GIF")
     (tmp_path / "empty").mkdir()
     found = find_photos(str(tmp_path))
@@ -41,12 +42,14 @@ def test_class_folders(tmp_path: Path) -> None:
         Finding(Kind.OTHER_FILE, "LICENSE.txt"),
         Finding(Kind.OTHER_FILE, "a/notes.txt"),
         Finding(Kind.STRAY, "stray.jpg"),
+        Finding(Kind.HIDDEN, ".cache"),
+        Finding(Kind.HIDDEN, "a/.hidden.jpg"),
         Finding(Kind.NESTED, "a/deeper"),
         Finding(Kind.NO_IMAGES, "empty"),
     }
 
 
-@pytest.mark.parametrize("validation", ["validation", "val", "valid"])
+@pytest.mark.parametrize("validation", ["validation", "val", "valid", "Validation"])
 def test_split_folders(tmp_path: Path, validation: str) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", f"{validation}/a/2.jpg", "test/b/3.jpg", "README.md")
     found = find_photos(str(tmp_path))
@@ -61,6 +64,15 @@ def test_split_folders(tmp_path: Path, validation: str) -> None:
     )
     missing = {finding.path for finding in found.findings if finding.kind is Kind.MISSING_IN_SPLIT}
     assert missing == {f"{validation}/b", "test/a"}
+
+
+def test_splits_may_be_capitalised(tmp_path: Path) -> None:
+    touch(tmp_path, "Train/a/1.jpg", "Train/b/1.jpg", "TEST/b/3.jpg")
+    assert listed(find_photos(str(tmp_path))) == [
+        ("TEST/b/3.jpg", "b", "test"),
+        ("Train/a/1.jpg", "a", "train"),
+        ("Train/b/1.jpg", "b", "train"),
+    ]
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
@@ -164,6 +176,13 @@ def test_csv(tmp_path: Path) -> None:
     found = find_photos(write_csv(tmp_path, "path,label,split\n1.jpg,a,train\n2.jpg,b,val\n3.jpg,b,Test\n"))
     assert found.has_splits
     assert [photo.split for photo in found.photos] == ["train", "validation", "test"]
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_csv_of_a_spreadsheet(tmp_path: Path, mark: str) -> None:
+    text = f'Path{mark}Label\r\n1.jpg{mark}"red, ripe"\r\n2.jpg{mark}b\r\n'
+    found = find_photos(write_csv(tmp_path, text, "utf-8-sig"))
+    assert listed(found) == [("1.jpg", "red, ripe", None), ("2.jpg", "b", None)]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_report_folder(predictions: Predictions, tmp_path: Path):
         Image.new("RGB", (40 + i, 30), (4 * i, 255 - 4 * i, 128)).save(encoded, "JPEG")
         return encoded.getvalue()
 
-    paths = write_report(str(tmp_path / "report"), predictions, image=image, honour_exif=True, k=5)
+    paths = write_report(str(tmp_path / "report"), predictions, left_out=[], image=image, honour_exif=True, k=5)
     written = ["predictions.csv", "predictions.json", "classes.csv", "confusion_matrix.png", "mistakes.png"]
     assert paths == [str(tmp_path / "report" / name) for name in written]
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(written)
@@ -125,7 +125,7 @@ def test_pickle_of_the_pruning_fork(predictions: Predictions, tmp_path: Path):
 def test_report_without_labels_has_no_figures(predictions: Predictions, tmp_path: Path):
     (tmp_path / "mine.txt").touch()
     write = functools.partial(
-        write_report, str(tmp_path), image=lambda _: np.zeros((9, 9, 3), np.uint8), honour_exif=False, k=5
+        write_report, str(tmp_path), left_out=[], image=lambda _: np.zeros((9, 9, 3), np.uint8), honour_exif=False, k=5
     )
     unlabelled = dataclasses.replace(predictions, labels=None)
     for name in ("classes.csv", "confusion_matrix.png", "mistakes.png"):

@@ -32,10 +32,10 @@ def test_a_file_gets_nothing_of_it(variables: dict[str, str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_no_line_is_wrapped_in_a_file(stream: str) -> None:
+def test_no_line_is_wrapped_and_no_word_replaced_in_a_file(stream: str) -> None:
     program = f"""
 from resnet_tpu.system.terminal import OutputConsole
-OutputConsole(stderr={stream == "stderr"}).print("a word " * 50)
+OutputConsole(stderr={stream == "stderr"}).print("a :dog: " * 50)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert getattr(done, stream).rstrip() == ("a word " * 50).rstrip()
+    assert getattr(done, stream).rstrip() == ("a :dog: " * 50).rstrip()

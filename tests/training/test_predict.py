@@ -17,6 +17,7 @@ from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import orbax
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.photos import split_at_random
+from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -54,6 +55,12 @@ def test_other_data_are_counted_anew(
     images = sum(len(names) for names in split_at_random(find_photos(str(raw)).photos).values())
     assert cli.main(["predict", str(trained_dir), f"--data_dir={raw}", "--split=train", "--num_cores=1"]) == 0
     assert f"{round(0.8 * images)} labelled images: top-1" in capsys.readouterr().out
+    own = read_run(str(trained_dir))
+    assert own
+    added = Config().replace(**own.values).replace(data_dir=str(raw), model_dir=str(trained_dir), num_cores=1)
+    assert added.data.num_train_images  # of the training, for the length of its epochs
+    assert len(predict(added, split="train").names) == round(0.8 * images)
+    assert len(predict(added.replace(num_train_images=5), split="train").names) == 5
 
 
 def test_the_pruning_fork_asks_for_a_pickle_of_the_validation_images(
@@ -113,6 +120,15 @@ def test_files_and_folders_need_one_path_only(
     assert predictions.labels is not None
     assert predictions.labels.tolist() == [0] * 30 + [-1]
     assert not (moved / "report").exists()
+
+
+def test_a_folder_names_a_class_in_any_form(asked: Config, coloured_photos: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / "gru\u0308n" / "1.jpg", tmp_path / "blue" / "a\\green\\2.jpg"]
+    for path in paths:
+        path.parent.mkdir()
+        shutil.copy(coloured_photos / "green" / "00.jpg", path)
+    source = FileSource([str(path) for path in paths], ["blue", "gr\u00fcn", "green"])
+    assert [source[i].label for i in range(2)] == [1, 0]
 
 
 def test_a_checkpoint_alone_is_read_with_the_options_of_its_run(
@@ -182,6 +198,8 @@ def test_an_image_that_cannot_be_decoded_is_named_or_left_out(
     named, total = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert named.startswith(f"Left out: Image {broken}: got 200 bytes that cannot be decoded")
     assert total == "Damaged images left out: 1"
+    predict(lenient, images, output_dir=str(tmp_path / "found"))
+    assert json.loads((tmp_path / "found" / "predictions.json").read_text())["left_out"] == [str(broken)]
     with pytest.raises(UserError, match=r"^Images: got only damaged ones, expected at least one that can be read\."):
         predict(lenient, images[0], output_dir=str(tmp_path / "report"))
     assert not (tmp_path / "report").exists()

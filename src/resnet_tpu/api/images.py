@@ -82,9 +82,16 @@ def _each(images: Images) -> Iterable[Any]:
         return images.ravel().tolist()
     if isinstance(images, str | os.PathLike | Image.Image | np.ndarray | _FileBytes):
         return [images]
-    if isinstance(images, Iterable):
+    if isinstance(images, Sequence):
         return images
+    if isinstance(images, Iterable):
+        return map(_kept, images)
     return [images]  # whatever it is, it will be refused by its kind
+
+
+def _kept(image: Any) -> Any:
+    """`image`, copied where an iterator may show its next one in the same place: pixels, and a picture with frames."""
+    return image.copy() if isinstance(image, np.ndarray) or getattr(image, "is_animated", False) else image
 
 
 def _arrays(image: Any) -> list[np.ndarray]:

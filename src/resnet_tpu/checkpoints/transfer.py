@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE
 from resnet_tpu.checkpoints.torch import COUNTER
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, fixed_options
-from resnet_tpu.data.class_names import are_same_classes
+from resnet_tpu.data.class_names import are_same_classes, stand_for_names, taken_for
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, copy_dicts, node_at, require_finite
 from resnet_tpu.models.network import Network
@@ -165,12 +165,14 @@ def start_from(
         do = "Set the options of the network to the checkpoint's, or give another checkpoint."
         raise UserError(f"Weights {weights.source}", got, "weights of the same network", do)
     left_over = tuple(name for name in weights.variables if name not in names)
-    notes = tuple(_notes(weights, left_over, network.num_classes))
+    notes = tuple(_notes(weights, left_over, network.num_classes, class_names))
     report = TransferReport(weights.source, tuple(loaded), tuple(skipped), left_over, notes)
     return trees["params"], trees["batch_stats"], report
 
 
-def _notes(weights: Weights, left_over: Iterable[str], num_classes: int) -> Iterator[str]:
+def _notes(
+    weights: Weights, left_over: Iterable[str], num_classes: int, class_names: list[str] | None
+) -> Iterator[str]:
     """What to know of a start from these weights."""
     there = weights.options.get("num_label_classes")
     if {there, num_classes} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
@@ -178,6 +180,8 @@ def _notes(weights: Weights, left_over: Iterable[str], num_classes: int) -> Iter
             f"of 1001 classes the first is the background; with {there} there and {num_classes} here, "
             "labels shift by one"
         )
+    if class_names and weights.class_names and stand_for_names(class_names, weights.class_names):
+        yield f"these weights know their classes by numbers alone; by the order of the data, {taken_for(class_names)}"
     if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):
         yield (
             "evaluations of these weights use their moving averages. To start from those, give the file that this "

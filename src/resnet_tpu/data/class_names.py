@@ -1,8 +1,12 @@
 """Names of classes: numbers where the data have none, and whether those of two data sets agree."""
 
 import itertools
+import logging
+import unicodedata
 
 from resnet_tpu.errors import UserError, listed
+
+log = logging.getLogger(__name__)
 
 _MOST_SHOWN = 10  # in an error
 
@@ -17,21 +21,38 @@ def completed(names: list[str], count: int) -> list[str]:
     return [*names, *numbered(count)[len(names) :]]
 
 
-def are_same_classes(found: list[str] | None, expected: list[str] | None) -> bool:
-    """Whether the classes of some data can be those of a network, as far as both are known.
+def composed(name: str) -> str:
+    """`name` in the form by which names are compared: a Mac decomposes letters with accents in names of folders."""
+    return unicodedata.normalize("NFC", name)
 
-    Numbers from 0 on are expected by a network whose data had no names: any names will do, unless they are other
-    numbers, or the same in another order.
-    """
-    if found is None or expected is None:
+
+def are_same_classes(found: list[str] | None, expected: list[str] | None) -> bool:
+    """Whether the classes of some data can be those of a network, as far as both are known."""
+    if found is None or expected is None or stand_for_names(found, expected):
         return True
-    is_unnamed = expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
-    return is_unnamed or completed(found, len(expected)) == expected
+    return [composed(name) for name in completed(found, len(expected))] == [composed(name) for name in expected]
+
+
+def stand_for_names(found: list[str], expected: list[str]) -> bool:
+    """Whether `expected` are numbers from 0 on, as a network has whose data had no names, and `found` are names.
+
+    Any names will do then, unless they are other numbers, or the same in another order.
+    """
+    return expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
+
+
+def taken_for(found: list[str]) -> str:
+    """Which names are taken for which numbers, for messages."""
+    return listed([f"{label} is {name}" for label, name in enumerate(found)], _MOST_SHOWN)
 
 
 def check_classes(where: str, found: list[str] | None, expected: list[str] | None) -> None:
     """Raises UserError when the classes of the data in `where` differ from those expected; see `are_same_classes`."""
-    if found is None or expected is None or are_same_classes(found, expected):
+    if found is None or expected is None:
+        return
+    if stand_for_names(found, expected):
+        log.warning("The network knows its classes by numbers alone. By the order in %s, %s", where, taken_for(found))
+    if are_same_classes(found, expected):
         return
     do = "Use data with the same classes, or another model_dir."
     got, wanted = listed(found, _MOST_SHOWN), listed(expected, _MOST_SHOWN)

@@ -28,6 +28,7 @@ class Kind(Enum):
     MISSING_IN_SPLIT = "class missing in a split", "kept"
     NESTED = "folder inside a class folder", "ignored"
     STRAY = "image outside the class folders", "ignored"
+    HIDDEN = "hidden image or folder of images", "ignored"
     OTHER_FILE = "not an image file, by its name", "ignored"
 
     @property

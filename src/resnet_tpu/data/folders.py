@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from resnet_tpu import storage
@@ -15,6 +15,8 @@ from resnet_tpu.data.photos import SPLIT_FOLDERS, Photo, PhotoListing, class_nam
 from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
 from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError, nearest
+
+Entry = storage.Entry | os.DirEntry[str]
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 
@@ -99,24 +101,26 @@ _LAYOUT = "Make it class/photo.jpg, or train/class/photo.jpg with validation/ an
 def _scan(raw: str) -> PhotoListing:
     findings: list[Finding] = []
     folders = _folders(raw, "", findings)
-    if "train" in folders and _folders(storage.join(raw, "train"), "train", []):
+    train = next((folder for folder in folders if folder.lower() == "train"), None)
+    if train and _folders(storage.join(raw, train), train, []):
         return _scan_splits(raw, folders, findings)
-    if "train" in folders and len(folders) > 1 and {*folders} <= {*SPLIT_FOLDERS}:  # a class may be called train too
-        got = f"{', '.join(folders)}, and no folder in train"
+    named_as_splits = {folder.lower() for folder in folders} <= SPLIT_FOLDERS.keys()
+    if train and len(folders) > 1 and named_as_splits:  # a class may be called train too
+        got = f"{', '.join(folders)}, and no folder in {train}"
         raise UserError(f"Photos in {raw}", got, "one folder per class, or splits with such folders in them", _LAYOUT)
     photos = [photo for folder in folders for photo in _scan_class(raw, folder, folder, None, findings)]
     return PhotoListing(photos, findings, has_splits=False)
 
 
 def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> PhotoListing:
-    unknown = [folder for folder in folders if folder not in SPLIT_FOLDERS]
+    unknown = [folder for folder in folders if folder.lower() not in SPLIT_FOLDERS]
     if unknown:
         hint = nearest(unknown[0], SPLIT_FOLDERS)
         expected = "only train, validation and test where train holds class folders"
         raise UserError(f"Folder {raw}", f"train beside {', '.join(unknown)}", expected, f"Move it elsewhere.{hint}")
     by_split: dict[Split, str] = {}
     for folder in folders:
-        other = by_split.setdefault(SPLIT_FOLDERS[folder], folder)
+        other = by_split.setdefault(SPLIT_FOLDERS[folder.lower()], folder)
         if other != folder:
             raise UserError(f"Folder {raw}", f"{other} and {folder}", "one folder per split", "Merge the two.")
     photos: list[Photo] = []
@@ -143,7 +147,7 @@ def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Photo
 def _flat_validation(raw: str, folder: str) -> list[Photo]:
     """The validation images of ImageNet: line i of `synset_labels.txt` is the class of the i-th file by name."""
     labels = storage.join(raw, "synset_labels.txt")
-    images = [entry for entry in _entries(storage.join(raw, folder)) if _is_image(entry.name)]
+    images = [entry for entry in _entries(storage.join(raw, folder), folder, []) if _is_image(entry.name)]
     if images and not storage.exists(labels):
         got = f"{len(images)} images without class folders"
         raise UserError(f"Folder {raw}/{folder}", got, "class folders, or synset_labels.txt beside it", "Add them.")
@@ -156,15 +160,15 @@ def _flat_validation(raw: str, folder: str) -> list[Photo]:
     ]
 
 
-def _photo(entry: "storage.Entry | os.DirEntry[str]", name: str, class_name: str, split: Split | None) -> Photo:
+def _photo(entry: Entry, name: str, class_name: str, split: Split | None) -> Photo:
     return Photo(entry.path, name, class_name, split, state=entry.state if isinstance(entry, storage.Entry) else None)
 
 
 def _folders(path: str, name: str, findings: list[Finding]) -> list[str]:
     """The visible folders in `path`; files in it are noted as findings."""
     folders = []
-    for entry in _entries(path):
-        shown = f"{name}/{entry.name}" if name else entry.name
+    for entry in _entries(path, name, findings):
+        shown = _below(name, entry)
         if _is_folder(entry):
             folders.append(entry.name)
         else:
@@ -176,8 +180,8 @@ def _scan_class(
     raw: str, folder: str, class_name: str, split: Split | None, findings: list[Finding]
 ) -> Iterator[Photo]:
     count = 0
-    for entry in _entries(storage.join(raw, folder)):
-        name = f"{folder}/{entry.name}"
+    for entry in _entries(storage.join(raw, folder), folder, findings):
+        name = _below(folder, entry)
         if _is_folder(entry):
             findings.append(Finding(Kind.NESTED, name))
         elif _is_image(entry.name):
@@ -189,16 +193,43 @@ def _scan_class(
         findings.append(Finding(Kind.NO_IMAGES, folder))
 
 
-def _entries(path: str) -> "Sequence[storage.Entry | os.DirEntry[str]]":
+def _entries(path: str, name: str, findings: list[Finding]) -> list[Entry]:
+    """What is in `path`, sorted, without what is hidden; images that are, and folders that hold some, are noted."""
+    visible = []
+    for entry in _listed(path):
+        if entry.name[0] != ".":
+            visible.append(entry)
+        elif _is_photo(entry) or (_is_folder(entry) and _holds_photos(storage.join(path, entry.name))):
+            findings.append(Finding(Kind.HIDDEN, _below(name, entry)))
+    return visible
+
+
+def _holds_photos(path: str) -> bool:
+    """Whether there are any directly in a folder; not if it cannot be read, such as that of deleted files."""
+    with contextlib.suppress(UserError):
+        return any(_is_photo(entry) for entry in _listed(path))
+    return False
+
+
+def _listed(path: str) -> list[Entry]:
     is_remote = storage.is_remote(path)
     try:
         with contextlib.nullcontext(storage.bucket_entries(path)) if is_remote else os.scandir(path) as found:
-            return sorted((entry for entry in found if entry.name[0] != "."), key=lambda entry: os.fsencode(entry.name))
+            return sorted(found, key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
         raise UserError(f"Folder {path}", error.strerror, "a readable folder", "Check its permissions.") from None
 
 
-def _is_folder(entry: "storage.Entry | os.DirEntry[str]") -> bool:
+def _below(name: str, entry: Entry) -> str:
+    return f"{name}/{entry.name}" if name else entry.name
+
+
+def _is_photo(entry: Entry) -> bool:
+    """Whether it is an image by its name, and not what a Mac keeps beside one on other file systems."""
+    return _is_image(entry.name) and not entry.name.startswith("._")
+
+
+def _is_folder(entry: Entry) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a link to itself: reading it will report the error

@@ -13,13 +13,19 @@ from resnet_tpu.errors import UserError
 
 
 def read_photo_csv(path: str) -> PhotoListing:
-    """The rows `path,label[,split]` of a CSV file with these column names in its first line."""
+    """The rows `path,label[,split]` of a CSV file with these column names in its first line.
+
+    Semicolons or tabs may be in place of the commas: spreadsheets write them in many languages.
+    """
     photos: dict[str, Photo] = {}
     findings: list[Finding] = []
     try:
-        with io.StringIO(storage.read_bytes(path).decode("utf-8-sig"), newline="") as file:
-            reader = csv.DictReader(file, strict=True, skipinitialspace=True)
-            columns = [column.strip() for column in reader.fieldnames or ()]
+        text = storage.read_bytes(path).decode("utf-8-sig")
+        header = text.partition("\n")[0]
+        delimiter = next((mark for mark in ",;\t" if mark in header), ",")
+        with io.StringIO(text, newline="") as file:
+            reader = csv.DictReader(file, strict=True, skipinitialspace=True, delimiter=delimiter)
+            columns = [column.strip().lower() for column in reader.fieldnames or ()]
             reader.fieldnames = columns
             if [columns.count(name) for name in ("path", "label")] != [1, 1] or columns.count("split") > 1:
                 got = f"columns {', '.join(columns) or 'missing'}"
@@ -33,7 +39,7 @@ def read_photo_csv(path: str) -> PhotoListing:
                         raise UserError(f"CSV {path} line {reader.line_num}", got, "one row per image", "Drop one row.")
                     findings.append(Finding(Kind.LISTED_TWICE, photo.name, f"line {reader.line_num}"))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"CSV {path}", error, "a readable CSV file in UTF-8", "Correct the file.") from None
+        raise UserError(f"CSV {path}", error, "a readable CSV file in UTF-8", "Save it as CSV in UTF-8.") from None
     return PhotoListing(list(photos.values()), findings, has_splits="split" in columns)
 
 
@@ -52,7 +58,7 @@ def _csv_path(path: str, name: str) -> str:
 def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: bool) -> Photo:
     if any(more := row.pop(None, ())):  # else a name with a comma would be cut off at the comma
         got = f"{len(row) + len(more)} values, the last {more[-1]!r}"
-        do = 'Put a value with a comma in quotation marks: "a, b".'
+        do = 'Put a value with a comma, or with what else is between columns, in quotation marks: "a, b".'
         raise UserError(f"CSV {path} line {line}", got, f"{len(row)}, one per column", do)
     name, label, split = ((row.get(column) or "").strip() for column in ("path", "label", "split"))
     if not name or not label:

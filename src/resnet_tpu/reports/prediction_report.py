@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.markup import escape
@@ -66,10 +66,11 @@ def predictions_csv(predictions: Predictions, *, k: int) -> str:
     return to_csv(header, rows)
 
 
-def predictions_json(predictions: Predictions, *, k: int) -> str:
+def predictions_json(predictions: Predictions, *, k: int, left_out: Sequence[str] = ()) -> str:
     """A JSON object with `accuracy` (`top_1`, `top_5`, `num_images`; null without labels) and `images`.
 
     Each image: `name`, `label` (null when unknown) and `predictions`, the `k` most probable as `class`, `probability`.
+    left_out: damaged images, for a list of this name where there are any.
     """
     images = [
         {
@@ -80,7 +81,8 @@ def predictions_json(predictions: Predictions, *, k: int) -> str:
         for i, (name, ranked) in enumerate(zip(predictions.names, _rank(predictions, k), strict=True))
     ]
     score = accuracy(predictions)
-    return json.dumps({"accuracy": score and score._asdict(), "images": images}, indent=2, ensure_ascii=False) + "\n"
+    found = {"accuracy": score and score._asdict(), "images": images} | ({"left_out": left_out} if left_out else {})
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_pickle(folder: str, predictions: Predictions) -> str:
@@ -140,6 +142,7 @@ def write_report(
     folder: str,
     predictions: Predictions,
     *,
+    left_out: Sequence[str],
     image: Callable[[int], bytes | np.ndarray],
     honour_exif: bool,
     k: int,
@@ -147,13 +150,14 @@ def write_report(
     """Writes the report into `folder`, made where it does not exist. Returns the paths of its files.
 
     Always `predictions.csv` and `predictions.json`; with labels also `classes.csv`, `confusion_matrix.png` and
-    `mistakes.png`. image: gives image i as uint8 [h, w, 3] or encoded, to be turned by its EXIF if `honour_exif`.
+    `mistakes.png`. left_out: damaged images, which the JSON names. image: gives image i as uint8 [h, w, 3] or encoded,
+    to be turned by its EXIF if `honour_exif`.
     """
     from resnet_tpu.reports import pictures, style  # matplotlib takes a while to load
 
     texts = {
         "predictions.csv": predictions_csv(predictions, k=k),
-        "predictions.json": predictions_json(predictions, k=k),
+        "predictions.json": predictions_json(predictions, k=k, left_out=left_out),
     }
     figures = {}
     if predictions.labelled.size:

@@ -14,7 +14,7 @@ class OutputConsole(Console):
 
     def __init__(self, *, stderr: bool = False, wide: int = WIDE) -> None:
         stream = sys.stderr if stderr else sys.stdout
-        super().__init__(stderr=stderr, width=None if stream.isatty() else wide, highlight=False)
+        super().__init__(stderr=stderr, width=None if stream.isatty() else wide, highlight=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         """Raises BrokenPipeError, as `print` does when the reader of a pipe is gone; rich would exit with code 1."""

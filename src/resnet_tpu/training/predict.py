@@ -90,7 +90,7 @@ def _predict(
 ) -> Predictions:
     trained = load_newest(config)
     data = data_for_network(config.data, trained.config.data)
-    source, num_images = open_images(data, images, split, trained.class_names)
+    source, num_images = open_images(data, images, split, trained.class_names, trained.config.data)
     warn_of_seen(folders.run_of(trained.path), source, split)
     source = evenly_spaced(source, num_images)
     if not (images or output_dir) and trained.belongs_to(config.run.model_dir):
@@ -108,9 +108,12 @@ def _predict(
     return predictions
 
 
-def open_images(data: DataConfig, images: Sequence[str], split: Split, class_names: list[str]) -> tuple[Source, int]:
+def open_images(
+    data: DataConfig, images: Sequence[str], split: Split, class_names: list[str], own: DataConfig
+) -> tuple[Source, int]:
     """The named images or, if there are none, those of a split of the data; and how many of them were asked for.
 
+    own: the options of the training, whose number of training images is the length of its epochs: it asks for all.
     Raises UserError when there are none, or they are of other classes.
     """
     if images:
@@ -118,7 +121,10 @@ def open_images(data: DataConfig, images: Sequence[str], split: Split, class_nam
         return source, len(source)
     source = open_source(data, split)
     check_classes(data.location, source.class_names, class_names)
-    return source, min(data.num_images(split) or len(source), len(source))
+    asked = data.num_images(split)
+    if asked is None or (split == "train" and asked == own.num_train_images):
+        asked = len(source)
+    return source, min(asked, len(source))
 
 
 def predict_source(
@@ -189,9 +195,11 @@ def show_predictions(predictions: Predictions, output_format: Format, top_k: int
 
 def write_report(output_dir: str, predictions: Predictions, source: Source, kept: np.ndarray, top_k: int) -> None:
     """Writes tables, and with labels pictures, to `output_dir`. kept: the index in `source` of each image."""
+    left_out = np.setdiff1d(np.arange(len(source)), kept).tolist()
     written = report.write_report(
         output_dir,
         predictions,
+        left_out=[source.where(i) for i in left_out],
         image=lambda i: source[int(kept[i])].encoded,
         honour_exif=source.honour_exif,
         k=top_k,

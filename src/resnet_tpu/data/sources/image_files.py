@@ -2,9 +2,11 @@
 
 import functools
 import logging
+import os
 from collections.abc import Sequence
 
 from resnet_tpu import storage
+from resnet_tpu.data.class_names import composed
 from resnet_tpu.data.findings import Finding, Kind, group_findings
 from resnet_tpu.data.folders import empty_classes, find_photos
 from resnet_tpu.data.photos import class_names_of, split_at_random, too_small
@@ -19,7 +21,7 @@ from resnet_tpu.options.config import DataConfig
 log = logging.getLogger(__name__)
 
 _MOST_SHOWN = 3  # paths in a warning
-_TOLD = (Kind.NESTED, Kind.STRAY, Kind.MISSING_IN_SPLIT)
+_TOLD = (Kind.NESTED, Kind.STRAY, Kind.HIDDEN, Kind.MISSING_IN_SPLIT)
 _UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng")  # of photos all the same
 
 
@@ -91,6 +93,7 @@ class FileSource:
         """Raises UserError for a path that does not exist and for a folder without images."""
         self.class_names = list(class_names)
         self.num_classes = len(class_names)
+        self._labels = {composed(name): label for label, name in enumerate(class_names)}
         self._paths = [file for path in paths for file in _files_of(path)]
 
     def __len__(self) -> int:
@@ -98,9 +101,8 @@ class FileSource:
 
     def __getitem__(self, i: int) -> Sample:
         path = self._paths[i]
-        folder = storage.absolute(path).replace("\\", "/").rpartition("/")[0].rpartition("/")[2]
-        label = self.class_names.index(folder) if folder in self.class_names else UNKNOWN_LABEL
-        return Sample(_read(path), label, path)
+        folder = storage.absolute(path).replace(os.sep, "/").rpartition("/")[0].rpartition("/")[2]
+        return Sample(_read(path), self._labels.get(composed(folder), UNKNOWN_LABEL), path)
 
     def where(self, i: int) -> str:
         """The path of image `i`."""

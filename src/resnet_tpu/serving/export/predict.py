@@ -43,7 +43,7 @@ def predict_with_bundle(
         storage.check_writable(output_dir)
     classify = load_classifier(bundle, form)
     data = data_for_network(config.data, bundle.config.data)
-    source, num_images = open_images(data, images, split, bundle.class_names)
+    source, num_images = open_images(data, images, split, bundle.class_names, bundle.config.data)
     source = evenly_spaced(source, num_images)
     batch_size = config.eval.predict_batch_size or min(config.eval.eval_batch_size, BATCH_SIZE)
     what = f"Probabilities of {bundle.path}, step {bundle.description.get('step')}"

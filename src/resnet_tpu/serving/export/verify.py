@@ -65,11 +65,11 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
     trained = load_newest(config)
     data = data_for_network(config.data, trained.config.data, also=PREPROCESSING)
     try:
-        source, there = open_images(data, images, split or "test", trained.class_names)
+        source, there = open_images(data, images, split or "test", trained.class_names, trained.config.data)
     except UserError:
         if images or split:
             raise
-        source, there = open_images(data, images, "validation", trained.class_names)
+        source, there = open_images(data, images, "validation", trained.class_names, trained.config.data)
     source = evenly_spaced(source, min(num_images, there))
     return Expected(trained, source, data)
 
